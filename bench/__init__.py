@@ -1,0 +1,1 @@
+"""Benchmarks: Holdfast beside its peers and a hand-written limit, in one run on one server."""

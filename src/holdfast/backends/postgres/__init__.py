@@ -1,0 +1,5 @@
+"""PostgreSQL."""
+
+from holdfast.backends.postgres.backend import PostgresBackend
+
+__all__ = ["PostgresBackend"]

@@ -1,0 +1,66 @@
+"""Arrays in PostgreSQL's binary format, built in one pass.
+
+psycopg dumps a list element by element through its adapters; for text and bytes the format is simple enough
+that one join is several times faster, which is what bulk publish is made of.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from psycopg.types import TypeInfo
+
+_HEADER = struct.Struct(">iiIii")
+_LENGTH = struct.Struct(">i").pack
+_NULL = _LENGTH(-1)
+
+
+class TextArray(list[str | None]):
+    """A text[] parameter."""
+
+
+class BytesArray(list[bytes]):
+    """A bytea[] parameter."""
+
+
+def _array(element: int, items: Sequence[bytes | None]) -> bytes:
+    parts = [_HEADER.pack(1, 1, element, len(items), 1)]
+    for item in items:
+        if item is None:
+            parts.append(_NULL)
+        else:
+            parts.append(_LENGTH(len(item)))
+            parts.append(item)
+    return b"".join(parts)
+
+
+def _info(name: str) -> TypeInfo:
+    info = psycopg.postgres.types.get(name)
+    assert info is not None  # noqa: S101 - built-in types are always known
+    return info
+
+
+class _TextDumper(Dumper):
+    format = Format.BINARY
+    oid = _info("text").array_oid
+    _element = _info("text").oid
+
+    def dump(self, obj: TextArray) -> bytes:
+        return _array(self._element, [None if item is None else item.encode() for item in obj])
+
+
+class _BytesDumper(Dumper):
+    format = Format.BINARY
+    oid = _info("bytea").array_oid
+    _element = _info("bytea").oid
+
+    def dump(self, obj: BytesArray) -> bytes:
+        return _array(self._element, obj)
+
+
+psycopg.adapters.register_dumper(TextArray, _TextDumper)
+psycopg.adapters.register_dumper(BytesArray, _BytesDumper)

@@ -1,0 +1,154 @@
+"""PostgreSQL as a Holdfast backend: one session, and one object per noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.backends.postgres import checks, migrate
+from holdfast.backends.postgres.consumers import Consumers
+from holdfast.backends.postgres.leases import Leases
+from holdfast.backends.postgres.lifecycle import Lifecycle
+from holdfast.backends.postgres.listener import PostgresListener
+from holdfast.backends.postgres.log import Log
+from holdfast.backends.postgres.operators import Operators
+from holdfast.backends.postgres.session import Session
+from holdfast.contracts import (
+    Applied,
+    Capabilities,
+    ChannelStats,
+    Consumer,
+    ConsumerStats,
+    Finding,
+    Reading,
+    Start,
+)
+from holdfast.model.decide import Action
+from holdfast.model.event import Event, LogEntry, Receipt
+from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.policy import Policy
+
+
+class PostgresBackend:
+    """One PostgreSQL database. The contract's prose stands in `holdfast.contracts`."""
+
+    capabilities = Capabilities(joins_transactions=True, foreign_appends=False)
+
+    def __init__(self, url: str, *, connections: int = 4) -> None:
+        self.url, self._connections = url, connections
+        self._session = Session(url, connections)
+        self._log = Log(self._session)
+        self._leases = Leases(self._session)
+        self._consumers = Consumers(self._session)
+        self._lifecycle = Lifecycle(self._session)
+        self._operators = Operators(self._session)
+        self._ordered: dict[tuple[str, str], bool] = {}
+
+    async def open(self) -> None:
+        await self._session.open()
+        async with self._session.connection() as connection:
+            await migrate.apply(connection)
+        await self._session.run("renew_epoch")
+
+    async def close(self) -> None:
+        await self._log.close()
+        await self._session.close()
+
+    def fork(self) -> PostgresBackend:
+        return PostgresBackend(self.url, connections=1)
+
+    async def now(self) -> datetime:
+        row = await self._session.row("now")
+        assert row is not None  # noqa: S101 - the store's row always exists
+        return row[0]  # type: ignore[no-any-return]
+
+    async def advance(self, by: timedelta) -> None:
+        await self._session.run("advance", by=by)
+
+    async def check(self) -> list[Finding]:
+        return await checks.check(self._session)
+
+    async def create_channel(self, channel: str) -> None:
+        await self._consumers.create_channel(channel)
+
+    async def channels(self) -> list[str]:
+        return await self._consumers.channels()
+
+    async def channel_stats(self, channel: str) -> ChannelStats:
+        return await self._consumers.channel_stats(channel)
+
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+    ) -> Consumer:
+        return await self._consumers.subscribe(channel, consumer, policy, start)
+
+    async def consumers(self, channel: str | None = None) -> list[Consumer]:
+        return await self._consumers.consumers(channel)
+
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
+        return await self._consumers.consumer(channel, consumer)
+
+    async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
+        return await self._consumers.stats(channel, consumer)
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        await self._consumers.set_paused(channel, consumer, paused)
+
+    async def publish(
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> list[Receipt]:
+        return await self._log.publish(channel, events, at, priority, connection)
+
+    async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
+        return await self._log.read(channel, after, limit)
+
+    async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
+        # Whether a consumer is ordered never changes, so that it is asked for once.
+        ordered = self._ordered.get((channel, consumer))
+        if ordered is None:
+            ordered = (await self.consumer(channel, consumer)).policy.ordered
+            self._ordered[channel, consumer] = ordered
+        return await self._leases.claim(channel, consumer, limit, worker, ordered=ordered)
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        return await self._leases.complete(jobs)
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        return await self._leases.retry(retries)
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        return await self._leases.bury(burials)
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        return await self._leases.extend(jobs, by)
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        return await self._operators.cancel(channel, source, event_id, consumer)
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        return await self._operators.requeue(channel, consumer, job_id)
+
+    async def stuck(self, limit: int) -> list[JobRecord]:
+        return await self._operators.stuck(limit)
+
+    async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
+        return await self._operators.find_jobs(channel, source, event_id)
+
+    async def due(self, limit: int) -> Reading:
+        return await self._lifecycle.due(limit)
+
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        return await self._lifecycle.apply(actions)
+
+    async def backfill(self, ref: int | str, limit: int) -> int:
+        return await self._lifecycle.backfill(ref, limit)
+
+    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> PostgresListener:
+        return PostgresListener(self.url, channels, wake)

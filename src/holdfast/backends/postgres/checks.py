@@ -1,0 +1,51 @@
+"""Durability in words: what the server's real settings mean for a power cut."""
+
+from __future__ import annotations
+
+from holdfast.backends.postgres.session import Session
+from holdfast.contracts import Finding
+
+OLDEST = 160000
+
+
+async def check(session: Session) -> list[Finding]:
+    """Read the settings as the server has them, and say what they cost."""
+    settings = dict(await session.rows("settings"))
+    findings = [_fsync(settings["fsync"]), _commit(settings["synchronous_commit"])]
+    findings += [_pages(settings["full_page_writes"]), _version(int(settings["server_version_num"]))]
+    for pid, age in await session.rows("blockers"):
+        text = f"server process {pid} has held a write open for {age:.0f} s: readers of the log wait for it"
+        findings.append(
+            Finding("warning", "open transaction", f"{text}; end it with pg_terminate_backend({pid})")
+        )
+    return findings
+
+
+def _fsync(value: str) -> Finding:
+    if value == "on":
+        return Finding("ok", "fsync", "on: a power cut loses nothing that was acknowledged")
+    return Finding("error", "fsync", "off: a power cut can lose or corrupt the whole store; set fsync = on")
+
+
+def _commit(value: str) -> Finding:
+    if value in ("on", "remote_write", "remote_apply"):
+        return Finding("ok", "synchronous_commit", f"{value}: an acknowledged publish is on disk")
+    if value == "local":
+        text = "local: on this disk, but a standby may lack the last events after a failover"
+        return Finding("warning", "synchronous_commit", text)
+    text = "off: a crash of the server loses the last moments of acknowledged events; set it to on"
+    return Finding("warning", "synchronous_commit", text)
+
+
+def _pages(value: str) -> Finding:
+    if value == "on":
+        return Finding("ok", "full_page_writes", "on: a torn page is repaired at recovery")
+    text = "off: a power cut can leave torn pages unless the file system prevents them"
+    return Finding("warning", "full_page_writes", text)
+
+
+def _version(number: int) -> Finding:
+    text = f"PostgreSQL {number // 10000}.{number % 10000}"
+    if number >= OLDEST:
+        return Finding("ok", "version", text)
+    return Finding("error", "version", f"{text} is too old; use 16 or newer")

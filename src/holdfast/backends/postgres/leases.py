@@ -1,0 +1,116 @@
+"""Leases: claim, complete, retry, bury, extend."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import orjson
+
+from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.session import Session
+from holdfast.model.event import Event
+from holdfast.model.job import Burial, Failure, Job, Retry
+from holdfast.model.position import format_position
+
+T = TypeVar("T")
+
+
+class Leases:
+    """The transitions of leased jobs, each fenced by the job's token."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def claim(
+        self, channel: str, consumer: str, limit: int, worker: str, *, ordered: bool
+    ) -> list[Job]:
+        """Lease a batch in one statement."""
+        rows = await self._session.rows(
+            "claim_ordered" if ordered else "claim",
+            channel=channel,
+            consumer=consumer,
+            limit=limit,
+            worker=worker,
+        )
+        return [
+            Job(str(seq), channel, consumer, Event(*event), format_position(epoch, tx, seq), *lease)
+            for epoch, tx, seq, *lease, event in ((*row[:7], row[7:]) for row in rows)
+        ]
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        """leased → done."""
+
+        async def end(of: dict[str, str], mine: Sequence[Job]) -> set[int]:
+            return await self._accepted("complete", of, mine)
+
+        return await _per_consumer(jobs, lambda job: job, end)
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        """Move the deadlines to now plus `by`."""
+
+        async def move(of: dict[str, str], mine: Sequence[Job]) -> set[int]:
+            return await self._accepted("extend", of, mine, by=by)
+
+        return await _per_consumer(jobs, lambda job: job, move)
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        """leased → scheduled | ready."""
+
+        async def back(of: dict[str, str], mine: Sequence[Retry]) -> set[int]:
+            return await self._accepted(
+                "retry",
+                of,
+                [retry.job for retry in mine],
+                delays=[retry.delay for retry in mine],
+                errors=TextArray([error_entry(retry.failure, retry.job.attempt) for retry in mine]),
+            )
+
+        return await _per_consumer(retries, lambda retry: retry.job, back)
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        """leased → dead."""
+
+        async def under(of: dict[str, str], mine: Sequence[Burial]) -> set[int]:
+            return await self._accepted(
+                "bury",
+                of,
+                [burial.job for burial in mine],
+                reasons=TextArray([burial.reason for burial in mine]),
+                errors=TextArray([error_entry(burial.failure, burial.job.attempt) for burial in mine]),
+                fingerprints=TextArray([burial.failure.fingerprint for burial in mine]),
+            )
+
+        return await _per_consumer(burials, lambda burial: burial.job, under)
+
+    async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> set[int]:
+        seqs, tokens = [int(job.id) for job in jobs], [job.token for job in jobs]
+        rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
+        return {seq for (seq,) in rows}
+
+
+async def _per_consumer(
+    items: Sequence[T],
+    job_of: Callable[[T], Job],
+    apply: Callable[[dict[str, str], Sequence[T]], Awaitable[set[int]]],
+) -> list[bool]:
+    """One statement per consumer; the answers come back in the order of the items."""
+    groups: dict[tuple[str, str], list[T]] = defaultdict(list)
+    for item in items:
+        job = job_of(item)
+        groups[job.channel, job.consumer].append(item)
+    accepted: dict[tuple[str, str], set[int]] = {}
+    for (channel, consumer), mine in groups.items():
+        accepted[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
+    jobs = (job_of(item) for item in items)
+    return [int(job.id) in accepted[job.channel, job.consumer] for job in jobs]
+
+
+def error_entry(failure: Failure | None, attempt: int) -> str | None:
+    """One attempt's error as it is kept with the job."""
+    if failure is None:
+        return None
+    entry = {"attempt": attempt, "error": failure.error, "kind": failure.kind}
+    return orjson.dumps(entry | {"fingerprint": failure.fingerprint}).decode()

@@ -1,0 +1,80 @@
+"""The lifecycle's two phases against this store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast import failpoints
+from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.leases import error_entry
+from holdfast.backends.postgres.session import Session
+from holdfast.contracts import Applied, Reading
+from holdfast.model.decide import Action, Due, DueKind, Move
+
+_FOLD = 10_000
+
+
+class Lifecycle:
+    """Reads what is due; applies what still holds."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def due(self, limit: int) -> Reading:
+        """Phase one: nothing is written."""
+        rows = await self._session.rows("due", limit=limit)
+        backfills: list[int | str] = [ref for (ref,) in await self._session.rows("backfills")]
+        load = await self._session.row("load")
+        due = [Due(DueKind(kind), (consumer, seq), *counts) for kind, consumer, seq, *counts in rows]
+        return Reading(due, backfills, load[0] if load else 0, full=len(rows) >= limit)
+
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        """Phase two: one statement per move, each checking again."""
+        applied = Applied()
+        by_move = {move: [a for a in actions if a.move is move] for move in Move}
+        if chosen := by_move[Move.PROMOTE]:
+            applied.promoted = await self._count("promote", **_refs(chosen))
+        failpoints.hit("lifecycle.mid_apply")
+        if chosen := by_move[Move.ABANDON]:
+            applied.abandoned = await self._count("abandon", **_refs(chosen), **_fenced(chosen))
+        for waiting in (True, False):
+            chosen = [a for a in by_move[Move.BURY] if (a.due.kind is DueKind.EXPIRY) is waiting]
+            if chosen:
+                applied.buried += await self._bury(chosen, waiting)
+        applied.refused = len(actions) - applied.total
+        if applied.buried:
+            await self._session.row("fold_dead", limit=_FOLD)
+        return applied
+
+    async def backfill(self, ref: int | str, limit: int) -> int:
+        """One page of older events for a consumer that started in the past."""
+        return await self._count("backfill", consumer=ref, limit=limit)
+
+    async def _bury(self, actions: Sequence[Action], waiting: bool) -> int:
+        return await self._count(
+            "bury_due",
+            **_refs(actions),
+            **_fenced(actions),
+            reasons=TextArray([action.reason for action in actions]),
+            fingerprints=TextArray([a.failure.fingerprint if a.failure else "" for a in actions]),
+            waiting=waiting,
+        )
+
+    async def _count(self, query: str, **parameters: Any) -> int:
+        row = await self._session.row(query, **parameters)
+        return int(row[0]) if row else 0
+
+
+def _refs(actions: Sequence[Action]) -> dict[str, Any]:
+    return {
+        "consumers": [action.due.ref[0] for action in actions],
+        "seqs": [action.due.ref[1] for action in actions],
+    }
+
+
+def _fenced(actions: Sequence[Action]) -> dict[str, Any]:
+    return {
+        "tokens": [action.due.token for action in actions],
+        "errors": TextArray([error_entry(action.failure, action.due.attempts) for action in actions]),
+    }

@@ -1,0 +1,37 @@
+"""Wake-ups: LISTEN on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import psycopg
+
+_PAUSE = 1.0
+
+
+class PostgresListener:
+    """Calls `wake` when a channel of interest was published to. Reconnects by itself."""
+
+    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+        self._url, self._channels, self._wake = url, frozenset(channels), wake
+        self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
+                    await connection.execute("SET application_name = 'holdfast listener'")
+                    await connection.execute("LISTEN holdfast")
+                    for channel in self._channels:  # what was said before we listened is found by a poll
+                        self._wake(channel)
+                    async for notice in connection.notifies():
+                        if notice.payload in self._channels:
+                            self._wake(notice.payload)
+            except psycopg.Error:
+                await asyncio.sleep(_PAUSE)

@@ -1,0 +1,45 @@
+-- Triggers that keep what must hold on every way in and out, whoever writes the statement.
+
+-- A move into or out of dead counts itself: one delta per statement and group.
+CREATE FUNCTION holdfast.count_dead() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO holdfast.dead_deltas (consumer_id, reason, change)
+    SELECT consumer_id, reason, CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END
+    FROM moved GROUP BY consumer_id, reason;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER count_in AFTER INSERT ON holdfast.dead_letters
+    REFERENCING NEW TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_dead();
+CREATE TRIGGER count_out AFTER DELETE ON holdfast.dead_letters
+    REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_dead();
+
+-- A job that leaves the live table makes room in a bounded consumer and lets the next job of its key go.
+CREATE FUNCTION holdfast.after_leaving() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    lane record;
+BEGIN
+    UPDATE holdfast.depths d SET live = d.live - g.n
+    FROM (SELECT consumer_id, count(*) AS n FROM gone GROUP BY consumer_id) g
+    WHERE d.consumer_id = g.consumer_id;
+
+    FOR lane IN
+        SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2
+    LOOP
+        -- Two jobs of one key may leave at once. One at a time looks for the next, so that neither takes
+        -- the other, which is about to vanish, for the head.
+        PERFORM pg_advisory_xact_lock(
+            hashtextextended(lane.order_key, lane.consumer_id));
+        UPDATE holdfast.jobs j SET held = false
+        WHERE j.held AND (j.consumer_id, j.seq) IN (
+            SELECT n.consumer_id, n.seq FROM (
+                SELECT h.consumer_id, h.seq FROM holdfast.jobs h
+                WHERE h.consumer_id = lane.consumer_id AND h.order_key = lane.order_key
+                ORDER BY h.epoch, h.tx, h.seq LIMIT 1
+            ) head JOIN holdfast.jobs n USING (consumer_id, seq)
+            -- Locked means: it is leaving itself, and its own trigger waits for ours.
+            FOR NO KEY UPDATE OF n SKIP LOCKED);
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER after_leaving AFTER DELETE ON holdfast.jobs
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION holdfast.after_leaving();

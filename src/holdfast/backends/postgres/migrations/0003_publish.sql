@@ -1,0 +1,170 @@
+-- Publish, for every language that can call SQL.
+-- Errors: HF001 same id with other content · HF002 a bounded consumer is full · HF003 wrong isolation.
+
+CREATE FUNCTION holdfast.key_hash(source text, id text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN substring(sha256(int4send(octet_length(source))
+    || convert_to(source, 'UTF8') || convert_to(id, 'UTF8')) FOR 16);
+
+-- Headers and time are no content: a producer's retry often carries a fresh trace header.
+CREATE FUNCTION holdfast.content_hash(type text, key text, data bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN substring(sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
+    || int4send(coalesce(octet_length(key), -1)) || convert_to(coalesce(key, ''), 'UTF8') || data) FOR 16);
+
+CREATE FUNCTION holdfast.ensure_channel(channel text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    found_id integer;
+BEGIN
+    SELECT c.id INTO found_id FROM holdfast.channels c WHERE c.name = channel;
+    WHILE found_id IS NULL LOOP
+        INSERT INTO holdfast.channels (name) VALUES (channel) ON CONFLICT DO NOTHING;
+        SELECT c.id INTO found_id FROM holdfast.channels c WHERE c.name = channel;
+    END LOOP;
+    RETURN found_id;
+END $$;
+
+-- Publish takes this lock shared and subscribe takes it exclusively, so that every event either is there
+-- when a consumer is created or finds the consumer when it is published.
+-- (The two-number form is a key space of its own: no other lock of ours can collide with it.)
+CREATE FUNCTION holdfast.publish_lock() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1215655476;
+
+-- Refuse while a bounded consumer of the channel is full; serialises publishers of bounded channels only.
+CREATE FUNCTION holdfast.check_depth(channel text, channel_id integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bound record;
+BEGIN
+    FOR bound IN
+        SELECT c.name, d.live, d.max_depth FROM holdfast.depths d
+        JOIN holdfast.consumers c ON c.id = d.consumer_id
+        WHERE c.channel_id = check_depth.channel_id ORDER BY d.consumer_id FOR UPDATE OF d
+    LOOP
+        IF bound.live >= bound.max_depth THEN
+            RAISE EXCEPTION 'consumer % of channel % holds % live jobs; its max_depth is %',
+                bound.name, channel, bound.live, bound.max_depth
+                USING ERRCODE = 'HF002', HINT = 'publish again once it has caught up';
+        END IF;
+    END LOOP;
+END $$;
+
+-- Create the jobs of events that were just appended, for every consumer of the channel.
+CREATE FUNCTION holdfast.create_jobs(
+    channel_id integer, epoch integer, tx bigint, seqs bigint[], keys text[],
+    at timestamptz, priority smallint, now timestamptz
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
+                               state, priority, order_key)
+    SELECT c.id, c.channel_id, create_jobs.epoch, create_jobs.tx, e.seq,
+           greatest(at, now), now, greatest(at, now) + c.expires_after,
+           (CASE WHEN at > now THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
+           create_jobs.priority, CASE WHEN c.ordered THEN e.key END
+    FROM holdfast.consumers c, unnest(seqs, keys) AS e (seq, key)
+    WHERE c.channel_id = create_jobs.channel_id;
+
+    UPDATE holdfast.depths d SET live = d.live + cardinality(seqs)
+    FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = create_jobs.channel_id;
+END $$;
+
+-- Append a batch, all or none. `repeats` lists the events that were there before, by index from 0:
+-- [{"at": 3, "epoch": 1, "tx": 7, "seq": 9}]. Arrays may be null where every event takes the default.
+CREATE FUNCTION holdfast.publish_many(
+    channel text, ids text[], data bytea[], sources text[] DEFAULT NULL, types text[] DEFAULT NULL,
+    keys text[] DEFAULT NULL, times timestamptz[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
+    at timestamptz DEFAULT NULL, priority smallint DEFAULT 0,
+    bounded boolean DEFAULT true, wake boolean DEFAULT true,
+    OUT epoch integer, OUT tx bigint, OUT seqs bigint[], OUT repeats jsonb
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_channel_id integer := holdfast.ensure_channel(channel);
+    v_now        timestamptz := holdfast.now();
+    v_epoch      integer;
+    v_tx         bigint := pg_current_xact_id()::text::bigint;
+    v_seqs       bigint[];
+    v_fresh      bigint;
+    v_clashes    jsonb;
+BEGIN
+    -- An older snapshot could miss a consumer that was created since, and its events with it.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'publish needs a READ COMMITTED transaction, this one is %',
+            current_setting('transaction_isolation') USING ERRCODE = 'HF003';
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), v_channel_id);
+    IF bounded THEN
+        PERFORM holdfast.check_depth(channel, v_channel_id);
+    END IF;
+    SELECT s.epoch INTO v_epoch FROM holdfast.store s;
+    SELECT array_agg(nextval('holdfast.event_seq')) INTO v_seqs FROM generate_subscripts(data, 1);
+
+    INSERT INTO holdfast.keys (channel_id, key_hash, content_hash, epoch, tx, seq, published_at)
+    SELECT v_channel_id, holdfast.key_hash(coalesce(e.source, 'default'), e.id),
+           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_epoch, v_tx, e.seq, v_now
+    FROM unnest(v_seqs, ids, sources, types, keys, data) AS e (seq, id, source, type, key, data)
+    ON CONFLICT (channel_id, key_hash) DO NOTHING;
+    GET DIAGNOSTICS v_fresh = ROW_COUNT;
+
+    epoch := v_epoch; tx := v_tx; seqs := v_seqs;
+    IF v_fresh < cardinality(data) THEN
+        SELECT jsonb_agg(jsonb_build_object('at', e.at - 1, 'epoch', k.epoch, 'tx', k.tx, 'seq', k.seq)
+                         ORDER BY e.at),
+               jsonb_agg(e.id ORDER BY e.at) FILTER (
+                   WHERE k.content_hash <> holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data))
+        INTO repeats, v_clashes
+        FROM unnest(v_seqs, ids, sources, types, keys, data)
+             WITH ORDINALITY AS e (seq, id, source, type, key, data, at)
+        JOIN holdfast.keys k ON k.channel_id = v_channel_id
+             AND k.key_hash = holdfast.key_hash(coalesce(e.source, 'default'), e.id)
+        WHERE k.seq <> e.seq;
+        IF v_clashes IS NOT NULL THEN
+            RAISE EXCEPTION 'channel % already holds % with other content', channel, v_clashes
+                USING ERRCODE = 'HF001', DETAIL = v_clashes::text,
+                      HINT = 'publish a changed event under a new id';
+        END IF;
+        -- Go on with the fresh ones only.
+        SELECT array_agg(e.seq), array_agg(e.id), array_agg(e.source), array_agg(e.type), array_agg(e.key),
+               array_agg(e.time), array_agg(e.headers), array_agg(e.data)
+        INTO v_seqs, ids, sources, types, keys, times, headers, data
+        FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
+             AS e (seq, id, source, type, key, time, headers, data)
+        JOIN holdfast.keys k ON k.channel_id = v_channel_id
+             AND k.key_hash = holdfast.key_hash(coalesce(e.source, 'default'), e.id)
+        WHERE k.seq = e.seq;
+    END IF;
+
+    INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
+                              published_at, at, priority)
+    SELECT v_channel_id, v_epoch, v_tx, e.seq, e.id, coalesce(e.source, 'default'),
+           coalesce(e.type, 'event'), e.key, coalesce(e.time, v_now), e.headers, e.data, v_now,
+           publish_many.at, publish_many.priority
+    FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
+         AS e (seq, id, source, type, key, time, headers, data);
+    PERFORM holdfast.create_jobs(v_channel_id, v_epoch, v_tx, v_seqs, keys, at, priority, v_now);
+    IF wake AND v_fresh > 0 THEN
+        PERFORM pg_notify('holdfast', channel);
+    END IF;
+END $$;
+
+-- One event, from psql or any language: SELECT * FROM holdfast.publish('orders', '{"n": 1}', id => 'o-1')
+CREATE FUNCTION holdfast.publish(
+    channel text, data jsonb, id text DEFAULT NULL, source text DEFAULT NULL, type text DEFAULT NULL,
+    key text DEFAULT NULL, headers jsonb DEFAULT NULL, at timestamptz DEFAULT NULL,
+    priority smallint DEFAULT 0,
+    OUT event_id text, OUT event_position text, OUT duplicate boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    answer record;
+BEGIN
+    event_id := coalesce(publish.id, gen_random_uuid()::text);
+    SELECT * INTO answer FROM holdfast.publish_many(
+        channel, ARRAY[event_id], ARRAY[convert_to(data::text, 'UTF8')], ARRAY[source], ARRAY[type],
+        ARRAY[key], NULL, ARRAY[headers], at, priority);
+    duplicate := answer.repeats IS NOT NULL;
+    event_position := CASE WHEN duplicate
+        THEN holdfast.format_position((answer.repeats->0->>'epoch')::integer,
+            (answer.repeats->0->>'tx')::bigint, (answer.repeats->0->>'seq')::bigint)
+        ELSE holdfast.format_position(answer.epoch, answer.tx, answer.seqs[1]) END;
+END $$;
+
+CREATE FUNCTION holdfast.format_position(epoch integer, tx bigint, seq bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN lpad(to_hex(epoch), 4, '0') || '-' || lpad(to_hex(tx), 16, '0') || '-' || lpad(to_hex(seq), 16, '0');

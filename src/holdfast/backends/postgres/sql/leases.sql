@@ -1,0 +1,90 @@
+-- Leases: claim, complete, retry, bury, extend. Each is one statement for a whole batch.
+
+-- name: claim
+-- Lease a batch of one unordered consumer: by priority, then due time.
+WITH consumer AS MATERIALIZED (
+    SELECT c.id, c.lease, holdfast.now() AS now
+    FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND NOT c.paused AND NOT c.ordered
+), picked AS MATERIALIZED (
+    SELECT j.ctid FROM holdfast.jobs j
+    WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM consumer))
+    ORDER BY j.priority DESC, j.due_at, j.seq
+    LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE holdfast.jobs j
+    SET state = 'leased', attempts = j.attempts + 1, token = j.token + 1,
+        lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
+    FROM picked WHERE j.ctid = picked.ctid
+    RETURNING j.*
+)
+SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
+       e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+FROM claimed j
+JOIN holdfast.log e ON e.channel_id = j.channel_id AND e.epoch = j.epoch AND e.tx = j.tx AND e.seq = j.seq
+ORDER BY j.priority DESC, j.due_at, j.seq;
+
+-- name: claim_ordered
+-- Lease a batch of one ordered consumer: only the first live job of each key.
+SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
+       e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+FROM holdfast.claim_ordered((
+    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND c.ordered
+), %(worker)s, %(limit)s) j
+JOIN holdfast.log e ON e.channel_id = j.channel_id AND e.epoch = j.epoch AND e.tx = j.tx AND e.seq = j.seq
+ORDER BY j.priority DESC, j.due_at, j.seq;
+
+-- name: complete
+-- leased → done, for the jobs whose token is still the newest.
+WITH ended AS (
+    DELETE FROM holdfast.jobs j USING unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token)
+    WHERE j.consumer_id = (
+        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+      AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+    RETURNING j.*
+), logged AS (
+    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+                                  outcome, priority, attempts, abandonments, worker, errors)
+    SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()), 'done',
+           priority, attempts, abandonments, worker, errors FROM ended
+)
+SELECT seq FROM ended;
+
+-- name: retry
+-- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job
+-- returns to its old place.
+UPDATE holdfast.jobs j
+SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
+    due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE n.now + l.delay END,
+    attempts = j.attempts - (l.error IS NULL)::integer,
+    errors = CASE WHEN l.error IS NULL THEN j.errors ELSE coalesce(j.errors, '[]') || (l.error || jsonb_build_object('at', n.now)) END,
+    lease_until = NULL, worker = NULL
+FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
+     AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n
+WHERE j.consumer_id = (
+    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+  AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+RETURNING j.seq;
+
+-- name: bury
+-- leased → dead, in one transaction with the dead letter, its count and the dead-letter channel.
+SELECT b.seq FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+CROSS JOIN LATERAL holdfast.bury(
+    array_fill(c.id, ARRAY[cardinality(%(seqs)s::bigint[])]), %(seqs)s, %(tokens)s::bigint[],
+    %(reasons)s::text[], %(errors)s::jsonb[], %(fingerprints)s::text[], false, false) b
+WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
+
+-- name: extend
+-- Move the deadline of leases that are still held.
+UPDATE holdfast.jobs j SET lease_until = n.now + %(by)s::interval
+FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token), (SELECT holdfast.now() AS now) n
+WHERE j.consumer_id = (
+    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+  AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+RETURNING j.seq;

@@ -1,0 +1,21 @@
+-- The log: publish and read.
+
+-- name: publish
+SELECT * FROM holdfast.publish_many(
+    %(channel)s, %(ids)s::text[], %(data)s::bytea[], %(sources)s::text[], %(types)s::text[],
+    %(keys)s::text[], %(times)s::timestamptz[], %(headers)s::jsonb[], %(at)s::timestamptz,
+    %(priority)s::smallint, wake => %(wake)s::boolean);
+
+-- name: notify
+SELECT pg_notify('holdfast', channel) FROM unnest(%(channels)s::text[]) AS channel;
+
+-- name: read
+-- A page of the log. Only what is below the oldest running transaction is read: whatever commits later
+-- has a position above it. Events of an earlier epoch are settled.
+SELECT e.epoch, e.tx, e.seq, e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+FROM holdfast.log e
+WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+  AND (e.epoch, e.tx, e.seq) > (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint)
+  AND (e.epoch, e.tx) < (
+      SELECT s.epoch, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM holdfast.store s)
+ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;

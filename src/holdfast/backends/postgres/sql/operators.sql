@@ -1,0 +1,63 @@
+-- What operators do to jobs.
+
+-- name: cancel
+-- scheduled | ready → cancelled, for one consumer of the channel or for all.
+WITH event AS MATERIALIZED (
+    SELECT k.channel_id, k.seq FROM holdfast.keys k
+    WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+      AND k.key_hash = holdfast.key_hash(%(source)s, %(id)s)
+), gone AS (
+    DELETE FROM holdfast.jobs j USING event e, holdfast.consumers c
+    WHERE c.channel_id = e.channel_id AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
+      AND j.consumer_id = c.id AND j.seq = e.seq AND j.state <> 'leased'
+    RETURNING j.*
+), logged AS (
+    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+                                  outcome, priority, attempts, abandonments, worker, errors)
+    SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()),
+           'cancelled', priority, attempts, abandonments, worker, errors FROM gone
+)
+SELECT count(*) FROM gone;
+
+-- name: requeue
+SELECT holdfast.requeue(c.id, %(seq)s) FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
+
+-- name: stuck
+SELECT j.seq, ch.name, c.name, j.state::text, e.id, e.source, j.epoch, j.tx, j.attempts, j.abandonments,
+       j.token, j.priority, j.created_at, j.due_at, j.lease_until, NULL::timestamptz, j.worker,
+       NULL::text, coalesce(j.errors, '[]')
+FROM (
+    SELECT * FROM holdfast.jobs WHERE state = 'leased' AND lease_until <= (SELECT holdfast.now())
+    ORDER BY lease_until LIMIT %(limit)s
+) j
+JOIN holdfast.consumers c ON c.id = j.consumer_id
+JOIN holdfast.channels ch ON ch.id = j.channel_id
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
+ORDER BY j.lease_until;
+
+-- name: find_jobs
+-- An event's job for every consumer, wherever it is now.
+WITH event AS MATERIALIZED (
+    SELECT k.channel_id, k.seq FROM holdfast.keys k
+    WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+      AND k.key_hash = holdfast.key_hash(%(source)s, %(id)s)
+)
+SELECT t.seq, %(channel)s, c.name, t.state, %(id)s, %(source)s, t.epoch, t.tx, t.attempts,
+       t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker,
+       t.reason, coalesce(t.errors, '[]')
+FROM event e JOIN holdfast.consumers c ON c.channel_id = e.channel_id
+CROSS JOIN LATERAL (
+    SELECT seq, state::text, epoch, tx, attempts, abandonments, token, priority, created_at, due_at,
+           lease_until, NULL::timestamptz AS ended_at, worker, NULL::text AS reason, errors
+    FROM holdfast.jobs WHERE consumer_id = c.id AND seq = e.seq
+    UNION ALL
+    SELECT seq, outcome, epoch, tx, attempts, abandonments, token, priority, created_at, NULL,
+           NULL, ended_at, worker, reason, errors
+    FROM holdfast.job_log WHERE consumer_id = c.id AND seq = e.seq
+    UNION ALL
+    SELECT seq, 'dead', epoch, tx, attempts, abandonments, token, priority, created_at, NULL,
+           NULL, died_at, worker, reason, errors
+    FROM holdfast.dead_letters WHERE consumer_id = c.id AND seq = e.seq
+) t ORDER BY c.name;

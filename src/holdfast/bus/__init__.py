@@ -1,0 +1,1 @@
+"""The bus: the client, its partitions and the worker runtime."""

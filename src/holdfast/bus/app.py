@@ -1,0 +1,150 @@
+"""Apps: handlers by channel and consumer, and the process that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from holdfast.bus.client import Bus
+from holdfast.bus.handler import Function, Handler
+from holdfast.bus.heartbeat import Heartbeat
+from holdfast.bus.worker import Worker
+from holdfast.contracts import Listener, Start
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import Duration, InvalidInput
+from holdfast.model.names import check_name
+from holdfast.model.policy import Policy
+
+log = logging.getLogger(__name__)
+
+MAX_IDLE = timedelta(seconds=10)
+
+
+class App:
+    """A collection of handlers. `holdfast worker module:app` runs it; so does `await app.run(bus)`."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+
+    def handler(
+        self,
+        channel: str,
+        consumer: str,
+        *,
+        start: Start = "latest",
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        timeout: Duration | None = None,
+        **policy: Any,
+    ) -> Callable[[Function], Function]:
+        """Register an async or plain function for a consumer, which is created when the app runs.
+
+        `concurrency` handlers run at once; `prefetch` jobs are leased ahead (by default as many as the
+        handlers' speed is worth); `timeout` fails an attempt that takes longer; the rest is the policy.
+        """
+        check_name(channel)
+        check_name(consumer, "consumer")
+        Policy.of(**policy)
+        if concurrency < 1 or (prefetch is not None and prefetch < 1):
+            raise InvalidInput(f"concurrency {concurrency} and prefetch {prefetch} must be at least 1")
+        if any((h.channel, h.consumer) == (channel, consumer) for h in self.handlers):
+            raise InvalidInput(f"consumer {consumer!r} of {channel!r} has a handler; name another consumer")
+        limit = None if timeout is None else parse_duration(timeout, what="timeout")
+
+        def register(function: Function) -> Function:
+            self.handlers.append(
+                Handler(channel, consumer, function, policy, start, concurrency, prefetch, limit)
+            )
+            return function
+
+        return register
+
+    async def run(
+        self,
+        bus: Bus,
+        *,
+        stop: asyncio.Event | None = None,
+        idle: Duration = "1s",
+        listen: bool = True,
+        grace: Duration = "30s",
+    ) -> None:
+        """Work until `stop` is set, then drain: running handlers get `grace`, the rest is released.
+
+        `idle` is the longest wait between two polls of an idle channel (at most 10 s); `listen` False
+        polls only.
+        """
+        pause = parse_duration(idle, what="idle")
+        if not timedelta(0) < pause <= MAX_IDLE:
+            raise InvalidInput(f"idle {idle!r} is outside 0s to 10s")
+        if not self.handlers:
+            raise InvalidInput("the app has no handler; register one with @app.handler(channel, consumer)")
+        stop = stop or asyncio.Event()
+        leases = {}
+        for handler in self.handlers:
+            made = await bus.subscribe(
+                handler.channel, handler.consumer, start=handler.start, **handler.policy
+            )
+            leases[handler.channel, handler.consumer] = made.policy.lease
+        with Heartbeat(bus, min(leases.values()), asyncio.get_running_loop()) as heart:
+            workers = [
+                Worker(bus, handler, heart, leases[handler.channel, handler.consumer], pause.total_seconds())
+                for handler in self.handlers
+            ]
+            await _attend(bus, workers, stop, listen, parse_duration(grace, what="grace"))
+
+    async def serve(self, bus: Bus, **options: Any) -> None:
+        """Run until SIGTERM or SIGINT, then drain; a second signal aborts what still runs."""
+        stop = asyncio.Event()
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+
+        def on_signal() -> None:
+            if stop.is_set() and main is not None:
+                log.warning("second signal: aborting")
+                main.cancel()
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self.run(bus, stop=stop, **options)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+async def _attend(
+    bus: Bus, workers: list[Worker], stop: asyncio.Event, listen: bool, grace: timedelta
+) -> None:
+    """Run the workers, each partition's lifecycle and its listener until `stop`; then drain."""
+    channels = sorted({worker.handler.channel for worker in workers})
+
+    def on_wake(channel: str) -> None:
+        for worker in workers:
+            if worker.handler.channel == channel:
+                worker.wake()
+
+    listeners: list[Listener] = []
+    upkeep: list[asyncio.Task[None]] = []
+    for partition in bus.partitions.all:
+        upkeep.append(asyncio.create_task(partition.lifecycle.run()))
+        if listen:
+            listeners.append(await partition.backend.listen(channels, on_wake))
+    working = [asyncio.create_task(worker.run()) for worker in workers]
+    try:
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopped, *working], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await asyncio.gather(*(worker.drain(grace.total_seconds()) for worker in workers))
+    except asyncio.CancelledError:
+        await asyncio.gather(*(worker.drain(0) for worker in workers))
+        raise
+    finally:
+        for task in (*working, *upkeep):
+            task.cancel()
+        await asyncio.gather(*working, *upkeep, return_exceptions=True)
+        for listener in listeners:
+            await listener.close()

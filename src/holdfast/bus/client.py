@@ -1,0 +1,240 @@
+"""The client: the verbs of the bus over one store or several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.bus.partitions import Partition, Partitions
+from holdfast.bus.publisher import Publisher
+from holdfast.bus.settlement import Failed, Settlement
+from holdfast.contracts import Backend, Consumer, Start
+from holdfast.model.decide import describe
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import Duration, InvalidInput, LeaseLost, Terminal, Unavailable
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
+from holdfast.model.job import Job, JobRecord, Retry
+from holdfast.model.names import check_name
+from holdfast.model.policy import Policy
+
+
+class Bus:
+    """Publish, poll, finalize. Use it as an async context manager; it is made by `holdfast.connect`."""
+
+    def __init__(self, backends: Sequence[Backend], on_close: Callable[[], None] | None = None) -> None:
+        self.partitions = Partitions(backends)
+        self.settlement = Settlement(self.partitions)
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._publisher = Publisher(self.partitions)
+        self._on_close = on_close
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.partitions.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give every connection back; an embedded server is left to its last user."""
+        await self.partitions.close()
+        if self._on_close is not None:
+            await asyncio.to_thread(self._on_close)
+
+    # channels and consumers
+
+    async def create_channel(self, channel: str) -> None:
+        """Make sure that a channel exists; publish and subscribe do it by themselves."""
+        check_name(channel)
+        for partition in await self._all():
+            await partition.backend.create_channel(channel)
+
+    async def subscribe(
+        self, /, channel: str, consumer: str, *, start: Start = "latest", **policy: Any
+    ) -> Consumer:
+        """Create a worker consumer, or change its policy: see `Policy.of` for the options.
+
+        A new consumer starts at `latest`, `earliest` or a time; older events become jobs in steps that
+        empty polls and workers take.
+        """
+        check_name(channel)
+        check_name(consumer, "consumer")
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise InvalidInput(f"start {start} has no time zone; pass an aware datetime")
+        elif start not in ("latest", "earliest"):
+            raise InvalidInput(f"start {start!r} is unknown; use 'latest', 'earliest' or a time with a zone")
+        try:
+            checked = Policy.of(**policy)
+        except TypeError as error:
+            raise InvalidInput(f"unknown option for consumer {consumer!r}: {error}") from None
+        stores = await self._all()
+        made = [await store.backend.subscribe(channel, consumer, checked, start) for store in stores]
+        return made[0]
+
+    # publish
+
+    async def publish(
+        self,
+        channel: str,
+        data: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - CloudEvents' own name
+        source: str = DEFAULT_SOURCE,
+        type: str = DEFAULT_TYPE,  # noqa: A002 - CloudEvents' own name
+        key: str | None = None,
+        time: datetime | None = None,
+        headers: dict[str, str] | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> Receipt:
+        """Append one event. It is durable when this returns, and a repeat with the same id is a no-op.
+
+        `at` schedules it; a higher `priority` is polled first; `connection` (psycopg, sync or async)
+        makes the publish part of the caller's own transaction.
+        """
+        event = Event(data, id or "", source, type, key, time, headers)
+        [receipt] = await self._publisher.publish(channel, [event], at, priority, connection)
+        return receipt
+
+    async def publish_many(
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> list[Receipt]:
+        """Append a batch, all or none on each store; receipts come in the order of the events."""
+        return await self._publisher.publish(channel, events, at, priority, connection)
+
+    # poll and finalize
+
+    async def poll(self, channel: str, consumer: str, *, limit: int = 1) -> list[Job]:
+        """Lease up to `limit` jobs; an empty list when there is nothing. Never waits."""
+        if limit < 1:
+            raise InvalidInput(f"limit {limit} is below 1; ask for at least one job")
+        usable = await self.partitions.usable()
+        jobs = await self._claim(usable, channel, consumer, limit)
+        # Nobody else may be keeping time: an empty poll, or a second of busy ones, takes one bounded step.
+        due = [partition for partition in usable if not jobs or partition.overdue]
+        changed = [await self._step(partition) for partition in due]
+        if not jobs and any(changed):
+            jobs = await self._claim(usable, channel, consumer, limit)
+        return jobs
+
+    async def _claim(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
+        jobs: list[Job] = []
+        for partition in usable:
+            try:
+                claimed = await partition.backend.claim(channel, consumer, limit - len(jobs), self.name)
+            except Unavailable as error:
+                partition.health.failed(str(error))
+                if len(self.partitions.all) == 1:
+                    raise
+                continue
+            for job in claimed:
+                job.partition = partition.index
+            jobs += claimed
+            if len(jobs) >= limit:
+                break
+        return jobs
+
+    async def _step(self, partition: Partition) -> int:
+        try:
+            return (await partition.step()).total
+        except Unavailable:
+            return 0  # its health says so already
+
+    async def finalize(
+        self, job: Job, *, success: bool, error: BaseException | str | None = None, terminal: bool = False
+    ) -> None:
+        """End an attempt: done, or by policy retried or dead. `terminal` buries at once."""
+        await self.finalize_many([job], success=success, error=error, terminal=terminal)
+
+    async def finalize_many(
+        self,
+        jobs: Sequence[Job],
+        *,
+        success: bool,
+        error: BaseException | str | None = None,
+        terminal: bool = False,
+    ) -> None:
+        """End many attempts at once. Stale ones raise `LeaseLost` after the others were applied."""
+        if success:
+            accepted = await self.settlement.complete(jobs)
+        else:
+            failure = describe("failed" if error is None else error)
+            terminal = terminal or isinstance(error, Terminal)
+            accepted = await self.settlement.fail([Failed(job, failure, terminal) for job in jobs])
+        _raise_lost(jobs, accepted)
+
+    async def extend(self, job: Job, by: Duration) -> None:
+        """Move a lease's deadline to now plus `by`."""
+        _raise_lost([job], await self.settlement.extend([job], parse_duration(by)))
+
+    async def release(self, job: Job) -> None:
+        """Give a job back untouched: ready at once, in its old place, no budget spent."""
+        _raise_lost([job], await self.settlement.retry([Retry(job, None)]))
+
+    async def snooze(self, job: Job, delay: Duration) -> None:
+        """Give a job back for later: no budget spent."""
+        _raise_lost([job], await self.settlement.retry([Retry(job, parse_duration(delay))]))
+
+    # operators
+
+    async def cancel(
+        self,
+        channel: str,
+        id: str,  # noqa: A002 - CloudEvents' own name
+        *,
+        source: str = DEFAULT_SOURCE,
+        consumer: str | None = None,
+    ) -> int:
+        """Cancel an event's waiting jobs, of one consumer or of all; answers how many there were."""
+        return sum([await store.backend.cancel(channel, source, id, consumer) for store in await self._all()])
+
+    async def requeue(self, channel: str, consumer: str, job_id: str, *, partition: int = 0) -> bool:
+        """Make a dead or live job ready again; a lease that still runs on it is lost."""
+        store = await self.partitions.ready(self.partitions.all[partition])
+        return await store.backend.requeue(channel, consumer, job_id)
+
+    async def find_jobs(
+        self,
+        channel: str,
+        id: str,  # noqa: A002 - CloudEvents' own name
+        *,
+        source: str = DEFAULT_SOURCE,
+    ) -> list[JobRecord]:
+        """An event's job for every consumer, live or terminal."""
+        found = [await store.backend.find_jobs(channel, source, id) for store in await self._all()]
+        return [record for records in found for record in records]
+
+    async def read(
+        self, channel: str, *, after: str | None = None, limit: int = 1000, partition: int = 0
+    ) -> list[LogEntry]:
+        """A page of one store's log after a position; never passes an event that may still commit below."""
+        store = await self.partitions.ready(self.partitions.all[partition])
+        return await store.backend.read(channel, after, limit)
+
+    async def _all(self) -> list[Partition]:
+        return [await self.partitions.ready(partition) for partition in self.partitions.all]
+
+
+def _raise_lost(jobs: Sequence[Job], accepted: Sequence[bool]) -> None:
+    lost = [job.id for job, answer in zip(jobs, accepted, strict=True) if not answer]
+    if lost:
+        raise LeaseLost(lost)

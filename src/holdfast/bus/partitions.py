@@ -1,0 +1,117 @@
+"""Partitions: the stores that share a channel, and which of them an event belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.contracts import Applied, Backend
+from holdfast.model.errors import Unavailable
+from holdfast.model.event import Event
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Lifecycle
+
+_STEP_EVERY = 1.0
+
+
+def home(channel: str, event: Event, count: int) -> int | None:
+    """The store of an event with a caller's key or id; None where any store will do.
+
+    The hash runs over the configured list, not over the healthy ones: an id must meet its first
+    publication again, and a key its earlier events.
+    """
+    if event.key is None and not event.id:
+        return None
+    identity = ("key", event.key) if event.key is not None else (event.source, event.id)
+    text = "\0".join((channel, *identity))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % count
+
+
+@dataclass(slots=True)
+class Partition:
+    """One store of a channel, with its health and its lifecycle."""
+
+    index: int
+    backend: Backend
+    health: Health = field(default_factory=Health)
+    opened: bool = False
+    _stepped_at: float = 0.0
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The lifecycle of this partition."""
+        return Lifecycle(self.backend, self.health)
+
+    async def heal(self) -> None:
+        """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty."""
+        if not self.health.worth_trying:
+            raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
+        try:
+            if not self.opened:
+                await self.backend.open()
+                self.opened = True
+        except Unavailable as error:
+            self.health.failed(str(error))
+            raise
+        await self.step()
+
+    async def step(self) -> Applied:
+        """One step of the lifecycle."""
+        self._stepped_at = time.monotonic()
+        return await self.lifecycle.run_once()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether nobody here has stepped the lifecycle for a while."""
+        return time.monotonic() - self._stepped_at > _STEP_EVERY
+
+
+class Partitions:
+    """All stores of a bus, in the configured order."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self.all = [Partition(index, backend) for index, backend in enumerate(backends)]
+        self._turn = 0
+
+    async def open(self) -> None:
+        """Open every store. One that fails is faulty; if none opens, the first error is raised."""
+        errors: list[Unavailable] = []
+        for partition in self.all:
+            try:
+                await partition.heal()
+            except Unavailable as error:
+                errors.append(error)
+        if len(errors) == len(self.all):
+            raise errors[0]
+
+    async def close(self) -> None:
+        """Close every store that was opened."""
+        for partition in self.all:
+            if partition.opened:
+                await partition.backend.close()
+
+    async def ready(self, partition: Partition) -> Partition:
+        """The partition if it takes new items, healing it if it is time to try."""
+        if partition.health.faulty or not partition.opened:
+            await partition.heal()
+        return partition
+
+    async def usable(self) -> list[Partition]:
+        """Every healthy partition, each call starting at the next one."""
+        usable = []
+        for partition in self.all:
+            try:
+                usable.append(await self.ready(partition))
+            except Unavailable:
+                continue
+        if not usable:
+            raise Unavailable(f"no store answers: {self.all[0].health.reason}")
+        self._turn += 1
+        cut = self._turn % len(usable)
+        return usable[cut:] + usable[:cut]
+
+    async def least_loaded(self) -> Partition:
+        """The healthy partition with the fewest live jobs."""
+        return min(await self.usable(), key=lambda partition: partition.health.load)

@@ -1,0 +1,88 @@
+"""The publisher: which store takes an event, and what happens when a store does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.bus.partitions import Partition, Partitions, home
+from holdfast.model.errors import InvalidInput, TooLarge, Unavailable
+from holdfast.model.event import Event, Receipt, check_event, new_id
+from holdfast.model.names import check_name
+
+MAX_BATCH = 100_000
+MAX_PRIORITY = 100
+_TRIES = 4
+_PAUSE = 0.1
+
+
+class Publisher:
+    """Appends batches, each to the stores that its events belong to."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    async def publish(
+        self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
+    ) -> list[Receipt]:
+        """All or none on each store; receipts come in the order of the events."""
+        check_name(channel)
+        _check_delivery(len(events), at, priority)
+        receipts: dict[int, Receipt] = {}
+        for partition, places in await self._routes(channel, events):
+            batch = [_named(check_event(events[place])) for place in places]
+            options = {"at": at, "priority": priority, "connection": connection}
+            made = await self._send(partition, channel, batch, options)
+            receipts.update(zip(places, made, strict=True))
+        return [receipts[place] for place in range(len(events))]
+
+    async def _routes(self, channel: str, events: Sequence[Event]) -> list[tuple[Partition, Sequence[int]]]:
+        everything = self._partitions.all
+        if len(everything) == 1:
+            return [(everything[0], range(len(events)))]
+        homes = [home(channel, event, len(everything)) for event in events]
+        # Events that may go anywhere stay together, so that a batch of them is all or none.
+        anywhere = (await self._partitions.least_loaded()).index if None in homes else None
+        routes: dict[int | None, list[int]] = defaultdict(list)
+        for place, index in enumerate(homes):
+            routes[anywhere if index is None else index].append(place)
+        return [(everything[index], places) for index, places in routes.items() if index is not None]
+
+    async def _send(
+        self, partition: Partition, channel: str, batch: list[Event], options: dict[str, Any]
+    ) -> list[Receipt]:
+        """An unknown outcome is asked again at the same store, with the same ids: it cannot double."""
+        await self._partitions.ready(partition)
+        # In the caller's own transaction only the caller can try again.
+        tries = _TRIES if options["connection"] is None else 1
+        for attempt in range(1, tries + 1):
+            try:
+                receipts = await partition.backend.publish(channel, batch, **options)
+            except Unavailable as error:
+                if attempt == tries:
+                    partition.health.failed(str(error))
+                    raise
+                await asyncio.sleep(_PAUSE * 2**attempt)
+            else:
+                partition.health.load += len(batch)
+                return receipts
+        raise AssertionError("a loop of at least one try returns or raises")
+
+
+def _named(event: Event) -> Event:
+    """The event under an id that is fixed before the first try, so that every try carries the same."""
+    if event.id:
+        return event
+    return Event(event.data, new_id(), event.source, event.type, event.key, event.time, event.headers)
+
+
+def _check_delivery(count: int, at: datetime | None, priority: int) -> None:
+    if count > MAX_BATCH:
+        raise TooLarge(f"a batch of {count} events; the limit is {MAX_BATCH}")
+    if at is not None and at.tzinfo is None:
+        raise InvalidInput(f"at {at} has no time zone; pass an aware datetime")
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidInput(f"priority {priority} is outside -{MAX_PRIORITY} to {MAX_PRIORITY}")

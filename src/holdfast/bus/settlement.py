@@ -1,0 +1,95 @@
+"""Settlement: how leases end or go on, each asked of the job's own store."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+
+from holdfast.bus.partitions import Partitions
+from holdfast.contracts import Backend
+from holdfast.model.decide import after_failure
+from holdfast.model.job import Burial, Failure, Job, Retry
+from holdfast.model.policy import Policy
+
+T = TypeVar("T")
+
+
+class Failed(NamedTuple):
+    """An attempt that the handler refused. `terminal` means that no retry can help."""
+
+    job: Job
+    failure: Failure
+    terminal: bool = False
+
+
+class Settlement:
+    """Ends leases in batches; answers per job whether its token was still the newest."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._chance = random.Random()  # noqa: S311 - jitter, no secret
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        """leased → done."""
+        return await self._spread(jobs, lambda job: job, lambda backend, mine: backend.complete(mine))
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        """Move deadlines to now plus `by`."""
+        return await self._spread(jobs, lambda job: job, lambda backend, mine: backend.extend(mine, by))
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        """leased → scheduled | ready."""
+        return await self._spread(retries, lambda r: r.job, lambda backend, mine: backend.retry(mine))
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        """leased → dead."""
+        return await self._spread(burials, lambda b: b.job, lambda backend, mine: backend.bury(mine))
+
+    async def fail(self, failed: Sequence[Failed]) -> list[bool]:
+        """Judge failed attempts by their consumers' policies, then retry or bury them."""
+        policies = await self._policies([item.job for item in failed])
+        verdicts = [
+            after_failure(job, policies[_owner(job)], failure, terminal=terminal, chance=self._chance)
+            for job, failure, terminal in failed
+        ]
+        retries = {place: v for place, v in enumerate(verdicts) if isinstance(v, Retry)}
+        burials = {place: v for place, v in enumerate(verdicts) if isinstance(v, Burial)}
+        answers = dict(zip(retries, await self.retry(list(retries.values())), strict=True))
+        answers |= dict(zip(burials, await self.bury(list(burials.values())), strict=True))
+        return [answers[place] for place in range(len(failed))]
+
+    async def _policies(self, jobs: Sequence[Job]) -> dict[tuple[int, str, str], Policy]:
+        owners = {_owner(job) for job in jobs}
+        backends = self._partitions.all
+        return {
+            (index, channel, consumer): (await backends[index].backend.consumer(channel, consumer)).policy
+            for index, channel, consumer in owners
+        }
+
+    async def _spread(
+        self,
+        items: Sequence[T],
+        job_of: Callable[[T], Job],
+        apply: Callable[[Backend, Sequence[T]], Awaitable[list[bool]]],
+    ) -> list[bool]:
+        """Ask each job's own store; the answers come back in the order of the items."""
+        if not items:
+            return []
+        backends = self._partitions.all
+        if len(backends) == 1:
+            return await apply(backends[0].backend, items)
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, item in enumerate(items):
+            places[job_of(item).partition].append(place)
+        answers: dict[int, bool] = {}
+        for index, mine in places.items():
+            accepted = await apply(backends[index].backend, [items[place] for place in mine])
+            answers.update(zip(mine, accepted, strict=True))
+        return [answers[place] for place in range(len(items))]
+
+
+def _owner(job: Job) -> tuple[int, str, str]:
+    return job.partition, job.channel, job.consumer

@@ -1,0 +1,169 @@
+"""The worker runtime of one handler: fetch, run and settle at the same time, each in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from holdfast import failpoints
+from holdfast.bus.client import Bus
+from holdfast.bus.handler import Handler
+from holdfast.bus.heartbeat import Heartbeat
+from holdfast.bus.prefetch import MOST, Prefetch
+from holdfast.bus.settlement import Failed
+from holdfast.bus.settler import Settler
+from holdfast.model.decide import describe
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import HoldfastError, Snooze, Terminal
+from holdfast.model.job import Job, Retry
+
+log = logging.getLogger(__name__)
+
+_BREATH = 64  # handlers that never wait still let the loop breathe after so many jobs
+
+
+class Worker:
+    """Keeps a small buffer of leased jobs, runs the handler on them, and settles what it answers."""
+
+    def __init__(self, bus: Bus, handler: Handler, heart: Heartbeat, lease: timedelta, idle: float) -> None:
+        self.handler = handler
+        self.settler = Settler(bus.settlement, heart, self._make_room)
+        self._bus, self._heart, self._lease, self._idle = bus, heart, lease, idle
+        self._prefetch = Prefetch(handler.concurrency, handler.prefetch)
+        self._pool = ThreadPoolExecutor(handler.concurrency) if handler.threaded else None
+        self._call = handler.bind(self._pool)
+        self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
+        self._waiting: deque[Job] = deque()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._gone: set[int] = set()
+        self._news, self._room, self._work = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stopping = False
+        self._runners: list[asyncio.Task[None]] = []
+
+    def wake(self) -> None:
+        """There may be new work."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Fetch until drained."""
+        self._runners = [asyncio.create_task(self._runner()) for _ in range(self.handler.concurrency)]
+        while not self._stopping:
+            self._news.clear()
+            try:
+                fetched = await self._fetch()
+            except HoldfastError as error:
+                log.warning("%s/%s: poll failed: %s", self.handler.channel, self.handler.consumer, error)
+                fetched = 0
+            if not fetched and not self._stopping:
+                await self._doze()
+
+    async def drain(self, grace: float) -> None:
+        """Release what has not begun, let running handlers finish within `grace`, release the rest."""
+        self._stopping = True
+        self._give_back(self._waiting)
+        self._waiting.clear()
+        for event in (self._news, self._room, self._work):
+            event.set()
+        if self._runners:
+            _, late = await asyncio.wait(self._runners, timeout=grace)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self.settler.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _fetch(self) -> int:
+        """Lease a batch once half of the last one is worked off."""
+        began, size = time.monotonic(), self._prefetch.size
+        while (len(self._waiting) > size // 2 or self.settler.pending > 2 * MOST) and not self._stopping:
+            self._room.clear()
+            await self._room.wait()
+        if self._stopping:
+            return 0
+        limit = size - len(self._waiting)
+        jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
+        failpoints.hit("worker.after_claim")
+        if self._stopping:
+            self._give_back(jobs)
+            return 0
+        self._heart.watch(jobs, self._lease, self._lost)
+        self._waiting.extend(jobs)
+        self._work.set()
+        self._prefetch.worked_off(len(jobs), time.monotonic() - began)
+        return len(jobs)
+
+    async def _doze(self) -> None:
+        try:
+            async with asyncio.timeout(self._idle):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _runner(self) -> None:
+        done = 0
+        while True:
+            while not self._waiting:
+                if self._stopping:
+                    return
+                self._work.clear()
+                await self._work.wait()
+            job = self._waiting.popleft()
+            if len(self._waiting) <= self._prefetch.size // 2:
+                self._make_room()
+            await self._attempt(job)
+            done += 1
+            if done % _BREATH == 0:
+                await asyncio.sleep(0)
+
+    async def _attempt(self, job: Job) -> None:
+        """Run the handler once and hand its answer to the settler."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - runners are tasks
+        self._running[id(job)] = task
+        settler = self.settler
+        try:
+            failpoints.hit("worker.mid_handler")
+            if self._timeout is None:
+                await self._call(job)
+            else:
+                async with asyncio.timeout(self._timeout):
+                    await self._call(job)
+            failpoints.hit("worker.after_effect")
+            settler.done.append(job)
+        except Snooze as snooze:
+            settler.back.append(Retry(job, parse_duration(snooze.delay, what="snooze")))
+        except asyncio.CancelledError:
+            # A shutdown releases, it does not fail. A lost lease has nothing left to settle.
+            if id(job) not in self._gone:
+                self._give_back([job])
+                raise
+            task.uncancel()
+        except Exception as error:
+            settler.failed.append(Failed(job, describe(error), isinstance(error, Terminal)))
+        finally:
+            del self._running[id(job)]
+            self._gone.discard(id(job))
+        settler.kick()
+
+    def _lost(self, job: Job) -> None:
+        """The heartbeat was refused: somebody else may have this job now."""
+        self._heart.forget([job])
+        if job in self._waiting:
+            self._waiting.remove(job)
+        elif (task := self._running.get(id(job))) is not None:
+            log.warning("lease lost on job %s while its handler runs: cancelling it", job.id)
+            self._gone.add(id(job))
+            task.cancel()
+
+    def _give_back(self, jobs: Iterable[Job]) -> None:
+        self.settler.back.extend([Retry(job, None) for job in jobs])
+        self.settler.kick()
+
+    def _make_room(self) -> None:
+        self._room.set()

@@ -1,0 +1,238 @@
+"""What a backend must do.
+
+A backend owns one store. Its verbs are transitions, each atomic, each for a whole batch. Time is the
+store's. A verb that ends or prolongs a lease carries the job's token and is accepted while no newer token
+was issued and the job is still leased; it answers, per job in the order given, whether it was accepted.
+A refused one changed nothing. Whatever cannot be reached raises `Unavailable`; for publish that means
+"unknown", and the caller repeats it with the same ids at the same store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from holdfast.model.decide import Action, Due
+from holdfast.model.event import Event, LogEntry, Receipt
+from holdfast.model.job import Burial, Job, JobRecord, Retry, State
+from holdfast.model.policy import Policy
+
+Start = Literal["latest", "earliest"] | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What really differs between backends; the conformance suite asks for it."""
+
+    joins_transactions: bool = False
+    """Publish on the caller's own connection takes part in the caller's transaction."""
+    foreign_appends: bool = False
+    """What another client appends to the log is delivered too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A worker consumer as it is stored."""
+
+    channel: str
+    name: str
+    policy: Policy
+    paused: bool
+    created_at: datetime
+    backfilling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """A consumer's live jobs by state, its dead letters, and what waits longest."""
+
+    states: dict[State, int]
+    oldest_ready: datetime | None
+    next_due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """A channel's log at a glance."""
+
+    name: str
+    created_at: datetime
+    events: int
+    last_published: datetime | None
+    consumers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Phase one of the lifecycle: what is due, and how loaded the store is."""
+
+    due: list[Due]
+    backfills: list[int | str]
+    load: int
+    full: bool
+    """Whether the limit cut the list, so that another step is worth taking at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `holdfast check`."""
+
+    level: Literal["ok", "warning", "error"]
+    subject: str
+    message: str
+
+
+@dataclass(slots=True)
+class Applied:
+    """What phase two did, by move. `refused` counts what had changed since phase one."""
+
+    promoted: int = 0
+    abandoned: int = 0
+    buried: int = 0
+    backfilled: int = 0
+    refused: int = 0
+
+    def __add__(self, other: Applied) -> Applied:
+        return Applied(*(getattr(self, name) + getattr(other, name) for name in Applied.__slots__))
+
+    @property
+    def total(self) -> int:
+        """Everything that was changed."""
+        return self.promoted + self.abandoned + self.buried + self.backfilled
+
+
+class Listener(Protocol):
+    """Tells that a channel may have new work. A wake-up may be spurious and may be missed."""
+
+    async def close(self) -> None:
+        """Stop listening."""
+
+
+class Backend(Protocol):
+    """One store. Opened before use, closed after; safe to use from many tasks of one event loop."""
+
+    url: str
+    capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date."""
+
+    async def close(self) -> None:
+        """Give every connection back."""
+
+    def fork(self) -> Backend:
+        """An unopened backend on the same store, for another thread's event loop."""
+
+    async def now(self) -> datetime:
+        """The store's time: its server's clock plus the test kit's offset."""
+
+    async def advance(self, by: timedelta) -> None:
+        """Move the store's time forward. Only the test kit calls this."""
+
+    async def check(self) -> list[Finding]:
+        """The server's real durability settings, in words."""
+
+    # channels and consumers
+
+    async def create_channel(self, channel: str) -> None:
+        """Make sure that a channel exists."""
+
+    async def channels(self) -> list[str]:
+        """All channels, by name."""
+
+    async def channel_stats(self, channel: str) -> ChannelStats:
+        """One channel, or `NotFound`."""
+
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+    ) -> Consumer:
+        """Create a worker consumer or change its policy. `start` counts at creation only.
+
+        Every event published before it (from `start` on) and after it gets a job: none is missed while
+        publishes are in flight. A dead-letter channel that is missing, the channel itself or part of a
+        cycle raises `InvalidPolicy`.
+        """
+
+    async def consumers(self, channel: str | None = None) -> list[Consumer]:
+        """All worker consumers, of one channel or of all."""
+
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
+        """One worker consumer, or `NotFound`."""
+
+    async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
+        """A consumer's jobs by state, dead letters included."""
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        """A paused consumer hands out no job; leases that run go on."""
+
+    # the log
+
+    async def publish(
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> list[Receipt]:
+        """Append events, all or none, and create their jobs. Every event has its id.
+
+        Idempotent on (channel, source, id): a repeat answers with the first receipt and `duplicate`.
+        The same id with other content raises `IdConflict`; a full bounded consumer raises `Overloaded`.
+        """
+
+    async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
+        """The log after a position, in order. Never passes an event that may still commit below."""
+
+    # leases
+
+    async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
+        """Lease up to `limit` ready jobs: by priority (higher first), then due time.
+
+        Each claim raises the job's token and adds an attempt. An ordered consumer never gets an event
+        of a key while an earlier one of that key is live.
+        """
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        """leased → done."""
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        """leased → scheduled | ready: after a failure, a snooze or a release."""
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        """leased → dead, in one atomic step with the dead letter and its count."""
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        """Move the deadline of each lease to now plus `by`."""
+
+    # operators
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        """scheduled | ready → cancelled, for one consumer or for all; answers how many."""
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        """dead | scheduled | leased → ready at the tail with fresh budgets. Raises the token, so that a
+        live lease on it is lost. False when there is no such job."""
+
+    async def stuck(self, limit: int) -> list[JobRecord]:
+        """Leased jobs past their deadline, oldest first."""
+
+    async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
+        """An event's job for every consumer, live or terminal."""
+
+    # lifecycle
+
+    async def due(self, limit: int) -> Reading:
+        """Phase one: read what is due, indexed by deadline, without writing."""
+
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        """Phase two: apply each action if it still holds."""
+
+    async def backfill(self, ref: int | str, limit: int) -> int:
+        """Turn up to `limit` older events into jobs for a consumer that started in the past."""
+
+    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> Listener:
+        """Call `wake(channel)` on this event loop when a channel may have new work, until closed."""

@@ -1,0 +1,22 @@
+"""Private files: only their owner can read them."""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def write(path: Path, text: str) -> None:
+    """Write the file whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.rename(path)
+
+
+def keep_secret(folder: Path) -> str:
+    """The folder's random password, made when there is none yet."""
+    path = folder / "secret"
+    if not path.exists():
+        write(path, secrets.token_hex(16))
+    return path.read_text()

@@ -1,0 +1,119 @@
+"""Failpoints: named places where a test can make the process die, stop or fail.
+
+    failpoints.hit("worker.after_claim")                       # in the code: a dictionary look-up when off
+    failpoints.activate("worker.after_claim", "kill")          # in a test
+    HOLDFAST_FAILPOINTS="worker.after_claim=kill;publish.after_commit=raise:2"  # for a process it starts
+
+`kill` is SIGKILL to oneself, `stop` is SIGSTOP to oneself (somebody sends SIGCONT), `raise` raises
+`FailpointError`, and anything else that a test needs is a callable. A number skips that many hits first.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal, TypeAlias, cast
+
+Action: TypeAlias = Literal["kill", "stop", "raise"] | Callable[[], object]
+
+VARIABLE: Final = "HOLDFAST_FAILPOINTS"
+
+KNOWN: Final[dict[str, str]] = {
+    "publish.before_commit": "the events are written, the transaction is still open",
+    "publish.after_commit": "the events are durable, the publisher does not know it yet",
+    "worker.after_claim": "the jobs are leased, no handler has seen them",
+    "worker.mid_handler": "a handler is at work",
+    "worker.after_effect": "the handler's effect has happened, the job is not completed",
+    "worker.after_ack": "the job is completed, the worker does not know it yet",
+    "lifecycle.after_read": "what is due has been read, nothing has been applied",
+    "lifecycle.mid_apply": "some of the decisions have been applied",
+    "subscribe.mid_backfill": "a new consumer has some of the jobs for the events before it",
+}
+
+_active: dict[str, Callable[[], object]] = {}
+
+
+class FailpointError(RuntimeError):
+    """What an active failpoint raises."""
+
+
+def hit(name: str) -> None:
+    """Do what a test has asked for here; usually nothing."""
+    action = _active.get(name)
+    if action is not None:
+        action()
+
+
+def activate(name: str, action: Action, *, after: int = 0) -> None:
+    """From the hit after the first `after` ones on, do `action` at `name`."""
+    if name not in KNOWN:
+        raise ValueError(f"unknown failpoint {name!r}: the known ones are {', '.join(KNOWN)}")
+    if after < 0:
+        raise ValueError(f"after={after} for failpoint {name!r}: it must not be negative")
+    _active[name] = _skipping(after, _resolve(name, action))
+
+
+def deactivate(name: str) -> None:
+    """Undo `activate`; nothing happens when the failpoint is off."""
+    _active.pop(name, None)
+
+
+def clear() -> None:
+    """Turn all failpoints off."""
+    _active.clear()
+
+
+@contextmanager
+def active(name: str, action: Action, *, after: int = 0) -> Iterator[None]:
+    """Activate the failpoint for the length of a block."""
+    activate(name, action, after=after)
+    try:
+        yield
+    finally:
+        deactivate(name)
+
+
+def _resolve(name: str, action: Action) -> Callable[[], object]:
+    def fail() -> None:
+        raise FailpointError(f"failpoint {name}")
+
+    match action:
+        case "kill":
+            return lambda: os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            return lambda: os.kill(os.getpid(), signal.SIGSTOP)
+        case "raise":
+            return fail
+        case _ if callable(action):
+            return action
+    raise ValueError(f"unknown action {action!r} for failpoint {name!r}: kill, stop, raise or a callable")
+
+
+def _skipping(count: int, action: Callable[[], object]) -> Callable[[], object]:
+    remaining = count
+
+    def act() -> None:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
+            action()
+
+    return act if count else action
+
+
+def _parse(text: str) -> Iterator[tuple[str, str, int]]:
+    """`name=action` or `name=action:skip`, separated by semicolons."""
+    for item in filter(None, map(str.strip, text.split(";"))):
+        name, _, rest = item.partition("=")
+        action, colon, skip = rest.partition(":")
+        if action not in ("kill", "stop", "raise") or (colon and not skip.isdecimal()):
+            raise ValueError(f"{VARIABLE}: {item!r} is not of the form NAME=kill|stop|raise[:HITS-TO-SKIP]")
+        yield name.strip(), action, int(skip or 0)
+
+
+def _activate_from(environment: Mapping[str, str]) -> None:
+    for name, action, skip in _parse(environment.get(VARIABLE, "")):
+        activate(name, cast(Action, action), after=skip)
+
+
+_activate_from(os.environ)

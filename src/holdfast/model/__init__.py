@@ -1,0 +1,1 @@
+"""The pure core: events, jobs, policies and decisions. Standard library only."""

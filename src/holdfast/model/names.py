@@ -1,0 +1,47 @@
+"""Names of channels and consumers, and the patterns that select channels."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from holdfast.model.errors import InvalidName
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_TOKEN = re.compile(r"[a-z0-9_-]+")
+
+
+@lru_cache(maxsize=4096)
+def check_name(name: str, what: str = "channel") -> str:
+    """Return `name` if it can become a key or a path on every backend, else raise `InvalidName`."""
+    if not _NAME.fullmatch(name) or ".." in name or name.endswith("."):
+        raise InvalidName(
+            f"{what} name {name!r} is not usable: write lower-case letters, digits, '.', '_' and '-', "
+            "at most 128, starting with a letter or digit, with no empty token between dots"
+        )
+    return name
+
+
+@lru_cache(maxsize=4096)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A channel pattern as a regular expression: `*` is one token, `>` at the end is a tail."""
+    tokens = pattern.split(".")
+    parts = []
+    for place, token in enumerate(tokens):
+        if token == "*":
+            parts.append(r"[^.]+")
+        elif token == ">" and place == len(tokens) - 1:
+            parts.append(r".+")
+        elif _TOKEN.fullmatch(token):
+            parts.append(re.escape(token))
+        else:
+            raise InvalidName(
+                f"pattern {pattern!r} is not usable at {token!r}: tokens are names, '*' for one token, "
+                "or '>' for the tail, separated by single dots"
+            )
+    return re.compile(r"\.".join(parts))
+
+
+def matches(pattern: str, channel: str) -> bool:
+    """Whether `channel` is selected by `pattern` (a plain name selects itself)."""
+    return compile_pattern(pattern).fullmatch(channel) is not None

@@ -1,0 +1,163 @@
+"""Policies: how a worker consumer leases, retries and gives up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import Any, Literal
+
+from holdfast.model.duration import format_duration, parse_duration
+from holdfast.model.errors import Duration, InvalidInput, InvalidPolicy
+from holdfast.model.names import check_name
+
+MIN_LEASE = timedelta(milliseconds=100)
+MAX_BUDGET = 10_000
+MAX_DEPTH = 2**53
+OnDead = Literal["keep", "discard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """`base`, then `factor` times more after each attempt up to `limit`, spread by `jitter`."""
+
+    base: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    limit: timedelta = timedelta(hours=1)
+    jitter: float = 0.2
+
+    def delay(self, attempt: int, chance: random.Random) -> timedelta:
+        """The wait after the `attempt`-th failure, never above `limit`."""
+        # The exponent is capped so that a large budget cannot overflow a float.
+        grown = self.base.total_seconds() * self.factor ** min(attempt - 1, 64)
+        spread = grown * (1 + self.jitter * (2 * chance.random() - 1))
+        return timedelta(seconds=min(spread, self.limit.total_seconds()))
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An explicit list of waits; the last one repeats."""
+
+    waits: tuple[timedelta, ...]
+
+    def delay(self, attempt: int, chance: random.Random) -> timedelta:
+        """The wait after the `attempt`-th failure, exactly as listed."""
+        return self.waits[min(attempt, len(self.waits)) - 1]
+
+
+Backoff = Exponential | Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything that a worker consumer decides by. Build it with `Policy.of`, which validates."""
+
+    max_attempts: int = 5
+    max_abandonments: int = 3
+    lease: timedelta = timedelta(minutes=5)
+    backoff: Backoff = Exponential()
+    expires_after: timedelta | None = None
+    dead_letter: str | None = None
+    on_dead: OnDead = "keep"
+    ordered: bool = False
+    max_depth: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        max_attempts: int = 5,
+        max_abandonments: int = 3,
+        lease: Duration = "5m",
+        backoff: Backoff | Sequence[Duration] | Duration | None = None,
+        expires_after: Duration | None = None,
+        dead_letter: str | None = None,
+        on_dead: OnDead = "keep",
+        ordered: bool = False,
+        max_depth: int | None = None,
+    ) -> Policy:
+        """A policy from what people write; every mistake is an `InvalidPolicy` that says what to do."""
+        try:
+            policy = cls(
+                max_attempts=_budget("max_attempts", max_attempts),
+                max_abandonments=_budget("max_abandonments", max_abandonments),
+                lease=parse_duration(lease, what="lease"),
+                backoff=_backoff(backoff),
+                expires_after=None if expires_after is None else parse_duration(expires_after),
+                dead_letter=None if dead_letter is None else check_name(dead_letter, "dead-letter channel"),
+                on_dead=on_dead,
+                ordered=bool(ordered),
+                max_depth=max_depth,
+            )
+        except InvalidPolicy:
+            raise
+        except InvalidInput as error:
+            raise InvalidPolicy(str(error)) from None
+        return _checked(policy)
+
+    def to_json(self) -> dict[str, Any]:
+        """The policy as plain JSON values, in the words that `Policy.of` takes."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Policy:
+        """The inverse of `to_json`."""
+        backoff = stored.get("backoff")
+        if isinstance(backoff, dict):
+            waits = {name: parse_duration(backoff[name]) for name in ("base", "limit")}
+            stored = stored | {"backoff": Exponential(**(backoff | waits))}
+        return cls.of(**stored)
+
+
+def _checked(policy: Policy) -> Policy:
+    if policy.lease < MIN_LEASE:
+        raise InvalidPolicy(f"lease {format_duration(policy.lease)} is too short; use at least 100ms")
+    if policy.expires_after is not None and not policy.expires_after:
+        raise InvalidPolicy("expires_after 0s would bury every job at once; use a longer one or None")
+    if policy.on_dead not in ("keep", "discard"):
+        raise InvalidPolicy(f"on_dead {policy.on_dead!r} is unknown; use 'keep' or 'discard'")
+    if policy.on_dead == "discard" and policy.dead_letter is not None:
+        raise InvalidPolicy("on_dead 'discard' and a dead_letter contradict each other; choose one")
+    depth = policy.max_depth
+    if depth is not None and not (_whole(depth) and 1 <= depth <= MAX_DEPTH):
+        raise InvalidPolicy(f"max_depth {depth!r} is not a whole number from 1; use None for unbounded")
+    return policy
+
+
+def _budget(name: str, value: int) -> int:
+    if not _whole(value) or not 1 <= value <= MAX_BUDGET:
+        raise InvalidPolicy(f"{name} {value!r} is not a whole number from 1 to {MAX_BUDGET}")
+    return value
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _backoff(value: Backoff | Sequence[Duration] | Duration | None) -> Backoff:
+    if value is None:
+        return Exponential()
+    if isinstance(value, Exponential):
+        if value.factor < 1 or not 0 <= value.jitter <= 1 or value.base > value.limit:
+            raise InvalidPolicy(f"backoff {value!r}: factor >= 1, jitter from 0 to 1, base <= limit")
+        return value
+    if isinstance(value, Steps):
+        return value
+    if isinstance(value, list | tuple):
+        if not value:
+            raise InvalidPolicy("backoff [] has no step; give at least one, or None for exponential")
+        return Steps(tuple(parse_duration(step, what="backoff step") for step in value))
+    return Steps((parse_duration(value, what="backoff"),))  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case Steps():
+            return [format_duration(wait) for wait in value.waits]
+        case Exponential():
+            return {name: _plain(part) for name, part in asdict(value).items()}
+        case _:
+            return value

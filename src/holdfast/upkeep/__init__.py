@@ -1,0 +1,1 @@
+"""Upkeep: what finds stuck, due and expired work."""

@@ -1,0 +1,57 @@
+"""The lifecycle of one partition, in two phases: read what is due, then ask the store to apply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast import failpoints
+from holdfast.contracts import Applied, Backend
+from holdfast.model.decide import when_due
+from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.upkeep.health import Health
+
+log = logging.getLogger(__name__)
+
+LIMIT = 500
+INTERVAL = 1.0
+
+
+class Lifecycle:
+    """Expired leases, exhausted budgets, expiry, due schedules and backfills of one partition."""
+
+    def __init__(self, backend: Backend, health: Health, limit: int = LIMIT) -> None:
+        self._backend, self._health, self._limit = backend, health, limit
+
+    async def run_once(self) -> Applied:
+        """One bounded step; answers what it changed. A failed read marks the partition faulty."""
+        applied, _ = await self._step()
+        return applied
+
+    async def run(self, interval: float = INTERVAL) -> None:
+        """Step until cancelled: at once on start, at once again while there is more, else every interval."""
+        while True:
+            more = False
+            try:
+                _, more = await self._step()
+            except HoldfastError as error:
+                log.warning("lifecycle step failed: %s", error)
+            if not more:
+                await asyncio.sleep(interval)
+
+    async def _step(self) -> tuple[Applied, bool]:
+        try:
+            reading = await self._backend.due(self._limit)
+        except Unavailable as error:
+            self._health.failed(str(error))
+            raise
+        self._health.succeeded(reading.load)
+        failpoints.hit("lifecycle.after_read")
+        applied = Applied()
+        if reading.due:
+            applied = await self._backend.apply([when_due(due) for due in reading.due])
+        for ref in reading.backfills:
+            applied.backfilled += await self._backend.backfill(ref, self._limit)
+            failpoints.hit("subscribe.mid_backfill")
+        # What was refused is due again only if it changed: never spin on it.
+        return applied, applied.total > 0 and (reading.full or bool(reading.backfills))

@@ -1,0 +1,60 @@
+"""The composition root: from URLs to objects. Only this module knows the concrete backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.bus.client import Bus
+from holdfast.bus.sync import SyncBus
+from holdfast.contracts import Backend
+from holdfast.model.errors import InvalidInput
+
+HOME = Path(".holdfast")
+Urls = str | Sequence[str] | None
+
+
+def connect(url: Urls = None, *, connections: int = 4) -> Bus:
+    """A bus on one store or, given several URLs, on partitions. Use it with `async with`.
+
+    Without a URL: `HOLDFAST_URL`, then `DATABASE_URL`, then a private PostgreSQL under `.holdfast/`.
+    """
+    urls = _urls(url)
+    if urls:
+        return Bus([backend(each, connections=connections) for each in urls])
+    address, leave = _embedded()
+    return Bus([backend(address, connections=connections)], on_close=leave)
+
+
+def connect_sync(url: Urls = None, *, connections: int = 4) -> SyncBus:
+    """The same without await, for scripts: use it with `with`."""
+    return SyncBus(connect(url, connections=connections))
+
+
+def backend(url: str, *, connections: int = 4) -> Backend:
+    """The backend for a URL's scheme."""
+    scheme = urlsplit(url).scheme
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.backends.postgres import PostgresBackend
+
+        return PostgresBackend(url, connections=connections)
+    raise InvalidInput(f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database")
+
+
+def _urls(url: Urls) -> list[str]:
+    if url is None:
+        url = os.environ.get("HOLDFAST_URL") or os.environ.get("DATABASE_URL") or []
+    urls = [each.strip() for each in url.split(",")] if isinstance(url, str) else list(url)
+    if len(set(urls)) != len(urls):
+        raise InvalidInput("the same store is listed twice; name each partition once")
+    return urls
+
+
+def _embedded() -> tuple[str, Callable[[], None]]:
+    """Start, or join, the private server of this folder; it stops when its last user leaves."""
+    from holdfast.embedded import Postgres
+
+    server = Postgres.shared(HOME / "postgres")
+    return server.create_database("holdfast"), server.stop
