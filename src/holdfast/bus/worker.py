@@ -42,7 +42,7 @@ class Worker:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._gone: set[int] = set()
         self._news, self._room, self._work = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._runners: list[asyncio.Task[None]] = []
 
     def wake(self) -> None:
@@ -52,19 +52,19 @@ class Worker:
     async def run(self) -> None:
         """Fetch until drained."""
         self._runners = [asyncio.create_task(self._runner()) for _ in range(self.handler.concurrency)]
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._news.clear()
             try:
                 fetched = await self._fetch()
             except HoldfastError as error:
                 log.warning("%s/%s: poll failed: %s", self.handler.channel, self.handler.consumer, error)
                 fetched = 0
-            if not fetched and not self._stopping:
+            if not fetched and not self._stopping.is_set():
                 await self._doze()
 
     async def drain(self, grace: float) -> None:
         """Release what has not begun, let running handlers finish within `grace`, release the rest."""
-        self._stopping = True
+        self._stopping.set()
         self._give_back(self._waiting)
         self._waiting.clear()
         for event in (self._news, self._room, self._work):
@@ -81,15 +81,17 @@ class Worker:
     async def _fetch(self) -> int:
         """Lease a batch once half of the last one is worked off."""
         began, size = time.monotonic(), self._prefetch.size
-        while (len(self._waiting) > size // 2 or self.settler.pending > 2 * MOST) and not self._stopping:
+        while (
+            len(self._waiting) > size // 2 or self.settler.pending > 2 * MOST
+        ) and not self._stopping.is_set():
             self._room.clear()
             await self._room.wait()
-        if self._stopping:
+        if self._stopping.is_set():
             return 0
         limit = size - len(self._waiting)
         jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
         failpoints.hit("worker.after_claim")
-        if self._stopping:
+        if self._stopping.is_set():
             self._give_back(jobs)
             return 0
         self._heart.watch(jobs, self._lease, self._lost)
@@ -109,7 +111,7 @@ class Worker:
         done = 0
         while True:
             while not self._waiting:
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 self._work.clear()
                 await self._work.wait()

@@ -11,6 +11,7 @@ import orjson
 import psycopg
 
 from holdfast import failpoints
+from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session, translate
@@ -19,6 +20,7 @@ from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, 
 from holdfast.model.position import format_position, parse_position
 
 _NOTIFY_EVERY = 0.01
+_BULK = 200  # from here on COPY is worth its round trips
 _BEFORE_ALL = (0, 0, 0)
 
 
@@ -36,16 +38,26 @@ class Log:
         """Append a batch, all or none; on the caller's connection it joins the caller's transaction."""
         if not events:
             return []
-        parameters = _columns(channel, events, at, priority, wake=connection is not None)
         if connection is not None:
-            row = await _on_callers(connection, parameters, self._session.url)
-        else:
-            failpoints.hit("publish.before_commit")
-            row = await self._session.row("publish", **parameters)
-            failpoints.hit("publish.after_commit")
-            self._wake(channel)
-        assert row is not None  # noqa: S101 - a function with OUT parameters answers one row
-        return _receipts(events, *row)
+            parameters = _columns(channel, events, at, priority, wake=True)
+            return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
+        failpoints.hit("publish.before_commit")
+        answer = await self._append(channel, events, at, priority)
+        failpoints.hit("publish.after_commit")
+        self._wake(channel)
+        return _receipts(events, *answer)
+
+    async def _append(
+        self, channel: str, events: Sequence[Event], at: datetime | None, priority: int
+    ) -> tuple[Any, ...]:
+        if len(events) >= _BULK:
+            try:
+                async with self._session.connection() as own:
+                    return await bulk.publish(own, channel, events, at, priority)
+            except psycopg.errors.UniqueViolation:
+                pass  # some of it was published before: take the way that tells repeats apart
+        [row] = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=False))
+        return row
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position, below the oldest running transaction."""
@@ -75,17 +87,19 @@ class Log:
             await asyncio.gather(self._notifier, return_exceptions=True)
 
 
-async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...] | None:
+async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...]:
     try:
         if isinstance(connection, psycopg.AsyncConnection):
             cursor = connection.cursor(binary=True)
             cursor.row_factory = psycopg.rows.tuple_row
             await cursor.execute(QUERIES["publish"], parameters)
-            return await cursor.fetchone()
-        plain = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
-        return await asyncio.to_thread(lambda: plain.execute(QUERIES["publish"], parameters).fetchone())
+            [row] = await cursor.fetchall()
+        else:
+            plain = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
+            [row] = await asyncio.to_thread(lambda: plain.execute(QUERIES["publish"], parameters).fetchall())
     except psycopg.Error as error:
         raise translate(error, url) from error
+    return tuple(row)
 
 
 def _columns(
@@ -122,7 +136,7 @@ def _times(events: Sequence[Event]) -> list[datetime | None] | None:
 
 
 def _receipts(
-    events: Sequence[Event], epoch: int, tx: int, seqs: list[int], repeats: list[dict[str, int]] | None
+    events: Sequence[Event], epoch: int, tx: int, seqs: list[int], repeats: list[dict[str, int]] | None = None
 ) -> list[Receipt]:
     prefix = format_position(epoch, tx)
     receipts = [Receipt(event.id, f"{prefix}-{seq:016x}") for event, seq in zip(events, seqs, strict=True)]

@@ -76,23 +76,26 @@ CREATE TABLE holdfast.log (
     PRIMARY KEY (channel_id, epoch, tx, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
--- Idempotency keys. They outlive their events, so the log can be trimmed.
+-- Idempotency keys. They outlive their events, so the log can be trimmed. The id itself is the key, not a
+-- hash of it: nothing can collide, and ids that rise with time fill the index from one end.
 CREATE TABLE holdfast.keys (
     channel_id   integer NOT NULL,
-    key_hash     bytea NOT NULL,
+    id           text COLLATE "C" NOT NULL,
+    source       text COLLATE "C" NOT NULL,
     content_hash bytea NOT NULL,
     epoch        integer NOT NULL,
     tx           bigint NOT NULL,
     seq          bigint NOT NULL,
     published_at timestamptz NOT NULL,
-    PRIMARY KEY (channel_id, key_hash)
+    PRIMARY KEY (channel_id, id, source)
 );
 
 CREATE TYPE holdfast.job_state AS ENUM ('scheduled', 'ready', 'leased');
 
 -- Live jobs only: a terminal one leaves for job_log or dead_letters, so that this table stays small.
+-- (No foreign keys on the hot tables: their checks would cost as much as the rows.)
 CREATE TABLE holdfast.jobs (
-    consumer_id  integer NOT NULL REFERENCES holdfast.consumers,
+    consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
     tx           bigint NOT NULL,
@@ -129,7 +132,7 @@ CREATE INDEX jobs_ordered ON holdfast.jobs (consumer_id, order_key, epoch, tx, s
 
 -- The history of jobs that ended other than dead. The key makes a second completion impossible.
 CREATE TABLE holdfast.job_log (
-    consumer_id  integer NOT NULL REFERENCES holdfast.consumers,
+    consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
     tx           bigint NOT NULL,
@@ -148,7 +151,7 @@ CREATE TABLE holdfast.job_log (
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
 CREATE TABLE holdfast.dead_letters (
-    consumer_id  integer NOT NULL REFERENCES holdfast.consumers,
+    consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
     tx           bigint NOT NULL,

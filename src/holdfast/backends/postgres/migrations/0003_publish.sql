@@ -1,10 +1,6 @@
 -- Publish, for every language that can call SQL.
 -- Errors: HF001 same id with other content · HF002 a bounded consumer is full · HF003 wrong isolation.
 
-CREATE FUNCTION holdfast.key_hash(source text, id text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN substring(sha256(int4send(octet_length(source))
-    || convert_to(source, 'UTF8') || convert_to(id, 'UTF8')) FOR 16);
-
 -- Headers and time are no content: a producer's retry often carries a fresh trace header.
 CREATE FUNCTION holdfast.content_hash(type text, key text, data bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -65,6 +61,40 @@ BEGIN
     FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = create_jobs.channel_id;
 END $$;
 
+-- What every publish begins with: the channel, its lock, its bounds, and a sequence number per event.
+CREATE FUNCTION holdfast.begin_publish(
+    channel text, count integer, bounded boolean,
+    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT seqs bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    -- An older snapshot could miss a consumer that was created since, and its events with it.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'publish needs a READ COMMITTED transaction, this one is %',
+            current_setting('transaction_isolation') USING ERRCODE = 'HF003';
+    END IF;
+    channel_id := holdfast.ensure_channel(channel);
+    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), channel_id);
+    IF bounded THEN
+        PERFORM holdfast.check_depth(channel, channel_id);
+    END IF;
+    now := holdfast.now();
+    tx := pg_current_xact_id()::text::bigint;
+    SELECT s.epoch INTO epoch FROM holdfast.store s;
+    SELECT array_agg(nextval('holdfast.event_seq')) INTO seqs FROM generate_series(1, count);
+END $$;
+
+-- The first half of a bulk publish: everything but the keys and the events, which follow by COPY in the
+-- same transaction. A key that exists breaks the COPY, and the batch goes through publish_many instead.
+CREATE FUNCTION holdfast.begin_bulk(
+    channel text, count integer, keys text[], at timestamptz, priority smallint,
+    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT seqs bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs INTO channel_id, epoch, tx, now, seqs
+    FROM holdfast.begin_publish(channel, count, true) b;
+    PERFORM holdfast.create_jobs(channel_id, epoch, tx, seqs, keys, at, priority, now);
+END $$;
+
 -- Append a batch, all or none. `repeats` lists the events that were there before, by index from 0:
 -- [{"at": 3, "epoch": 1, "tx": 7, "seq": 9}]. Arrays may be null where every event takes the default.
 CREATE FUNCTION holdfast.publish_many(
@@ -76,31 +106,22 @@ CREATE FUNCTION holdfast.publish_many(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_channel_id integer := holdfast.ensure_channel(channel);
-    v_now        timestamptz := holdfast.now();
+    v_channel_id integer;
     v_epoch      integer;
-    v_tx         bigint := pg_current_xact_id()::text::bigint;
+    v_tx         bigint;
+    v_now        timestamptz;
     v_seqs       bigint[];
     v_fresh      bigint;
     v_clashes    jsonb;
 BEGIN
-    -- An older snapshot could miss a consumer that was created since, and its events with it.
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'publish needs a READ COMMITTED transaction, this one is %',
-            current_setting('transaction_isolation') USING ERRCODE = 'HF003';
-    END IF;
-    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), v_channel_id);
-    IF bounded THEN
-        PERFORM holdfast.check_depth(channel, v_channel_id);
-    END IF;
-    SELECT s.epoch INTO v_epoch FROM holdfast.store s;
-    SELECT array_agg(nextval('holdfast.event_seq')) INTO v_seqs FROM generate_subscripts(data, 1);
+    SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs INTO v_channel_id, v_epoch, v_tx, v_now, v_seqs
+    FROM holdfast.begin_publish(channel, cardinality(data), bounded) b;
 
-    INSERT INTO holdfast.keys (channel_id, key_hash, content_hash, epoch, tx, seq, published_at)
-    SELECT v_channel_id, holdfast.key_hash(coalesce(e.source, 'default'), e.id),
+    INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
+    SELECT v_channel_id, e.id, coalesce(e.source, 'default'),
            holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_epoch, v_tx, e.seq, v_now
     FROM unnest(v_seqs, ids, sources, types, keys, data) AS e (seq, id, source, type, key, data)
-    ON CONFLICT (channel_id, key_hash) DO NOTHING;
+    ON CONFLICT (channel_id, id, source) DO NOTHING;
     GET DIAGNOSTICS v_fresh = ROW_COUNT;
 
     epoch := v_epoch; tx := v_tx; seqs := v_seqs;
@@ -112,8 +133,8 @@ BEGIN
         INTO repeats, v_clashes
         FROM unnest(v_seqs, ids, sources, types, keys, data)
              WITH ORDINALITY AS e (seq, id, source, type, key, data, at)
-        JOIN holdfast.keys k ON k.channel_id = v_channel_id
-             AND k.key_hash = holdfast.key_hash(coalesce(e.source, 'default'), e.id)
+        JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
+                                = (v_channel_id, e.id, coalesce(e.source, 'default'))
         WHERE k.seq <> e.seq;
         IF v_clashes IS NOT NULL THEN
             RAISE EXCEPTION 'channel % already holds % with other content', channel, v_clashes
@@ -126,8 +147,8 @@ BEGIN
         INTO v_seqs, ids, sources, types, keys, times, headers, data
         FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
              AS e (seq, id, source, type, key, time, headers, data)
-        JOIN holdfast.keys k ON k.channel_id = v_channel_id
-             AND k.key_hash = holdfast.key_hash(coalesce(e.source, 'default'), e.id)
+        JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
+                                = (v_channel_id, e.id, coalesce(e.source, 'default'))
         WHERE k.seq = e.seq;
     END IF;
 

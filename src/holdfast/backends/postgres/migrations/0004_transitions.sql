@@ -82,8 +82,8 @@ BEGIN
         USING unnest(p_consumer_ids, p_seqs, p_tokens, p_reasons, p_errors, p_fingerprints)
               AS b (consumer_id, seq, token, reason, error, fingerprint)
         WHERE j.consumer_id = b.consumer_id AND j.seq = b.seq AND j.token = b.token
-          AND CASE WHEN waiting THEN j.state <> 'leased' AND j.expires_at <= v_now
-              ELSE j.state = 'leased' AND (NOT overdue OR j.lease_until <= v_now) END
+          AND CASE WHEN waiting THEN j.lease_until IS NULL AND j.expires_at <= v_now
+              ELSE j.lease_until IS NOT NULL AND (NOT overdue OR j.lease_until <= v_now) END
         -- An overdue attempt ended without an answer: it is given back and counts as an abandonment.
         RETURNING j.*, j.attempts - overdue::integer AS spent, j.abandonments + overdue::integer AS lost,
                   b.reason, coalesce(j.errors, '[]') || (b.error || jsonb_build_object('at', v_now)) AS history, b.fingerprint

@@ -1,4 +1,6 @@
 -- Leases: claim, complete, retry, bury, extend. Each is one statement for a whole batch.
+-- Where a lease is looked up by its job, leased is written as lease_until IS NOT NULL (a constraint makes them
+-- equal): the planner must take the primary key, not the index of deadlines.
 
 -- name: claim
 -- Lease a batch of one unordered consumer: by priority, then due time.
@@ -43,7 +45,7 @@ WITH ended AS (
     WHERE j.consumer_id = (
         SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
         WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-      AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+      AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
     RETURNING j.*
 ), logged AS (
     INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
@@ -67,7 +69,7 @@ FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(
 WHERE j.consumer_id = (
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+  AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
 RETURNING j.seq;
 
 -- name: bury
@@ -86,5 +88,5 @@ FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token), (SELECT
 WHERE j.consumer_id = (
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = l.seq AND j.token = l.token AND j.state = 'leased'
+  AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
 RETURNING j.seq;

@@ -53,7 +53,7 @@ WITH abandoned AS (
         errors = coalesce(j.errors, '[]') || (d.error || jsonb_build_object('at', n.now))
     FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[], %(errors)s::jsonb[])
          AS d (consumer_id, seq, token, error), (SELECT holdfast.now() AS now) n
-    WHERE j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token AND j.state = 'leased'
+    WHERE j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token
       AND j.lease_until <= n.now
     RETURNING j.channel_id
 ), wake AS (

@@ -6,6 +6,18 @@ SELECT * FROM holdfast.publish_many(
     %(keys)s::text[], %(times)s::timestamptz[], %(headers)s::jsonb[], %(at)s::timestamptz,
     %(priority)s::smallint, wake => %(wake)s::boolean);
 
+-- name: begin_bulk
+SELECT channel_id, epoch, tx, (extract(epoch FROM now) * 1000000)::bigint, seqs FROM holdfast.begin_bulk(
+    %(channel)s, %(count)s::integer, %(keys)s::text[], %(at)s::timestamptz, %(priority)s::smallint);
+
+-- name: copy_keys
+COPY holdfast.keys (channel_id, epoch, tx, published_at, seq, id, source, content_hash)
+FROM STDIN (FORMAT binary);
+
+-- name: copy_log
+COPY holdfast.log (channel_id, epoch, tx, published_at, seq, id, source, type, key, time, headers, data, at,
+                   priority) FROM STDIN (FORMAT binary);
+
 -- name: notify
 SELECT pg_notify('holdfast', channel) FROM unnest(%(channels)s::text[]) AS channel;
 

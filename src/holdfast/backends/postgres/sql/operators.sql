@@ -5,7 +5,7 @@
 WITH event AS MATERIALIZED (
     SELECT k.channel_id, k.seq FROM holdfast.keys k
     WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
-      AND k.key_hash = holdfast.key_hash(%(source)s, %(id)s)
+      AND k.id = %(id)s AND k.source = %(source)s
 ), gone AS (
     DELETE FROM holdfast.jobs j USING event e, holdfast.consumers c
     WHERE c.channel_id = e.channel_id AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
@@ -42,7 +42,7 @@ ORDER BY j.lease_until;
 WITH event AS MATERIALIZED (
     SELECT k.channel_id, k.seq FROM holdfast.keys k
     WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
-      AND k.key_hash = holdfast.key_hash(%(source)s, %(id)s)
+      AND k.id = %(id)s AND k.source = %(source)s
 )
 SELECT t.seq, %(channel)s, c.name, t.state, %(id)s, %(source)s, t.epoch, t.tx, t.attempts,
        t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker,

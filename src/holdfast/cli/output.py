@@ -1,0 +1,105 @@
+"""Output: results on stdout, as text or as JSON; messages on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.model.duration import format_duration
+
+# What an error's text or an event's id must not do to somebody's terminal.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_WIDE = 10_000
+
+
+@cache
+def stderr() -> Console:
+    """The console for messages and progress."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def say(message: str) -> None:
+    """A message to the person at the terminal."""
+    typer.echo(safe(message), err=True)
+
+
+def write_json(value: Any) -> None:
+    """One JSON document on one line."""
+    typer.echo(orjson.dumps(plain(value), default=str).decode())
+
+
+def write_line(text: str) -> None:
+    """One line of a result."""
+    typer.echo(safe(text))
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under headings; cut to fit a terminal, whole in a pipe."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(show(value))) for value in row))
+    _print(table)
+
+
+def write_pairs(pairs: Mapping[str, object]) -> None:
+    """Names and values, one pair per line."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in pairs.items():
+        table.add_row(Text(name), Text(safe(show(value))))
+    _print(table)
+
+
+def show(value: object) -> str:
+    """A value as people read it."""
+    match value:
+        case None | "" | [] | {}:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.isoformat(sep=" ", timespec="seconds")
+        case timedelta():
+            return format_duration(value)
+        case list() | tuple():
+            return ", ".join(map(show, value))
+        case dict():
+            return ", ".join(f"{name} {show(part)}" for name, part in value.items())
+        case _:
+            return str(value)
+
+
+def plain(value: Any) -> Any:
+    """A value in JSON's own types."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return format_duration(value) if isinstance(value, timedelta) else value
+
+
+def safe(text: str) -> str:
+    """Text that cannot move a terminal's cursor or change its colours."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _print(table: Table) -> None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(table, width=None if console.is_terminal else _WIDE)
