@@ -11,8 +11,6 @@ from . import Counts, Gate, OnEvent, Role
 from .tables import Tables
 
 CHANNEL, CONSUMER = "bench", "worker"
-CONCURRENCY = 100
-PREFETCH = 1_000
 COUNTS = """
     SELECT (SELECT count(*) FROM holdfast.jobs),
            (SELECT count(*) FROM holdfast.job_log WHERE outcome = 'done')
@@ -47,11 +45,12 @@ class Holdfast:
     async def work(self, on_event: OnEvent) -> None:
         app = holdfast.App()
 
-        @app.handler(CHANNEL, CONSUMER, concurrency=CONCURRENCY, prefetch=PREFETCH)
+        @app.handler(CHANNEL, CONSUMER, lease="60s")
         async def noop(event: holdfast.Event) -> None:
             on_event(event.data)
 
-        await app.run(self.url)
+        async with holdfast.connect(self.url) as bus:
+            await app.run(bus)
 
     async def teardown(self) -> None:
         await self.opened.aclose()

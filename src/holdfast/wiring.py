@@ -43,6 +43,39 @@ def backend(url: str, *, connections: int = 4) -> Backend:
     raise InvalidInput(f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database")
 
 
+def migration_script() -> str:
+    """The schema as a script, for people who apply migrations themselves. Only PostgreSQL has one."""
+    from holdfast.backends.postgres import migrate as migrations
+
+    return migrations.script()
+
+
+async def migrate(url: Urls = None) -> list[list[str]]:
+    """Bring every store up to date; answers, store by store, the names of what was applied."""
+    from holdfast.backends.postgres import migrate as migrations
+    from holdfast.backends.postgres.session import Session
+
+    urls, leave = _urls(url), None
+    if not urls:
+        address, leave = _embedded()
+        urls = [address]
+    applied = []
+    try:
+        for each in urls:
+            backend(each)  # refuses a scheme that nobody serves
+            session = Session(each, 1)
+            try:
+                await session.open()
+                async with session.connection() as connection:
+                    applied.append(await migrations.apply(connection))
+            finally:
+                await session.close()
+    finally:
+        if leave is not None:
+            leave()
+    return applied
+
+
 def _urls(url: Urls) -> list[str]:
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or os.environ.get("DATABASE_URL") or []

@@ -11,7 +11,7 @@ _SOON, _LATE = 0.1, 0.5
 
 
 class Prefetch:
-    """Doubles while a batch is gone within a tenth of a second, halves when it lasts above half a second."""
+    """Grows while a batch is gone within a tenth of a second, halves when it lasts above half a second."""
 
     def __init__(self, concurrency: int, fixed: int | None = None) -> None:
         self._least = min(concurrency, MOST) if fixed is None else fixed
@@ -21,6 +21,6 @@ class Prefetch:
     def worked_off(self, jobs: int, seconds: float) -> None:
         """Learn from how long a batch lasted."""
         if seconds < _SOON and jobs >= self.size // 2:
-            self.size = min(self.size * 2, self._most)
+            self.size = min(self.size * 4, self._most)
         elif seconds > _LATE:
             self.size = max(self.size // 2, self._least)

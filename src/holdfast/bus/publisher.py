@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.bus.partitions import Partition, Partitions, home
 from holdfast.model.errors import InvalidInput, TooLarge, Unavailable
-from holdfast.model.event import Event, Receipt, check_event, new_id
+from holdfast.model.event import Event, Receipt, check_event, new_ids
 from holdfast.model.names import check_name
 
 MAX_BATCH = 100_000
@@ -33,7 +33,7 @@ class Publisher:
         _check_delivery(len(events), at, priority)
         receipts: dict[int, Receipt] = {}
         for partition, places in await self._routes(channel, events):
-            batch = [_named(check_event(events[place])) for place in places]
+            batch = _named([check_event(events[place]) for place in places])
             options = {"at": at, "priority": priority, "connection": connection}
             made = await self._send(partition, channel, batch, options)
             receipts.update(zip(places, made, strict=True))
@@ -72,11 +72,10 @@ class Publisher:
         raise AssertionError("a loop of at least one try returns or raises")
 
 
-def _named(event: Event) -> Event:
-    """The event under an id that is fixed before the first try, so that every try carries the same."""
-    if event.id:
-        return event
-    return Event(event.data, new_id(), event.source, event.type, event.key, event.time, event.headers)
+def _named(events: list[Event]) -> list[Event]:
+    """The events under ids that are fixed before the first try, so that every try carries the same."""
+    named = zip(events, new_ids(len(events)), strict=True)
+    return [event if event[1] else Event._make((event[0], fresh, *event[2:])) for event, fresh in named]
 
 
 def _check_delivery(count: int, at: datetime | None, priority: int) -> None:

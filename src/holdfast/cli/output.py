@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -101,5 +102,5 @@ def safe(text: str) -> str:
 
 
 def _print(table: Table) -> None:
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.print(table, width=None if console.is_terminal else _WIDE)
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)

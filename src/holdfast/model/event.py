@@ -6,10 +6,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from holdfast.model.errors import InvalidInput, TooLarge
 
@@ -22,24 +21,31 @@ MAX_HEADER_BYTES = 16_384
 
 _NO_HEADERS: Mapping[str, str] = {}
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # RFC 9562
 # What PostgreSQL text, a Redis field or a NATS header cannot carry: NUL, other controls, lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event. `data` is bytes; any JSON value given for it is encoded on construction."""
-
+class _Fields(NamedTuple):
     data: bytes
     id: str = ""
     source: str = DEFAULT_SOURCE
     type: str = DEFAULT_TYPE
     key: str | None = None
     time: datetime | None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
+    headers: Mapping[str, str] = _NO_HEADERS
 
-    def __init__(
-        self,
+
+class Event(_Fields):
+    """One event. `data` is bytes; any JSON value given for it is encoded on construction.
+
+    A tuple underneath: immutable, and three times as fast to build as a frozen dataclass.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
         data: Any = None,
         id: str = "",  # noqa: A002 - CloudEvents' own name
         source: str = DEFAULT_SOURCE,
@@ -47,15 +53,9 @@ class Event:
         key: str | None = None,
         time: datetime | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> None:
-        put = object.__setattr__
-        put(self, "data", data if data.__class__ is bytes else encode_data(data))
-        put(self, "id", id)
-        put(self, "source", source)
-        put(self, "type", type)
-        put(self, "key", key)
-        put(self, "time", time)
-        put(self, "headers", headers or _NO_HEADERS)
+    ) -> Self:
+        encoded = data if data.__class__ is bytes else encode_data(data)
+        return tuple.__new__(cls, (encoded, id, source, type, key, time, headers or _NO_HEADERS))
 
     def json(self) -> Any:
         """The data as a JSON value; raises `InvalidInput` where it is not JSON."""
@@ -77,16 +77,22 @@ def encode_data(data: Any) -> bytes:
 
 def check_event(event: Event) -> Event:
     """Refuse what some backend could not carry, before anything is sent."""
-    if len(event.data) > MAX_DATA:
-        raise TooLarge(f"event {event.id!r} has {len(event.data)} bytes of data; the limit is {MAX_DATA}")
-    for what, text in (("id", event.id), ("source", event.source), ("type", event.type), ("key", event.key)):
-        if text is not None:
-            _check_text(what, text)
-    if not event.source or not event.type:
-        raise InvalidInput(f"event {event.id!r} has an empty source or type; leave them out for the defaults")
-    if event.time is not None and event.time.tzinfo is None:
-        raise InvalidInput(f"event {event.id!r} has the time {event.time} without a zone; add one")
-    if event.headers:
+    data, name, source, kind, key, time, headers = event
+    if len(data) > MAX_DATA:
+        raise TooLarge(f"event {name!r} has {len(data)} bytes of data; the limit is {MAX_DATA}")
+    if name:
+        _check_text("id", name)
+    if source is not DEFAULT_SOURCE:
+        _check_text("source", source)
+    if kind is not DEFAULT_TYPE:
+        _check_text("type", kind)
+    if key is not None:
+        _check_text("key", key)
+    if not source or not kind:
+        raise InvalidInput(f"event {name!r} has an empty source or type; leave them out for the defaults")
+    if time is not None and time.tzinfo is None:
+        raise InvalidInput(f"event {name!r} has the time {time} without a zone; add one")
+    if headers:
         _check_headers(event)
     return event
 
@@ -117,17 +123,22 @@ def _check_headers(event: Event) -> None:
         )
 
 
+def new_ids(count: int) -> Iterator[str]:
+    """UUIDs of version 7: unique without coordination, and they sort by time."""
+    stamp = f"{time.time_ns() // 1_000_000:012x}"
+    prefix = f"{stamp[:8]}-{stamp[8:]}-7"
+    random = os.urandom(10 * count).hex()
+    for at in range(0, 20 * count, 20):
+        digits = random[at : at + 19]
+        yield f"{prefix}{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[7:]}"
+
+
 def new_id() -> str:
-    """A UUID of version 7: unique without coordination, and it sorts by time."""
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (time.time_ns() // 1_000_000) << 80 | 0x7000 << 64 | (random >> 68) << 64
-    value |= 0x8 << 60 | random & (1 << 60) - 1
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """One such id."""
+    return next(new_ids(1))
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What publish answers: the event is durable, at this position, under this id."""
 
     id: str
@@ -135,8 +146,7 @@ class Receipt:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """An event as it stands in its channel's log."""
 
     channel: str

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 import orjson
 
-from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.session import Session
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
-from holdfast.model.position import format_position
 
 T = TypeVar("T")
 
@@ -36,8 +35,7 @@ class Leases:
             worker=worker,
         )
         return [
-            Job(str(seq), channel, consumer, Event(*event), format_position(epoch, tx, seq), *lease)
-            for epoch, tx, seq, *lease, event in ((*row[:7], row[7:]) for row in rows)
+            Job(str(row[2]), channel, consumer, Event(*row[7:]), position(row), *row[3:7]) for row in rows
         ]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
@@ -86,7 +84,8 @@ class Leases:
         return await _per_consumer(burials, lambda burial: burial.job, under)
 
     async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> set[int]:
-        seqs, tokens = [int(job.id) for job in jobs], [job.token for job in jobs]
+        seqs = NumberArray([int(job.id) for job in jobs])
+        tokens = NumberArray([job.token for job in jobs])
         rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
         return {seq for (seq,) in rows}
 
@@ -106,6 +105,11 @@ async def _per_consumer(
         accepted[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
     jobs = (job_of(item) for item in items)
     return [int(job.id) in accepted[job.channel, job.consumer] for job in jobs]
+
+
+def position(row: tuple[Any, ...]) -> str:
+    """The position of a row that begins with epoch, tx and seq."""
+    return f"{row[0]:04x}-{row[1]:016x}-{row[2]:016x}"
 
 
 def error_entry(failure: Failure | None, attempt: int) -> str | None:

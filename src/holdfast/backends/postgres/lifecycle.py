@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import failpoints
-from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.leases import error_entry
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import Applied, Reading
@@ -69,12 +69,12 @@ class Lifecycle:
 def _refs(actions: Sequence[Action]) -> dict[str, Any]:
     return {
         "consumers": [action.due.ref[0] for action in actions],
-        "seqs": [action.due.ref[1] for action in actions],
+        "seqs": NumberArray([int(action.due.ref[1]) for action in actions]),
     }
 
 
 def _fenced(actions: Sequence[Action]) -> dict[str, Any]:
     return {
-        "tokens": [action.due.token for action in actions],
+        "tokens": NumberArray([action.due.token for action in actions]),
         "errors": TextArray([error_entry(action.failure, action.due.attempts) for action in actions]),
     }

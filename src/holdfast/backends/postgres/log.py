@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,17 +20,18 @@ from holdfast.model.errors import Unavailable
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
 from holdfast.model.position import format_position, parse_position
 
-_NOTIFY_EVERY = 0.01
+_WAKE_EVERY = 0.005
 _BULK = 200  # from here on COPY is worth its round trips
 _BEFORE_ALL = (0, 0, 0)
 
 
 class Log:
-    """Appends to channels and reads them back; wakes listeners at most once in 10 ms per channel."""
+    """Appends to channels and reads them back; wakes listeners at most once in 5 ms per channel."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._dirty: set[str] = set()
+        self._woken: dict[str, float] = {}
+        self._late: set[str] = set()
         self._notifier: asyncio.Task[None] | None = None
 
     async def publish(
@@ -44,7 +46,6 @@ class Log:
         failpoints.hit("publish.before_commit")
         answer = await self._append(channel, events, at, priority)
         failpoints.hit("publish.after_commit")
-        self._wake(channel)
         return _receipts(events, *answer)
 
     async def _append(
@@ -53,10 +54,15 @@ class Log:
         if len(events) >= _BULK:
             try:
                 async with self._session.connection() as own:
-                    return await bulk.publish(own, channel, events, at, priority)
+                    answer = await bulk.publish(own, channel, events, at, priority)
+                self._wake_late(channel)
+                return answer
             except psycopg.errors.UniqueViolation:
                 pass  # some of it was published before: take the way that tells repeats apart
-        [row] = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=False))
+        wake = self._may_wake(channel)
+        [row] = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
+        if not wake:
+            self._wake_late(channel)
         return row
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
@@ -65,21 +71,28 @@ class Log:
         rows = await self._session.rows("read", channel=channel, epoch=epoch, tx=tx, seq=seq, limit=limit)
         return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
 
-    def _wake(self, channel: str) -> None:
-        self._dirty.add(channel)
-        if self._notifier is None or self._notifier.done():
-            self._notifier = asyncio.create_task(self._notify())
+    def _may_wake(self, channel: str) -> bool:
+        """Whether a publish should notify by itself: NOTIFY locks the server's queue until the commit is
+        on disk, so that one stands for every publish of the next few milliseconds."""
+        now = time.monotonic()
+        if now - self._woken.get(channel, 0.0) < _WAKE_EVERY:
+            return False
+        self._woken[channel] = now
+        return True
 
-    async def _notify(self) -> None:
-        # NOTIFY takes a server-wide lock at commit. Outside the publishing transaction that lock spans no
-        # fsync, and one notification stands for every publish of the last few milliseconds.
-        while self._dirty:
-            channels, self._dirty = sorted(self._dirty), set()
+    def _wake_late(self, channel: str) -> None:
+        self._late.add(channel)
+        if self._notifier is None or self._notifier.done():
+            self._notifier = asyncio.create_task(self._notify_late())
+
+    async def _notify_late(self) -> None:
+        while self._late:
+            channels, self._late = sorted(self._late), set()
             try:
                 await self._session.run("notify", channels=channels)
             except Unavailable:
                 return  # the events are durable; polling finds them
-            await asyncio.sleep(_NOTIFY_EVERY)
+            await asyncio.sleep(_WAKE_EVERY)
 
     async def close(self) -> None:
         """Send what is still to be said."""

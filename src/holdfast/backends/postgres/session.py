@@ -29,7 +29,7 @@ Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 # sort, and a prepared plan would keep that choice while the table grows.
 _SETTINGS = """
     SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
-    SET enable_hashjoin = off; SET enable_mergejoin = off; SET timezone = 'UTC';
+    SET enable_mergejoin = off; SET timezone = 'UTC';
     SET idle_in_transaction_session_timeout = '60s'
 """
 
@@ -53,10 +53,13 @@ class Session:
             kwargs={"autocommit": True, "prepare_threshold": 1, "connect_timeout": 5},
             reconnect_timeout=0,  # our callers retry; a pool that gave up would stay broken
         )
-        async with self._translated():
+        try:
             # A pool hides why it cannot connect; a plain connection says it.
             await (await psycopg.AsyncConnection.connect(self.url, connect_timeout=5)).close()
-            await self._pool.open()
+        except psycopg.Error as error:
+            self._pool = None
+            raise translate(error, self.url) from error
+        await self._pool.open()
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -67,19 +70,26 @@ class Session:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool in autocommit mode."""
-        if self._pool is None:
-            raise Unavailable(
-                f"the connection to {redacted(self.url)} is not open; use 'async with connect(...)'"
-            )
-        async with self._translated(), self._pool.connection() as connection:
+        connection = await self._take()
+        try:
             yield connection
+        except psycopg.Error as error:
+            raise await self._translated(error) from error
+        finally:
+            await self._opened().putconn(connection)
 
     async def rows(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a named query in a transaction of its own and return all rows."""
-        async with self.connection() as connection:
+        # Written out, not through connection(): this is the path of every single publish.
+        connection = await self._take()
+        try:
             cursor = connection.cursor(binary=True)
             await cursor.execute(QUERIES[name], parameters)
             return await cursor.fetchall()
+        except psycopg.Error as error:
+            raise await self._translated(error) from error
+        finally:
+            await self._opened().putconn(connection)
 
     async def row(self, name: str, **parameters: Any) -> tuple[Any, ...] | None:
         """Run a named query and return its first row."""
@@ -91,15 +101,22 @@ class Session:
         async with self.connection() as connection:
             return (await connection.execute(QUERIES[name], parameters)).rowcount
 
-    @asynccontextmanager
-    async def _translated(self) -> AsyncIterator[None]:
+    def _opened(self) -> AsyncConnectionPool[Connection]:
+        if self._pool is None:
+            raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
+        return self._pool
+
+    async def _take(self) -> Connection:
         try:
-            yield
+            return await self._opened().getconn()
         except (psycopg.Error, PoolTimeout, PoolClosed) as error:
-            translated = translate(error, self.url)
-            if isinstance(translated, Unavailable) and self._pool is not None and not self._pool.closed:
-                await self._pool.check()  # a restarted server leaves broken connections behind
-            raise translated from error
+            raise await self._translated(error) from error
+
+    async def _translated(self, error: Exception) -> Exception:
+        translated = translate(error, self.url)
+        if isinstance(translated, Unavailable) and self._pool is not None and not self._pool.closed:
+            await self._pool.check()  # a restarted server leaves broken connections behind
+        return translated
 
 
 async def _configure(connection: Connection) -> None:

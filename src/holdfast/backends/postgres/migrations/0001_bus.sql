@@ -19,6 +19,7 @@ CREATE TABLE holdfast.channels (
     name         text NOT NULL UNIQUE
                  CHECK (name ~ '^[a-z0-9][a-z0-9._-]{0,127}$' AND name !~ '\.\.' AND name !~ '\.$'),
     display_name text,
+    bounded      boolean NOT NULL DEFAULT false,  -- whether some consumer of it has a row in depths
     created_at   timestamptz NOT NULL DEFAULT holdfast.now()
 );
 
@@ -67,7 +68,7 @@ CREATE TABLE holdfast.log (
     source       text NOT NULL,
     type         text NOT NULL,
     key          text,
-    time         timestamptz NOT NULL,
+    time         timestamptz,  -- null: the time of publishing
     headers      jsonb,
     data         bytea NOT NULL,
     published_at timestamptz NOT NULL,

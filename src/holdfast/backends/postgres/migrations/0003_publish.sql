@@ -25,18 +25,18 @@ END $$;
 CREATE FUNCTION holdfast.publish_lock() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1215655476;
 
 -- Refuse while a bounded consumer of the channel is full; serialises publishers of bounded channels only.
-CREATE FUNCTION holdfast.check_depth(channel text, channel_id integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION holdfast.check_depth(p_channel text, p_channel_id integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     bound record;
 BEGIN
     FOR bound IN
         SELECT c.name, d.live, d.max_depth FROM holdfast.depths d
         JOIN holdfast.consumers c ON c.id = d.consumer_id
-        WHERE c.channel_id = check_depth.channel_id ORDER BY d.consumer_id FOR UPDATE OF d
+        WHERE c.channel_id = p_channel_id ORDER BY d.consumer_id FOR UPDATE OF d
     LOOP
         IF bound.live >= bound.max_depth THEN
             RAISE EXCEPTION 'consumer % of channel % holds % live jobs; its max_depth is %',
-                bound.name, channel, bound.live, bound.max_depth
+                bound.name, p_channel, bound.live, bound.max_depth
                 USING ERRCODE = 'HF002', HINT = 'publish again once it has caught up';
         END IF;
     END LOOP;
@@ -45,7 +45,7 @@ END $$;
 -- Create the jobs of events that were just appended, for every consumer of the channel.
 CREATE FUNCTION holdfast.create_jobs(
     channel_id integer, epoch integer, tx bigint, seqs bigint[], keys text[],
-    at timestamptz, priority smallint, now timestamptz
+    at timestamptz, priority smallint, now timestamptz, bounded boolean
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
@@ -57,14 +57,17 @@ BEGIN
     FROM holdfast.consumers c, unnest(seqs, keys) AS e (seq, key)
     WHERE c.channel_id = create_jobs.channel_id;
 
-    UPDATE holdfast.depths d SET live = d.live + cardinality(seqs)
-    FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = create_jobs.channel_id;
+    IF bounded THEN
+        UPDATE holdfast.depths d SET live = d.live + cardinality(seqs)
+        FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = create_jobs.channel_id;
+    END IF;
 END $$;
 
 -- What every publish begins with: the channel, its lock, its bounds, and a sequence number per event.
 CREATE FUNCTION holdfast.begin_publish(
-    channel text, count integer, bounded boolean,
-    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT seqs bigint[]
+    p_channel text, p_count integer, p_check boolean,
+    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT bounded boolean,
+    OUT seqs bigint[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
     -- An older snapshot could miss a consumer that was created since, and its events with it.
@@ -72,27 +75,34 @@ BEGIN
         RAISE EXCEPTION 'publish needs a READ COMMITTED transaction, this one is %',
             current_setting('transaction_isolation') USING ERRCODE = 'HF003';
     END IF;
-    channel_id := holdfast.ensure_channel(channel);
+    channel_id := holdfast.ensure_channel(p_channel);
     PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), channel_id);
-    IF bounded THEN
-        PERFORM holdfast.check_depth(channel, channel_id);
+    -- A statement of its own, so that it sees what was changed before the lock was granted.
+    SELECT c.bounded, s.epoch, clock_timestamp() + s.clock_offset INTO bounded, epoch, now
+    FROM holdfast.channels c, holdfast.store s WHERE c.id = channel_id;
+    IF bounded AND p_check THEN
+        PERFORM holdfast.check_depth(p_channel, channel_id);
     END IF;
-    now := holdfast.now();
     tx := pg_current_xact_id()::text::bigint;
-    SELECT s.epoch INTO epoch FROM holdfast.store s;
-    SELECT array_agg(nextval('holdfast.event_seq')) INTO seqs FROM generate_series(1, count);
+    IF p_count = 1 THEN
+        seqs := ARRAY[nextval('holdfast.event_seq')];
+    ELSE
+        SELECT array_agg(nextval('holdfast.event_seq')) INTO seqs FROM generate_series(1, p_count);
+    END IF;
 END $$;
 
 -- The first half of a bulk publish: everything but the keys and the events, which follow by COPY in the
 -- same transaction. A key that exists breaks the COPY, and the batch goes through publish_many instead.
 CREATE FUNCTION holdfast.begin_bulk(
-    channel text, count integer, keys text[], at timestamptz, priority smallint,
-    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT seqs bigint[]
-) LANGUAGE plpgsql AS $$
+    p_channel text, p_count integer, p_keys text[], p_at timestamptz, p_priority smallint
+) RETURNS record LANGUAGE plpgsql AS $$
+DECLARE
+    v_begun record;
 BEGIN
-    SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs INTO channel_id, epoch, tx, now, seqs
-    FROM holdfast.begin_publish(channel, count, true) b;
-    PERFORM holdfast.create_jobs(channel_id, epoch, tx, seqs, keys, at, priority, now);
+    v_begun := holdfast.begin_publish(p_channel, p_count, true);
+    PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_begun.seqs, p_keys,
+                                 p_at, p_priority, v_begun.now, v_begun.bounded);
+    RETURN v_begun;
 END $$;
 
 -- Append a batch, all or none. `repeats` lists the events that were there before, by index from 0:
@@ -106,25 +116,21 @@ CREATE FUNCTION holdfast.publish_many(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_channel_id integer;
-    v_epoch      integer;
-    v_tx         bigint;
-    v_now        timestamptz;
-    v_seqs       bigint[];
-    v_fresh      bigint;
-    v_clashes    jsonb;
+    v_begun   record;
+    v_seqs    bigint[];
+    v_fresh   bigint;
+    v_clashes jsonb;
 BEGIN
-    SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs INTO v_channel_id, v_epoch, v_tx, v_now, v_seqs
-    FROM holdfast.begin_publish(channel, cardinality(data), bounded) b;
+    v_begun := holdfast.begin_publish(channel, cardinality(data), bounded);
+    epoch := v_begun.epoch; tx := v_begun.tx; seqs := v_begun.seqs; v_seqs := v_begun.seqs;
 
     INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
-    SELECT v_channel_id, e.id, coalesce(e.source, 'default'),
-           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_epoch, v_tx, e.seq, v_now
+    SELECT v_begun.channel_id, e.id, coalesce(e.source, 'default'),
+           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_begun.epoch, v_begun.tx, e.seq, v_begun.now
     FROM unnest(v_seqs, ids, sources, types, keys, data) AS e (seq, id, source, type, key, data)
     ON CONFLICT (channel_id, id, source) DO NOTHING;
     GET DIAGNOSTICS v_fresh = ROW_COUNT;
 
-    epoch := v_epoch; tx := v_tx; seqs := v_seqs;
     IF v_fresh < cardinality(data) THEN
         SELECT jsonb_agg(jsonb_build_object('at', e.at - 1, 'epoch', k.epoch, 'tx', k.tx, 'seq', k.seq)
                          ORDER BY e.at),
@@ -134,7 +140,7 @@ BEGIN
         FROM unnest(v_seqs, ids, sources, types, keys, data)
              WITH ORDINALITY AS e (seq, id, source, type, key, data, at)
         JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
-                                = (v_channel_id, e.id, coalesce(e.source, 'default'))
+                                = (v_begun.channel_id, e.id, coalesce(e.source, 'default'))
         WHERE k.seq <> e.seq;
         IF v_clashes IS NOT NULL THEN
             RAISE EXCEPTION 'channel % already holds % with other content', channel, v_clashes
@@ -148,18 +154,19 @@ BEGIN
         FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
              AS e (seq, id, source, type, key, time, headers, data)
         JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
-                                = (v_channel_id, e.id, coalesce(e.source, 'default'))
+                                = (v_begun.channel_id, e.id, coalesce(e.source, 'default'))
         WHERE k.seq = e.seq;
     END IF;
 
     INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
                               published_at, at, priority)
-    SELECT v_channel_id, v_epoch, v_tx, e.seq, e.id, coalesce(e.source, 'default'),
-           coalesce(e.type, 'event'), e.key, coalesce(e.time, v_now), e.headers, e.data, v_now,
+    SELECT v_begun.channel_id, v_begun.epoch, v_begun.tx, e.seq, e.id, coalesce(e.source, 'default'),
+           coalesce(e.type, 'event'), e.key, e.time, e.headers, e.data, v_begun.now,
            publish_many.at, publish_many.priority
     FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
          AS e (seq, id, source, type, key, time, headers, data);
-    PERFORM holdfast.create_jobs(v_channel_id, v_epoch, v_tx, v_seqs, keys, at, priority, v_now);
+    PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_seqs, keys, at, priority,
+                                 v_begun.now, v_begun.bounded);
     IF wake AND v_fresh > 0 THEN
         PERFORM pg_notify('holdfast', channel);
     END IF;

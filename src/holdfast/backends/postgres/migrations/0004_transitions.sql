@@ -81,7 +81,8 @@ BEGIN
         DELETE FROM holdfast.jobs j
         USING unnest(p_consumer_ids, p_seqs, p_tokens, p_reasons, p_errors, p_fingerprints)
               AS b (consumer_id, seq, token, reason, error, fingerprint)
-        WHERE j.consumer_id = b.consumer_id AND j.seq = b.seq AND j.token = b.token
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.seq = ANY (p_seqs)
+          AND j.consumer_id = b.consumer_id AND j.seq = b.seq AND j.token = b.token
           AND CASE WHEN waiting THEN j.lease_until IS NULL AND j.expires_at <= v_now
               ELSE j.lease_until IS NOT NULL AND (NOT overdue OR j.lease_until <= v_now) END
         -- An overdue attempt ended without an answer: it is given back and counts as an abandonment.
@@ -106,7 +107,7 @@ BEGIN
     FOR v_target IN
         SELECT t.name AS channel, array_agg(e.id || '#' || d.token) AS ids, array_agg(e.data) AS data,
                array_agg(o.name || '/' || c.name) AS sources, array_agg(e.type) AS types,
-               array_agg(e.key) AS keys, array_agg(e.time) AS times,
+               array_agg(e.key) AS keys, array_agg(coalesce(e.time, e.published_at)) AS times,
                array_agg(coalesce(e.headers, '{}') || jsonb_build_object(
                    'holdfast-channel', o.name, 'holdfast-consumer', c.name, 'holdfast-source', e.source,
                    'holdfast-id', e.id, 'holdfast-reason', d.reason,

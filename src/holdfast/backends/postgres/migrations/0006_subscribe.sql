@@ -28,21 +28,28 @@ BEGIN
     RETURN v_target;
 END $$;
 
--- Start, change or end the bound of a consumer.
-CREATE FUNCTION holdfast.set_max_depth(p_consumer_id integer, p_max_depth bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Start, change or end the bound of a consumer. No publish may be in flight while that changes.
+CREATE FUNCTION holdfast.set_max_depth(p_channel_id integer, p_consumer_id integer, p_max_depth bigint)
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_max_depth IS NULL THEN
-        DELETE FROM holdfast.depths WHERE consumer_id = p_consumer_id;
+    UPDATE holdfast.depths SET max_depth = p_max_depth
+    WHERE consumer_id = p_consumer_id AND p_max_depth IS NOT NULL;
+    IF FOUND OR (p_max_depth IS NULL
+                 AND NOT EXISTS (SELECT FROM holdfast.depths WHERE consumer_id = p_consumer_id)) THEN
         RETURN;
     END IF;
-    UPDATE holdfast.depths SET max_depth = p_max_depth WHERE consumer_id = p_consumer_id;
-    IF NOT FOUND THEN
-        -- No job may come or go while they are counted for the first time.
+    PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), p_channel_id);
+    IF p_max_depth IS NULL THEN
+        DELETE FROM holdfast.depths WHERE consumer_id = p_consumer_id;
+    ELSE
+        -- Nor may a job leave while they are counted for the first time.
         LOCK TABLE holdfast.jobs IN SHARE ROW EXCLUSIVE MODE;
         INSERT INTO holdfast.depths (consumer_id, live, max_depth)
         SELECT p_consumer_id, count(*), p_max_depth FROM holdfast.jobs WHERE consumer_id = p_consumer_id;
     END IF;
+    UPDATE holdfast.channels SET bounded = EXISTS (
+        SELECT FROM holdfast.depths d JOIN holdfast.consumers c ON c.id = d.consumer_id
+        WHERE c.channel_id = p_channel_id) WHERE id = p_channel_id;
 END $$;
 
 CREATE FUNCTION holdfast.subscribe(
@@ -76,7 +83,7 @@ BEGIN
         UPDATE holdfast.consumers SET policy = p_policy, lease = p_lease, expires_after = p_expires_after,
                discard = p_discard, dead_letter_id = v_target WHERE id = v_consumer;
     END IF;
-    PERFORM holdfast.set_max_depth(v_consumer, p_max_depth);
+    PERFORM holdfast.set_max_depth(v_channel, v_consumer, p_max_depth);
 END $$;
 
 -- Turn the next `p_limit` older events into jobs; answers how many events it looked at. Everything up to

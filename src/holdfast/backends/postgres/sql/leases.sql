@@ -1,6 +1,9 @@
 -- Leases: claim, complete, retry, bury, extend. Each is one statement for a whole batch.
--- Where a lease is looked up by its job, leased is written as lease_until IS NOT NULL (a constraint makes them
--- equal): the planner must take the primary key, not the index of deadlines.
+--
+-- These plans must not depend on statistics: the table goes from empty to full and back within minutes, and a
+-- prepared plan outlives that. Hence "seq = ANY" beside each join (it bounds the jobs by the primary key),
+-- "lease_until IS NOT NULL" for leased (a constraint makes them equal, and the index of deadlines does not
+-- match it), and OFFSET 0 (the log is looked up row by row).
 
 -- name: claim
 -- Lease a batch of one unordered consumer: by priority, then due time.
@@ -23,8 +26,10 @@ WITH consumer AS MATERIALIZED (
 )
 SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
        e.data, e.id, e.source, e.type, e.key, e.time, e.headers
-FROM claimed j
-JOIN holdfast.log e ON e.channel_id = j.channel_id AND e.epoch = j.epoch AND e.tx = j.tx AND e.seq = j.seq
+FROM claimed j CROSS JOIN LATERAL (
+    SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
+    WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
+) e
 ORDER BY j.priority DESC, j.due_at, j.seq;
 
 -- name: claim_ordered
@@ -35,17 +40,21 @@ FROM holdfast.claim_ordered((
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND c.ordered
 ), %(worker)s, %(limit)s) j
-JOIN holdfast.log e ON e.channel_id = j.channel_id AND e.epoch = j.epoch AND e.tx = j.tx AND e.seq = j.seq
+CROSS JOIN LATERAL (
+    SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
+    WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
+) e
 ORDER BY j.priority DESC, j.due_at, j.seq;
 
 -- name: complete
 -- leased → done, for the jobs whose token is still the newest.
 WITH ended AS (
-    DELETE FROM holdfast.jobs j USING unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token)
+    DELETE FROM holdfast.jobs j
     WHERE j.consumer_id = (
         SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
         WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-      AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
+      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.lease_until IS NOT NULL
+      AND ((j.seq, j.token) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]))) IS TRUE
     RETURNING j.*
 ), logged AS (
     INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
@@ -69,7 +78,8 @@ FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(
 WHERE j.consumer_id = (
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
+  AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
+  AND j.lease_until IS NOT NULL
 RETURNING j.seq;
 
 -- name: bury
@@ -88,5 +98,6 @@ FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token), (SELECT
 WHERE j.consumer_id = (
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = l.seq AND j.token = l.token AND j.lease_until IS NOT NULL
+  AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
+  AND j.lease_until IS NOT NULL
 RETURNING j.seq;

@@ -34,7 +34,8 @@ SELECT coalesce(pg_stat_get_live_tuples('holdfast.jobs'::regclass), 0);
 WITH promoted AS (
     UPDATE holdfast.jobs j SET state = 'ready'
     FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[]) AS d (consumer_id, seq)
-    WHERE j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.state = 'scheduled'
+    WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
+      AND j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.state = 'scheduled'
       AND j.due_at <= (SELECT holdfast.now())
     RETURNING j.consumer_id, j.channel_id
 ), wake AS (
@@ -53,7 +54,8 @@ WITH abandoned AS (
         errors = coalesce(j.errors, '[]') || (d.error || jsonb_build_object('at', n.now))
     FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[], %(errors)s::jsonb[])
          AS d (consumer_id, seq, token, error), (SELECT holdfast.now() AS now) n
-    WHERE j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token
+    WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
+      AND j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token
       AND j.lease_until <= n.now
     RETURNING j.channel_id
 ), wake AS (

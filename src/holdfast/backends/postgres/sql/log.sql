@@ -7,8 +7,10 @@ SELECT * FROM holdfast.publish_many(
     %(priority)s::smallint, wake => %(wake)s::boolean);
 
 -- name: begin_bulk
-SELECT channel_id, epoch, tx, (extract(epoch FROM now) * 1000000)::bigint, seqs FROM holdfast.begin_bulk(
-    %(channel)s, %(count)s::integer, %(keys)s::text[], %(at)s::timestamptz, %(priority)s::smallint);
+SELECT b.channel_id, b.epoch, b.tx, (extract(epoch FROM b.now) * 1000000)::bigint, b.seqs
+FROM holdfast.begin_bulk(
+    %(channel)s, %(count)s::integer, %(keys)s::text[], %(at)s::timestamptz, %(priority)s::smallint)
+    AS b (channel_id integer, epoch integer, tx bigint, now timestamptz, bounded boolean, seqs bigint[]);
 
 -- name: copy_keys
 COPY holdfast.keys (channel_id, epoch, tx, published_at, seq, id, source, content_hash)
@@ -24,7 +26,7 @@ SELECT pg_notify('holdfast', channel) FROM unnest(%(channels)s::text[]) AS chann
 -- name: read
 -- A page of the log. Only what is below the oldest running transaction is read: whatever commits later
 -- has a position above it. Events of an earlier epoch are settled.
-SELECT e.epoch, e.tx, e.seq, e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+SELECT e.epoch, e.tx, e.seq, e.data, e.id, e.source, e.type, e.key, coalesce(e.time, e.published_at), e.headers
 FROM holdfast.log e
 WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
   AND (e.epoch, e.tx, e.seq) > (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint)

@@ -1,0 +1,107 @@
+"""`holdfast consumers`: who reads, how far behind, and a way to hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.bus.client import Bus
+from holdfast.cli.options import Channel, Json, Urls, examples
+from holdfast.cli.options import Consumer as ConsumerName
+from holdfast.cli.output import say, write_json, write_pairs, write_table
+from holdfast.cli.session import ask_all, stores, with_bus
+from holdfast.contracts import Backend, Consumer, ConsumerStats
+from holdfast.model.job import State
+
+app = typer.Typer(help="Look at worker consumers, pause and resume them.", no_args_is_help=True)
+
+OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only this channel's.")]
+
+
+@app.command("list", epilog=examples("holdfast consumers list", "holdfast consumers list orders --json"))
+def list_(channel: OfChannel = None, urls: Urls = None, as_json: Json = False) -> None:
+    """All worker consumers, of one channel or of all."""
+
+    async def ask(bus: Bus) -> list[Consumer]:
+        found = [each for store in await stores(bus) for each in await store.consumers(channel)]
+        return [kept for kept in {(each.channel, each.name): each for each in found}.values()]
+
+    found = with_bus(urls, ask)
+    if as_json:
+        write_json(found)
+    else:
+        write_table(
+            ["CHANNEL", "CONSUMER", "PAUSED", "LEASE", "ATTEMPTS", "ORDERED"],
+            [
+                (c.channel, c.name, c.paused, c.policy.lease, c.policy.max_attempts, c.policy.ordered)
+                for c in found
+            ],
+        )
+
+
+@app.command(epilog=examples("holdfast consumers show orders billing"))
+def show(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+    """One consumer: its jobs by state, what waits longest, what comes next, and its policy."""
+
+    async def ask(store: Backend) -> tuple[Consumer, ConsumerStats]:
+        return await store.consumer(channel, consumer), await store.consumer_stats(channel, consumer)
+
+    found = with_bus(urls, lambda bus: ask_all(bus, ask))
+    kept, stats = found[0][0], together([stats for _, stats in found])
+    if as_json:
+        write_json({"consumer": kept, "stats": stats})
+    else:
+        write_pairs(_described(kept, stats))
+
+
+@app.command(epilog=examples("holdfast consumers pause orders billing"))
+def pause(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+    """Hand out no more jobs. Leases that run go on, and publishing goes on."""
+    _set_paused(channel, consumer, True, urls, as_json)
+
+
+@app.command(epilog=examples("holdfast consumers resume orders billing"))
+def resume(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+    """Hand out jobs again."""
+    _set_paused(channel, consumer, False, urls, as_json)
+
+
+def _set_paused(channel: str, consumer: str, paused: bool, urls: Sequence[str] | None, as_json: bool) -> None:
+    with_bus(urls, lambda bus: ask_all(bus, lambda store: store.set_paused(channel, consumer, paused)))
+    if as_json:
+        write_json({"channel": channel, "consumer": consumer, "paused": paused})
+    else:
+        say(f"{consumer} of {channel} is {'paused' if paused else 'working again'}")
+
+
+def together(stats: Sequence[ConsumerStats]) -> ConsumerStats:
+    """The shares of all partitions as one consumer."""
+    states = {state: sum(each.states.get(state, 0) for each in stats) for state in State}
+    return ConsumerStats(
+        states={state: count for state, count in states.items() if count},
+        oldest_ready=min((each.oldest_ready for each in stats if each.oldest_ready), default=None),
+        next_due=min((each.next_due for each in stats if each.next_due), default=None),
+    )
+
+
+def _described(consumer: Consumer, stats: ConsumerStats) -> dict[str, Any]:
+    jobs = {
+        state: f"{stats.states.get(state, 0):,}"
+        for state in State
+        if state in _SHOWN or state in stats.states
+    }
+    return {
+        "consumer": f"{consumer.name} of {consumer.channel}",
+        "created": consumer.created_at,
+        "paused": consumer.paused,
+        "catching up": consumer.backfilling,
+        **jobs,
+        "oldest ready": stats.oldest_ready,
+        "next due": stats.next_due,
+        **consumer.policy.to_json(),
+    }
+
+
+_SHOWN = (State.SCHEDULED, State.READY, State.LEASED, State.DONE, State.DEAD)

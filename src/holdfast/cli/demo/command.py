@@ -1,0 +1,108 @@
+"""`holdfast demo`: run the steps, then audit the store."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.demo.audit import Tally, audit
+from holdfast.cli.demo.crew import Crew
+from holdfast.cli.demo.screen import Screen
+from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.steps import STEPS
+from holdfast.cli.options import Json, examples, flat
+from holdfast.cli.output import write_json, write_pairs
+from holdfast.embedded import Postgres
+from holdfast.model.errors import HoldfastError
+from holdfast.model.event import new_id
+from holdfast.wiring import connect
+
+Seconds = Annotated[int, typer.Option(min=5, max=60, help="How long it takes, roughly.")]
+# Not from the environment: a demo has to be asked before it writes to somebody's store.
+Urls = Annotated[
+    list[str] | None,
+    typer.Option("--url", metavar="URL", help="Run on this store. Default: a private one, removed after."),
+]
+_PER_SECOND = 150
+_PATIENCE = 30.0
+
+
+def demo(seconds: Seconds = 30, urls: Urls = None, as_json: Json = False) -> None:
+    """Process orders while workers are killed and frozen, then account for every one of them.
+
+    Ends with 1 when an acknowledged order is lost or left over.
+    """
+    began = time.monotonic()
+    with Screen(len(STEPS) + 1) as screen, _store(urls) as addresses:
+        tally = asyncio.run(_play(screen, addresses, seconds * _PER_SECOND))
+    report = _report(tally, time.monotonic() - began)
+    if as_json:
+        write_json(report)
+    else:
+        write_pairs({name.replace("_", " "): value for name, value in report.items()})
+    if not tally.ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _store(urls: Sequence[str] | None) -> Iterator[list[str]]:
+    if given := flat(urls):
+        yield given
+        return
+    with Postgres() as server:
+        yield [server.create_database("demo")]
+
+
+async def _play(screen: Screen, urls: list[str], size: int) -> Tally:
+    channel = f"demo.{new_id()[:13]}.orders"
+    with tempfile.TemporaryFile() as log:
+        async with connect(urls) as bus, Crew(",".join(urls), channel, log) as crew:
+            stage = Stage(bus, crew, channel, size)
+            follower = asyncio.create_task(screen.follow(stage))
+            try:
+                for name, step in STEPS:
+                    screen.begin(name)
+                    screen.shown(name, await _within(_PATIENCE, name, step(stage)))
+            finally:
+                follower.cancel()
+                await asyncio.gather(follower, return_exceptions=True)
+            screen.begin("audit")
+            tally = await audit(bus, stage.record)
+            screen.shown("audit", "every acknowledged order looked up in the log, and its job")
+            return tally
+
+
+async def _within(seconds: float, name: str, step: Awaitable[str]) -> str:
+    try:
+        async with asyncio.timeout(seconds):
+            return await step
+    except TimeoutError:
+        raise HoldfastError(f"the step {name!r} was not over after {seconds:.0f} s") from None
+
+
+def _report(tally: Tally, seconds: float) -> dict[str, Any]:
+    return {
+        "published": tally.published,
+        "duplicates_refused": tally.duplicates_refused,
+        "conflicts_refused": tally.conflicts_refused,
+        "stale_answers_refused": tally.stale_answers_refused,
+        "completed": tally.completed,
+        "retried": tally.retried,
+        "abandoned": tally.abandoned,
+        "dead": sum(tally.dead.values()),
+        "dead_by_reason": dict(sorted(tally.dead.items())),
+        "unfinished": tally.unfinished,
+        "lost": tally.lost,
+        "seconds": round(seconds, 1),
+    }
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command(epilog=examples("holdfast demo", "holdfast demo --seconds 10 --json"))(demo)

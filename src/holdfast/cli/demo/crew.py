@@ -1,0 +1,70 @@
+"""The crew: the demo's worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from asyncio import wait_for
+from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
+from types import TracebackType
+from typing import IO, Self
+
+from holdfast.cli.demo.terms import CHANNEL
+from holdfast.model.errors import HoldfastError
+
+_SHUTDOWN = 20.0
+
+
+class Crew:
+    """Starts workers on one store and channel, and leaves none of them behind."""
+
+    def __init__(self, url: str, channel: str, log: IO[bytes]) -> None:
+        # In the environment, not on the command line: everybody can read that one.
+        self._environment = os.environ | {"HOLDFAST_URL": url, CHANNEL: channel}
+        self._log = log
+        self._all: list[Process] = []
+
+    async def hire(self, app: str) -> Process:
+        """A worker process for an app of the demo's."""
+        return await self._start(["holdfast.cli", "worker", f"holdfast.cli.demo.handlers:{app}"], DEVNULL)
+
+    async def hire_sleeper(self) -> Process:
+        """The worker that will be frozen."""
+        return await self._start(["holdfast.cli.demo.sleeper"], PIPE)
+
+    async def dismiss(self, worker: Process) -> int:
+        """SIGTERM: finish what runs, give back the rest; answers the exit code."""
+        worker.send_signal(signal.SIGTERM)
+        return await wait_for(worker.wait(), _SHUTDOWN)
+
+    def check(self, worker: Process) -> None:
+        """Refuse to wait for a worker that has ended by itself."""
+        if worker.returncode is not None:
+            self._log.seek(0)
+            tail = self._log.read().decode(errors="replace").splitlines()[-5:]
+            raise HoldfastError("\n".join([f"worker {worker.pid} ended with {worker.returncode}:", *tail]))
+
+    async def _start(self, module: list[str], stdout: int) -> Process:
+        worker = await create_subprocess_exec(
+            sys.executable,
+            "-m",
+            *module,
+            env=self._environment,
+            stdin=PIPE,
+            stdout=stdout,
+            stderr=self._log,
+        )
+        self._all.append(worker)
+        return worker
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._all:
+            if worker.returncode is None:
+                worker.kill()
+            await worker.wait()

@@ -1,0 +1,67 @@
+"""The program: all commands, and how its errors end."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import channels, check, consumers, jobs, migrate, publish, subscribe, worker
+from holdfast.cli.demo import command as demo
+from holdfast.cli.output import say, write_line
+from holdfast.embedded import MissingWheelError, ServerError
+from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
+
+FAILED, INVALID, UNAVAILABLE = 1, 2, 3
+
+# Plain help pages: they can be piped, searched and embedded in the documentation.
+app = typer.Typer(
+    name="holdfast",
+    help="Durable event delivery: publish, work, look, repair.",
+    epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong input, 3 the store did not answer.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (demo, publish, subscribe, worker, check, migrate):
+    module.register(app)
+for name, group in (("channels", channels.app), ("consumers", consumers.app), ("jobs", jobs.app)):
+    app.add_typer(group, name=name)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        write_line(f"holdfast {version('holdfast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. An error of Holdfast's becomes one line and an exit code."""
+    try:
+        app(arguments, prog_name="holdfast")
+    except (HoldfastError, ServerError, MissingWheelError) as error:
+        say(f"holdfast: {error}")
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: Exception) -> int:
+    """What a failed command answers to its shell."""
+    match error:
+        case InvalidInput():
+            return INVALID
+        case Unavailable() | ServerError() | MissingWheelError():
+            return UNAVAILABLE
+        case _:
+            return FAILED

@@ -1,0 +1,135 @@
+"""`holdfast publish`: one event, or one for each line of stdin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from holdfast.bus.sync import SyncBus
+from holdfast.cli.lines import parse_json, read_events
+from holdfast.cli.options import Channel, Json, Source, Urls, examples, flat, parse_time
+from holdfast.cli.output import say, stderr, write_json, write_line
+from holdfast.model.errors import InvalidInput
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, Receipt
+from holdfast.wiring import connect_sync
+
+Data = Annotated[
+    str | None,
+    typer.Argument(metavar="DATA", help="JSON, @FILE for a file's bytes, or - for JSON lines on stdin."),
+]
+Id = Annotated[str | None, typer.Option("--id", help="Publishing the same id again changes nothing.")]
+Type = Annotated[str, typer.Option("--type", help="The event's type.")]
+Key = Annotated[str | None, typer.Option("--key", help="Ordered consumers keep the order of a key.")]
+Header = Annotated[list[str] | None, typer.Option("--header", metavar="NAME=TEXT", help="Repeatable.")]
+At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Deliver no sooner than this.")]
+Priority = Annotated[int, typer.Option("--priority", help="Higher is polled first, -100 to 100.")]
+Envelope = Annotated[
+    bool,
+    typer.Option("--envelope", help="Each line is an object: data, id, source, type, key, time, headers."),
+]
+
+
+def publish(
+    channel: Channel,
+    data: Data = None,
+    event_id: Id = None,
+    source: Source = DEFAULT_SOURCE,
+    type_: Type = DEFAULT_TYPE,
+    key: Key = None,
+    header: Header = None,
+    at: At = None,
+    priority: Priority = 0,
+    envelope: Envelope = False,
+    urls: Urls = None,
+    as_json: Json = False,
+) -> None:
+    """Append one event, or one for each line of stdin, and print what the store acknowledged."""
+    like = Event(None, event_id or "", source, type_, key, headers=_headers(header or []))
+    due = None if at is None else parse_time(at, "--at")
+    many = data == "-"
+    if many and event_id:
+        raise InvalidInput(
+            "--id names one event, - reads many; use --envelope and write the ids in the lines"
+        )
+    if envelope and not many:
+        raise InvalidInput("--envelope is about lines of stdin; use it with -")
+    event = like if many else Event(_data(data), like.id, source, type_, key, headers=like.headers)
+    with connect_sync(flat(urls)) as bus:
+        if many:
+            _publish_lines(bus, channel, like, due, priority, envelope, as_json)
+        else:
+            _print(bus.publish_many(channel, [event], at=due, priority=priority), as_json)
+
+
+def _publish_lines(
+    bus: SyncBus,
+    channel: str,
+    like: Event,
+    at: datetime | None,
+    priority: int,
+    envelope: bool,
+    as_json: bool,
+) -> None:
+    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} events published"), TimeElapsedColumn()
+    published = duplicates = 0
+    with Progress(*columns, console=stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("publish", total=None)
+        try:
+            for events in read_events(sys.stdin.buffer, like, envelope=envelope):
+                receipts = bus.publish_many(channel, events, at=at, priority=priority)
+                _print(receipts, as_json)
+                published += len(receipts)
+                duplicates += sum(receipt.duplicate for receipt in receipts)
+                progress.advance(task, len(receipts))
+        finally:
+            progress.stop()
+            say(f"{published - duplicates} events published, {duplicates} were there before")
+
+
+def _print(receipts: Sequence[Receipt], as_json: bool) -> None:
+    for receipt in receipts:
+        if as_json:
+            write_json(receipt)
+        else:
+            write_line(f"{receipt.id} {receipt.position}{' duplicate' if receipt.duplicate else ''}")
+
+
+def _data(text: str | None) -> object:
+    if text is None:
+        return None
+    if not text.startswith("@"):
+        try:
+            return parse_json(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"DATA is {error}; text needs its own quotes, as in '\"text\"'") from None
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"DATA {text!r} cannot be read: {error.strerror}") from None
+
+
+def _headers(pairs: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--header {pair!r} has no name and text; write NAME=TEXT")
+        headers[name] = value
+    return headers
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    shown = examples(
+        "holdfast publish orders '{\"total\": 12}' --id o-1 --key customer-7",
+        "holdfast publish orders @order.json --at 2030-01-31T09:00:00Z",
+        "holdfast publish orders - < orders.ndjson",
+        "holdfast publish orders - --envelope < events.ndjson",
+    )
+    app.command(epilog=shown)(publish)

@@ -1,0 +1,77 @@
+"""`holdfast subscribe`: create a worker consumer, or change its policy."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.options import Channel, Consumer, Json, Urls, examples, parse_time
+from holdfast.cli.output import say, write_json, write_pairs
+from holdfast.cli.session import with_bus
+
+MaxAttempts = Annotated[int | None, typer.Option(help="Failures before a job is dead.  [default: 5]")]
+MaxAbandonments = Annotated[int | None, typer.Option(help="Lost workers before it is dead.  [default: 3]")]
+Lease = Annotated[str | None, typer.Option(help="How long a worker may be silent.  [default: 5m]")]
+Backoff = Annotated[
+    str | None, typer.Option(help="Waits between attempts, e.g. 1s,10s,1m.  [default: exponential]")
+]
+ExpiresAfter = Annotated[str | None, typer.Option(help="Bury what has waited for so long.")]
+DeadLetter = Annotated[str | None, typer.Option(metavar="CHANNEL", help="Also publish dead jobs here.")]
+OnDead = Annotated[str | None, typer.Option(help="keep, or discard with a log entry.  [default: keep]")]
+Ordered = Annotated[bool, typer.Option("--ordered", help="One job of a key at a time, in order.")]
+MaxDepth = Annotated[int | None, typer.Option(help="Refuse publishes above so many live jobs.")]
+Start = Annotated[str, typer.Option(help="latest, earliest or a time; counts at creation only.")]
+
+
+def subscribe(
+    channel: Channel,
+    consumer: Consumer,
+    max_attempts: MaxAttempts = None,
+    max_abandonments: MaxAbandonments = None,
+    lease: Lease = None,
+    backoff: Backoff = None,
+    expires_after: ExpiresAfter = None,
+    dead_letter: DeadLetter = None,
+    on_dead: OnDead = None,
+    ordered: Ordered = False,
+    max_depth: MaxDepth = None,
+    start: Start = "latest",
+    urls: Urls = None,
+    as_json: Json = False,
+) -> None:
+    """Create a worker consumer, or give it this policy: an option left out takes its default."""
+    given = {
+        "max_attempts": max_attempts,
+        "max_abandonments": max_abandonments,
+        "lease": lease,
+        "backoff": None if backoff is None else [step.strip() for step in backoff.split(",")],
+        "expires_after": expires_after,
+        "dead_letter": dead_letter,
+        "on_dead": on_dead,
+        "ordered": ordered,
+        "max_depth": max_depth,
+    }
+    policy = {name: value for name, value in given.items() if value is not None}
+    begin: Any = start if start in ("latest", "earliest") else _time(start)
+    made = with_bus(urls, lambda bus: bus.subscribe(channel, consumer, start=begin, **policy))
+    if as_json:
+        write_json(made)
+    else:
+        say(f"{consumer} reads {channel}")
+        write_pairs(made.policy.to_json())
+
+
+def _time(text: str) -> datetime:
+    return parse_time(text, "--start")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    shown = examples(
+        "holdfast subscribe orders billing",
+        "holdfast subscribe orders billing --max-attempts 3 --lease 30s --backoff 1s,10s,1m",
+        "holdfast subscribe orders audit --ordered --start earliest",
+    )
+    app.command(epilog=shown)(subscribe)

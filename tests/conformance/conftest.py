@@ -1,0 +1,33 @@
+"""A backend on an empty store for each test, once for every kind of store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.bus.client import Bus
+from holdfast.contracts import Backend
+from holdfast.wiring import backend as connect_backend
+from stores import STORES, Store
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+async def backend(store: Store) -> AsyncIterator[Backend]:
+    """An opened backend on an empty store."""
+    opened = connect_backend(store.url, connections=8)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def bus(backend: Backend) -> AsyncIterator[Bus]:
+    """A bus over the same store as `backend`."""
+    async with Bus([backend.fork()]) as opened:
+        yield opened

@@ -1,0 +1,38 @@
+"""The stores under the one suite. A new backend is a new entry in `STORES`; no test has to change."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import psycopg
+import pytest
+
+
+class Store(ABC):
+    """An empty store, and the little that the suite needs of it beyond the contract."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.url = self.create(request)
+
+    @abstractmethod
+    def create(self, request: pytest.FixtureRequest) -> str:
+        """Make the empty store and answer its URL. Its fixtures are asked for here, by name."""
+
+    @abstractmethod
+    async def become_restored(self) -> None:
+        """Make the store look, at the next open, as if it had been restored or replaced."""
+
+
+class PostgresStore(Store):
+    """One database of the session's server."""
+
+    def create(self, request: pytest.FixtureRequest) -> str:
+        url: str = request.getfixturevalue("database")
+        return url
+
+    async def become_restored(self) -> None:
+        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
+            await connection.execute("UPDATE holdfast.store SET system_id = system_id + 1")
+
+
+STORES: dict[str, type[Store]] = {"postgres": PostgresStore}

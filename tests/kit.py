@@ -1,0 +1,137 @@
+"""The test kit: short words for what most tests of the bus do, in the contract's own verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast.contracts import Applied, Backend, Consumer, Start
+from holdfast.model.decide import describe
+from holdfast.model.event import DEFAULT_SOURCE, Event, LogEntry, Receipt
+from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry, State
+from holdfast.model.policy import Policy
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Lifecycle
+
+T = TypeVar("T")
+
+CHANNEL, CONSUMER = "orders", "billing"
+BOOM: Failure = describe(RuntimeError("boom"))
+MINUTE = timedelta(minutes=1)
+LEASE = timedelta(minutes=5)
+"""The default lease."""
+
+
+async def subscribe(
+    backend: Backend,
+    consumer: str = CONSUMER,
+    *,
+    channel: str = CHANNEL,
+    start: Start = "latest",
+    **policy: Any,
+) -> Consumer:
+    return await backend.subscribe(channel, consumer, Policy.of(**policy), start)
+
+
+async def publish(
+    backend: Backend,
+    *ids: str,
+    channel: str = CHANNEL,
+    key: str | None = None,
+    at: datetime | None = None,
+    priority: int = 0,
+) -> list[Receipt]:
+    """One batch of events whose data is their id."""
+    events = [Event({"id": event_id}, event_id, key=key) for event_id in ids]
+    return await backend.publish(channel, events, at=at, priority=priority)
+
+
+async def claim(
+    backend: Backend, limit: int = 100, *, consumer: str = CONSUMER, channel: str = CHANNEL
+) -> list[Job]:
+    return await backend.claim(channel, consumer, limit, "tester")
+
+
+async def claim_one(backend: Backend, *, consumer: str = CONSUMER, channel: str = CHANNEL) -> Job:
+    """The next job; there must be one."""
+    [job] = await claim(backend, 1, consumer=consumer, channel=channel)
+    return job
+
+
+async def step(backend: Backend) -> Applied:
+    """One step of the lifecycle, both phases."""
+    return await Lifecycle(backend, Health()).run_once()
+
+
+async def abandon(backend: Backend, after: timedelta = LEASE) -> Applied:
+    """Let every running lease of that length end without an answer."""
+    await backend.advance(after)
+    return await step(backend)
+
+
+async def fail(backend: Backend, job: Job, delay: timedelta | None = timedelta(0)) -> bool:
+    """A failed attempt that is tried again after `delay`."""
+    [accepted] = await backend.retry([Retry(job, delay, BOOM)])
+    return accepted
+
+
+async def bury(backend: Backend, job: Job, failure: Failure = BOOM) -> bool:
+    [accepted] = await backend.bury([Burial(job, Reason.TERMINAL, failure)])
+    return accepted
+
+
+async def complete(backend: Backend, job: Job) -> bool:
+    [accepted] = await backend.complete([job])
+    return accepted
+
+
+async def record(
+    backend: Backend,
+    event_id: str,
+    *,
+    consumer: str = CONSUMER,
+    channel: str = CHANNEL,
+    source: str = DEFAULT_SOURCE,
+) -> JobRecord:
+    """One event's job for one consumer, wherever it is now; there must be exactly one."""
+    found = await backend.find_jobs(channel, source, event_id)
+    [mine] = [each for each in found if each.consumer == consumer]
+    return mine
+
+
+async def state(
+    backend: Backend, event_id: str, *, consumer: str = CONSUMER, channel: str = CHANNEL
+) -> State:
+    return (await record(backend, event_id, consumer=consumer, channel=channel)).state
+
+
+async def states(backend: Backend, *, consumer: str = CONSUMER, channel: str = CHANNEL) -> dict[State, int]:
+    return (await backend.consumer_stats(channel, consumer)).states
+
+
+async def read_all(backend: Backend, channel: str = CHANNEL, *, page: int = 1000) -> list[LogEntry]:
+    """The log from its beginning, page by page."""
+    entries: list[LogEntry] = []
+    while more := await backend.read(channel, entries[-1].position if entries else None, page):
+        entries += more
+    return entries
+
+
+def ids(jobs: Iterable[Job]) -> list[str]:
+    return [job.event.id for job in jobs]
+
+
+def by_id(jobs: Sequence[Job]) -> dict[str, Job]:
+    return {job.event.id: job for job in jobs}
+
+
+async def until(condition: Callable[[], Awaitable[T]], patience: float = 20.0) -> T:
+    """Wait until the condition answers something true, and answer that."""
+    deadline = time.monotonic() + patience
+    while not (answer := await condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return answer
