@@ -133,18 +133,18 @@ async def _attend(
         upkeep.append(asyncio.create_task(partition.lifecycle.run()))
         if listen:
             listeners.append(await partition.backend.listen(channels, on_wake))
-    working = [asyncio.create_task(worker.run()) for worker in workers]
+    working = [worker.start() for worker in workers]
+    stopped = asyncio.create_task(stop.wait())
     try:
-        stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, *working], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
         await asyncio.gather(*(worker.drain(grace.total_seconds()) for worker in workers))
+        await asyncio.gather(*working)  # a worker that failed says so
     except asyncio.CancelledError:
         await asyncio.gather(*(worker.drain(0) for worker in workers))
         raise
     finally:
-        for task in (*working, *upkeep):
+        for task in (stopped, *upkeep):
             task.cancel()
-        await asyncio.gather(*working, *upkeep, return_exceptions=True)
+        await asyncio.gather(stopped, *upkeep, return_exceptions=True)
         for listener in listeners:
             await listener.close()

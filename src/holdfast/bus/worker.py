@@ -44,14 +44,19 @@ class Worker:
         self._news, self._room, self._work = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stopping = asyncio.Event()
         self._runners: list[asyncio.Task[None]] = []
+        self._fetching: asyncio.Task[None]
 
     def wake(self) -> None:
         """There may be new work."""
         self._news.set()
 
-    async def run(self) -> None:
-        """Fetch until drained."""
+    def start(self) -> asyncio.Task[None]:
+        """Begin; the task ends when the worker is drained."""
         self._runners = [asyncio.create_task(self._runner()) for _ in range(self.handler.concurrency)]
+        self._fetching = asyncio.create_task(self._fetch_on())
+        return self._fetching
+
+    async def _fetch_on(self) -> None:
         while not self._stopping.is_set():
             self._news.clear()
             try:
@@ -69,11 +74,11 @@ class Worker:
         self._waiting.clear()
         for event in (self._news, self._room, self._work):
             event.set()
-        if self._runners:
-            _, late = await asyncio.wait(self._runners, timeout=grace)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        # A claim that is on its way is waited for: cut short, it would leave leases that nobody holds.
+        _, late = await asyncio.wait([self._fetching, *self._runners], timeout=grace)
+        for task in late - {self._fetching}:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
         await self.settler.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
 """Arrays in PostgreSQL's binary format, built in one pass.
 
-psycopg dumps a list element by element through its adapters; for text, bytes and numbers the format is simple enough
-that one join is several times faster, which is what bulk publish is made of.
+psycopg dumps a list element by element through its adapters; for text, bytes and numbers the format is so
+simple that one join is several times faster, and batches are made of such lists.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ from holdfast.backends.postgres.session import Session
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
 
-_FOLD = 10_000
-
 
 class Lifecycle:
     """Reads what is due; applies what still holds."""
@@ -43,8 +41,6 @@ class Lifecycle:
             if chosen:
                 applied.buried += await self._bury(chosen, waiting)
         applied.refused = len(actions) - applied.total
-        if applied.buried:
-            await self._session.row("fold_dead", limit=_FOLD)
         return applied
 
     async def backfill(self, ref: int | str, limit: int) -> int:

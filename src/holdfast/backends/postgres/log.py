@@ -60,6 +60,12 @@ class Log:
             except psycopg.errors.UniqueViolation:
                 pass  # some of it was published before: take the way that tells repeats apart
         wake = self._may_wake(channel)
+        if len(events) == 1:
+            found = await self._session.rows("publish_one", **_single(channel, events[0], at, priority, wake))
+            if found:
+                if not wake:
+                    self._wake_late(channel)
+                return found[0]
         [row] = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
         if not wake:
             self._wake_late(channel)
@@ -113,6 +119,12 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
     except psycopg.Error as error:
         raise translate(error, url) from error
     return tuple(row)
+
+
+def _single(channel: str, event: Event, at: datetime | None, priority: int, wake: bool) -> dict[str, Any]:
+    headers = orjson.dumps(dict(event.headers)).decode() if event.headers else None
+    values = {"channel": channel, "at": at, "priority": priority, "wake": wake}
+    return event._asdict() | values | {"headers": headers}
 
 
 def _columns(

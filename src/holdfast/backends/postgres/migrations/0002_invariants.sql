@@ -1,11 +1,35 @@
 -- Triggers that keep what must hold on every way in and out, whoever writes the statement.
 
--- A move into or out of dead counts itself: one delta per statement and group.
+-- Move deltas into the counts, at most `p_limit` of them; safe to run anywhere at any time.
+CREATE FUNCTION holdfast.fold_dead(p_limit integer) RETURNS bigint LANGUAGE sql AS $$
+    WITH taken AS (
+        DELETE FROM holdfast.dead_deltas WHERE id IN (
+            SELECT id FROM holdfast.dead_deltas ORDER BY id LIMIT p_limit FOR UPDATE SKIP LOCKED)
+        RETURNING consumer_id, reason, change
+    ), folded AS (
+        INSERT INTO holdfast.dead_counts AS d (consumer_id, reason, dead)
+        SELECT consumer_id, reason, sum(change) FROM taken
+        WHERE consumer_id IN (SELECT id FROM holdfast.consumers) GROUP BY 1, 2 ORDER BY 1, 2
+        ON CONFLICT (consumer_id, reason) DO UPDATE SET dead = d.dead + excluded.dead
+    )
+    SELECT count(*) FROM taken;
+$$;
+
+-- A move into or out of dead counts itself: one delta per statement and group. Now and then the statement
+-- that appends also folds, so that a read adds up a few hundred deltas at the most.
 CREATE FUNCTION holdfast.count_dead() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_last bigint;
 BEGIN
-    INSERT INTO holdfast.dead_deltas (consumer_id, reason, change)
-    SELECT consumer_id, reason, CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END
-    FROM moved GROUP BY consumer_id, reason;
+    WITH added AS (
+        INSERT INTO holdfast.dead_deltas (consumer_id, reason, change)
+        SELECT consumer_id, reason, CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END
+        FROM moved GROUP BY consumer_id, reason RETURNING id
+    )
+    SELECT max(id) INTO v_last FROM added WHERE id % 256 = 0;
+    IF v_last IS NOT NULL THEN
+        PERFORM holdfast.fold_dead(10000);
+    END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER count_in AFTER INSERT ON holdfast.dead_letters

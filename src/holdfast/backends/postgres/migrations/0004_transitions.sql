@@ -132,9 +132,10 @@ CREATE FUNCTION holdfast.requeue(p_consumer_id integer, p_seq bigint) RETURNS bo
 DECLARE
     v_now timestamptz := holdfast.now();
 BEGIN
-    UPDATE holdfast.jobs SET state = 'ready', token = token + 1, attempts = 0, abandonments = 0,
-           due_at = v_now, lease_until = NULL, worker = NULL
-    WHERE consumer_id = p_consumer_id AND seq = p_seq;
+    UPDATE holdfast.jobs j SET state = 'ready', token = j.token + 1, attempts = 0, abandonments = 0,
+           due_at = v_now, expires_at = v_now + c.expires_after, lease_until = NULL, worker = NULL
+    FROM holdfast.consumers c
+    WHERE c.id = p_consumer_id AND j.consumer_id = p_consumer_id AND j.seq = p_seq;
     IF NOT FOUND THEN
         WITH risen AS (
             DELETE FROM holdfast.dead_letters WHERE consumer_id = p_consumer_id AND seq = p_seq RETURNING *
@@ -153,18 +154,3 @@ BEGIN
         JOIN holdfast.channels ch ON ch.id = c.channel_id WHERE c.id = p_consumer_id;
     RETURN true;
 END $$;
-
--- Move deltas into the counts, at most `p_limit` of them; safe to run anywhere at any time.
-CREATE FUNCTION holdfast.fold_dead(p_limit integer) RETURNS bigint LANGUAGE sql AS $$
-    WITH taken AS (
-        DELETE FROM holdfast.dead_deltas WHERE id IN (
-            SELECT id FROM holdfast.dead_deltas ORDER BY id LIMIT p_limit FOR UPDATE SKIP LOCKED)
-        RETURNING consumer_id, reason, change
-    ), folded AS (
-        INSERT INTO holdfast.dead_counts AS d (consumer_id, reason, dead)
-        SELECT consumer_id, reason, sum(change) FROM taken
-        WHERE consumer_id IN (SELECT id FROM holdfast.consumers) GROUP BY 1, 2 ORDER BY 1, 2
-        ON CONFLICT (consumer_id, reason) DO UPDATE SET dead = d.dead + excluded.dead
-    )
-    SELECT count(*) FROM taken;
-$$;

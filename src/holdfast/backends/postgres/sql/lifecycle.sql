@@ -72,6 +72,3 @@ SELECT count(*) FROM holdfast.bury(
 
 -- name: backfill
 SELECT holdfast.backfill(%(consumer)s::integer, %(limit)s::integer);
-
--- name: fold_dead
-SELECT holdfast.fold_dead(%(limit)s::integer);

@@ -6,6 +6,11 @@ SELECT * FROM holdfast.publish_many(
     %(keys)s::text[], %(times)s::timestamptz[], %(headers)s::jsonb[], %(at)s::timestamptz,
     %(priority)s::smallint, wake => %(wake)s::boolean);
 
+-- name: publish_one
+SELECT * FROM holdfast.publish_one(
+    %(channel)s, %(id)s, %(data)b, %(source)s, %(type)s, %(key)s, %(time)s::timestamptz,
+    %(headers)s::jsonb, %(at)s::timestamptz, %(priority)s::smallint, %(wake)s::boolean);
+
 -- name: begin_bulk
 SELECT b.channel_id, b.epoch, b.tx, (extract(epoch FROM b.now) * 1000000)::bigint, b.seqs
 FROM holdfast.begin_bulk(
