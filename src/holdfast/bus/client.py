@@ -17,7 +17,7 @@ from holdfast.contracts import Backend, Consumer, Start
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, InvalidInput, LeaseLost, Terminal, Unavailable
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, check_event
 from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
@@ -127,6 +127,8 @@ class Bus:
         """Lease up to `limit` jobs; an empty list when there is nothing. Never waits."""
         if limit < 1:
             raise InvalidInput(f"limit {limit} is below 1; ask for at least one job")
+        check_name(channel)
+        check_name(consumer, "consumer")
         usable = await self.partitions.usable()
         jobs = await self._claim(usable, channel, consumer, limit)
         # Nobody else may be keeping time: an empty poll, or a second of busy ones, takes one bounded step.
@@ -205,10 +207,16 @@ class Bus:
         consumer: str | None = None,
     ) -> int:
         """Cancel an event's waiting jobs, of one consumer or of all; answers how many there were."""
+        check_name(channel)
+        check_event(Event(b"", id, source))
+        if consumer is not None:
+            check_name(consumer, "consumer")
         return sum([await store.backend.cancel(channel, source, id, consumer) for store in await self._all()])
 
     async def requeue(self, channel: str, consumer: str, job_id: str, *, partition: int = 0) -> bool:
         """Make a dead or live job ready again; a lease that still runs on it is lost."""
+        check_name(channel)
+        check_name(consumer, "consumer")
         store = await self.partitions.ready(self.partitions.all[partition])
         return await store.backend.requeue(channel, consumer, job_id)
 
@@ -220,6 +228,8 @@ class Bus:
         source: str = DEFAULT_SOURCE,
     ) -> list[JobRecord]:
         """An event's job for every consumer, live or terminal."""
+        check_name(channel)
+        check_event(Event(b"", id, source))
         found = [await store.backend.find_jobs(channel, source, id) for store in await self._all()]
         return [record for records in found for record in records]
 
@@ -227,6 +237,7 @@ class Bus:
         self, channel: str, *, after: str | None = None, limit: int = 1000, partition: int = 0
     ) -> list[LogEntry]:
         """A page of one store's log after a position; never passes an event that may still commit below."""
+        check_name(channel)
         store = await self.partitions.ready(self.partitions.all[partition])
         return await store.backend.read(channel, after, limit)
 

@@ -9,6 +9,8 @@ from holdfast.model.errors import Duration, InvalidInput
 
 type_error = "a duration is text like '30s', '1h30m' or '7d', a number of seconds, or a timedelta"
 
+LONGEST = timedelta(days=36_500)
+
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -26,9 +28,11 @@ def parse_duration(value: Duration, *, what: str = "duration") -> timedelta:
     try:
         parsed = _parse(value)
     except OverflowError:
-        raise InvalidInput(f"{what} {value!r} is too long; use at most 999999999d") from None
+        parsed = timedelta.max
     if parsed < timedelta(0):
         raise InvalidInput(f"{what} {value!r} is negative; use zero or more")
+    if parsed > LONGEST:
+        raise InvalidInput(f"{what} {value!r} is too long; use at most {LONGEST.days}d")
     return parsed
 
 

@@ -61,7 +61,7 @@ class Event(_Fields):
         """The data as a JSON value; raises `InvalidInput` where it is not JSON."""
         try:
             return json.loads(self.data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"event {self.id!r} carries no JSON: {error}; read .data instead") from None
 
 

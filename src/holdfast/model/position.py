@@ -10,6 +10,7 @@ import re
 
 from holdfast.model.errors import InvalidInput
 
+_LARGEST = 2**63 - 1
 _POSITION = re.compile(r"[0-9a-f]{4}(-[0-9a-f]{16})+")
 
 
@@ -24,4 +25,7 @@ def parse_position(text: str, fields: int) -> tuple[int, ...]:
         raise InvalidInput(
             f"{text!r} is not a position of this store; use one that a receipt or a log entry gave you"
         )
-    return tuple(int(field, 16) for field in text.split("-"))
+    numbers = tuple(int(field, 16) for field in text.split("-"))
+    if max(numbers) > _LARGEST:
+        raise InvalidInput(f"position {text!r} is beyond what any store can hold")
+    return numbers

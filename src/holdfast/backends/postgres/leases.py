@@ -15,6 +15,7 @@ from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
 
 T = TypeVar("T")
+Accepted = set[tuple[str, int]]  # job id and token
 
 
 class Leases:
@@ -41,7 +42,7 @@ class Leases:
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
 
-        async def end(of: dict[str, str], mine: Sequence[Job]) -> set[int]:
+        async def end(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
             return await self._accepted("complete", of, mine)
 
         return await _per_consumer(jobs, lambda job: job, end)
@@ -49,7 +50,7 @@ class Leases:
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move the deadlines to now plus `by`."""
 
-        async def move(of: dict[str, str], mine: Sequence[Job]) -> set[int]:
+        async def move(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
             return await self._accepted("extend", of, mine, by=by)
 
         return await _per_consumer(jobs, lambda job: job, move)
@@ -57,7 +58,7 @@ class Leases:
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         """leased → scheduled | ready."""
 
-        async def back(of: dict[str, str], mine: Sequence[Retry]) -> set[int]:
+        async def back(of: dict[str, str], mine: Sequence[Retry]) -> Accepted:
             return await self._accepted(
                 "retry",
                 of,
@@ -71,7 +72,7 @@ class Leases:
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         """leased → dead."""
 
-        async def under(of: dict[str, str], mine: Sequence[Burial]) -> set[int]:
+        async def under(of: dict[str, str], mine: Sequence[Burial]) -> Accepted:
             return await self._accepted(
                 "bury",
                 of,
@@ -83,28 +84,28 @@ class Leases:
 
         return await _per_consumer(burials, lambda burial: burial.job, under)
 
-    async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> set[int]:
+    async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> Accepted:
         seqs = NumberArray([int(job.id) for job in jobs])
         tokens = NumberArray([job.token for job in jobs])
         rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
-        return {seq for (seq,) in rows}
+        return {(str(seq), token) for seq, token in rows}
 
 
 async def _per_consumer(
     items: Sequence[T],
     job_of: Callable[[T], Job],
-    apply: Callable[[dict[str, str], Sequence[T]], Awaitable[set[int]]],
+    apply: Callable[[dict[str, str], Sequence[T]], Awaitable[Accepted]],
 ) -> list[bool]:
     """One statement per consumer; the answers come back in the order of the items."""
     groups: dict[tuple[str, str], list[T]] = defaultdict(list)
     for item in items:
         job = job_of(item)
         groups[job.channel, job.consumer].append(item)
-    accepted: dict[tuple[str, str], set[int]] = {}
+    accepted: dict[tuple[str, str], Accepted] = {}
     for (channel, consumer), mine in groups.items():
         accepted[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
     jobs = (job_of(item) for item in items)
-    return [int(job.id) in accepted[job.channel, job.consumer] for job in jobs]
+    return [(job.id, job.token) in accepted[job.channel, job.consumer] for job in jobs]
 
 
 def position(row: tuple[Any, ...]) -> str:

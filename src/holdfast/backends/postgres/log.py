@@ -16,7 +16,7 @@ from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session, translate
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import Overloaded, Unavailable
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
 from holdfast.model.position import format_position, parse_position
 
@@ -57,8 +57,8 @@ class Log:
                     answer = await bulk.publish(own, channel, events, at, priority)
                 self._wake_late(channel)
                 return answer
-            except psycopg.errors.UniqueViolation:
-                pass  # some of it was published before: take the way that tells repeats apart
+            except (psycopg.errors.UniqueViolation, Overloaded):
+                pass  # some of it may have been published before: take the way that tells repeats apart
         wake = self._may_wake(channel)
         if len(events) == 1:
             found = await self._session.rows("publish_one", **_single(channel, events[0], at, priority, wake))

@@ -63,9 +63,9 @@ BEGIN
     END IF;
 END $$;
 
--- What every publish begins with: the channel, its lock, its bounds, and a sequence number per event.
+-- What every publish begins with: the channel, its lock, and a sequence number per event.
 CREATE FUNCTION holdfast.begin_publish(
-    p_channel text, p_count integer, p_check boolean,
+    p_channel text, p_count integer,
     OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT bounded boolean,
     OUT seqs bigint[]
 ) LANGUAGE plpgsql AS $$
@@ -80,9 +80,6 @@ BEGIN
     -- A statement of its own, so that it sees what was changed before the lock was granted.
     SELECT c.bounded, s.epoch, clock_timestamp() + s.clock_offset INTO bounded, epoch, now
     FROM holdfast.channels c, holdfast.store s WHERE c.id = channel_id;
-    IF bounded AND p_check THEN
-        PERFORM holdfast.check_depth(p_channel, channel_id);
-    END IF;
     tx := pg_current_xact_id()::text::bigint;
     IF p_count = 1 THEN
         seqs := ARRAY[nextval('holdfast.event_seq')];
@@ -99,7 +96,10 @@ CREATE FUNCTION holdfast.begin_bulk(
 DECLARE
     v_begun record;
 BEGIN
-    v_begun := holdfast.begin_publish(p_channel, p_count, true);
+    v_begun := holdfast.begin_publish(p_channel, p_count);
+    IF v_begun.bounded THEN
+        PERFORM holdfast.check_depth(p_channel, v_begun.channel_id);
+    END IF;
     PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_begun.seqs, p_keys,
                                  p_at, p_priority, v_begun.now, v_begun.bounded);
     RETURN v_begun;
@@ -121,7 +121,7 @@ DECLARE
     v_fresh   bigint;
     v_clashes jsonb;
 BEGIN
-    v_begun := holdfast.begin_publish(channel, cardinality(data), bounded);
+    v_begun := holdfast.begin_publish(channel, cardinality(data));
     epoch := v_begun.epoch; tx := v_begun.tx; seqs := v_begun.seqs; v_seqs := v_begun.seqs;
 
     INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
@@ -147,6 +147,9 @@ BEGIN
                 USING ERRCODE = 'HF001', DETAIL = v_clashes::text,
                       HINT = 'publish a changed event under a new id';
         END IF;
+        IF v_fresh = 0 THEN
+            RETURN;
+        END IF;
         -- Go on with the fresh ones only.
         SELECT array_agg(e.seq), array_agg(e.id), array_agg(e.source), array_agg(e.type), array_agg(e.key),
                array_agg(e.time), array_agg(e.headers), array_agg(e.data)
@@ -158,6 +161,10 @@ BEGIN
         WHERE k.seq = e.seq;
     END IF;
 
+    -- A repeat is answered even by a full consumer: only what is fresh needs room.
+    IF bounded AND v_begun.bounded THEN
+        PERFORM holdfast.check_depth(channel, v_begun.channel_id);
+    END IF;
     INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
                               published_at, at, priority)
     SELECT v_begun.channel_id, v_begun.epoch, v_begun.tx, e.seq, e.id, coalesce(e.source, 'default'),
@@ -167,7 +174,7 @@ BEGIN
          AS e (seq, id, source, type, key, time, headers, data);
     PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_seqs, keys, at, priority,
                                  v_begun.now, v_begun.bounded);
-    IF wake AND v_fresh > 0 THEN
+    IF wake THEN
         PERFORM pg_notify('holdfast', channel);
     END IF;
 END $$;

@@ -69,12 +69,13 @@ END $$;
 CREATE FUNCTION holdfast.bury(
     p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[], p_reasons text[], p_errors jsonb[],
     p_fingerprints text[], waiting boolean, overdue boolean
-) RETURNS TABLE (consumer_id integer, seq bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (consumer_id integer, seq bigint, token bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now    timestamptz := holdfast.now();
     v_owners integer[];
     v_seqs   bigint[];
+    v_tokens bigint[];
     v_target record;
 BEGIN
     WITH gone AS (
@@ -101,7 +102,8 @@ BEGIN
                g.priority, g.spent, g.lost, g.worker, g.reason, g.history
         FROM gone g JOIN holdfast.consumers c ON c.id = g.consumer_id WHERE c.discard
     )
-    SELECT array_agg(g.consumer_id), array_agg(g.seq) INTO v_owners, v_seqs FROM gone g;
+    SELECT array_agg(g.consumer_id), array_agg(g.seq), array_agg(g.token)
+    INTO v_owners, v_seqs, v_tokens FROM gone g;
 
     -- Dead letters are not refused for depth: a full target must not keep a dead job alive.
     FOR v_target IN
@@ -123,7 +125,7 @@ BEGIN
         PERFORM holdfast.publish_many(v_target.channel, v_target.ids, v_target.data, v_target.sources,
             v_target.types, v_target.keys, v_target.times, v_target.headers, bounded => false);
     END LOOP;
-    RETURN QUERY SELECT * FROM unnest(v_owners, v_seqs);
+    RETURN QUERY SELECT * FROM unnest(v_owners, v_seqs, v_tokens);
 END $$;
 
 -- Back to ready at the tail with fresh budgets, from dead or from any live state. The token rises, so that

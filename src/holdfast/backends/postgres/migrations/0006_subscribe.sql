@@ -73,7 +73,7 @@ BEGIN
         INSERT INTO holdfast.consumers (channel_id, name, policy, lease, expires_after, ordered, discard,
             dead_letter_id, backfill_from, backfill_epoch, backfill_tx, backfill_seq, backfill_until)
         SELECT v_channel, p_consumer, p_policy, p_lease, p_expires_after, p_ordered, p_discard, v_target,
-               p_from, 0, 0, 0, CASE WHEN p_from IS NOT NULL THEN s.last_value END
+               p_from, 0, 0, 0, CASE WHEN p_from IS NOT NULL THEN CASE WHEN s.is_called THEN s.last_value ELSE 0 END END
         FROM holdfast.event_seq s
         RETURNING id INTO v_consumer;
     ELSIF v_ordered <> p_ordered THEN

@@ -62,7 +62,7 @@ WITH ended AS (
     SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()), 'done',
            priority, attempts, abandonments, worker, errors FROM ended
 )
-SELECT seq FROM ended;
+SELECT seq, token FROM ended;
 
 -- name: retry
 -- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job
@@ -80,11 +80,11 @@ WHERE j.consumer_id = (
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
   AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
   AND j.lease_until IS NOT NULL
-RETURNING j.seq;
+RETURNING j.seq, j.token;
 
 -- name: bury
 -- leased → dead, in one transaction with the dead letter, its count and the dead-letter channel.
-SELECT b.seq FROM holdfast.consumers c
+SELECT b.seq, b.token FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 CROSS JOIN LATERAL holdfast.bury(
     array_fill(c.id, ARRAY[cardinality(%(seqs)s::bigint[])]), %(seqs)s, %(tokens)s::bigint[],
@@ -100,4 +100,4 @@ WHERE j.consumer_id = (
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
   AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
   AND j.lease_until IS NOT NULL
-RETURNING j.seq;
+RETURNING j.seq, j.token;
