@@ -116,8 +116,8 @@ class Backend(Protocol):
     url: str
     capabilities: Capabilities
 
-    async def open(self) -> None:
-        """Connect and bring the schema up to date."""
+    async def open(self) -> list[str]:
+        """Connect and bring the schema up to date; answers the names of the migrations it applied."""
 
     async def close(self) -> None:
         """Give every connection back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -35,12 +36,21 @@ def connect_sync(url: Urls = None, *, connections: int = 4) -> SyncBus:
 
 def backend(url: str, *, connections: int = 4) -> Backend:
     """The backend for a URL's scheme."""
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise InvalidInput(f"the URL cannot be read: {error}") from None
     if scheme in ("postgresql", "postgres"):
         from holdfast.backends.postgres import PostgresBackend
 
         return PostgresBackend(url, connections=connections)
-    raise InvalidInput(f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database")
+    if scheme in ("redis", "rediss"):
+        from holdfast.backends.redis import RedisBackend
+
+        return RedisBackend(url, connections=connections)
+    raise InvalidInput(
+        f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database or redis://host:6379/0"
+    )
 
 
 def migration_script() -> str:
@@ -52,9 +62,6 @@ def migration_script() -> str:
 
 async def migrate(url: Urls = None) -> list[list[str]]:
     """Bring every store up to date; answers, store by store, the names of what was applied."""
-    from holdfast.backends.postgres import migrate as migrations
-    from holdfast.backends.postgres.session import Session
-
     urls, leave = _urls(url), None
     if not urls:
         address, leave = _embedded()
@@ -62,14 +69,9 @@ async def migrate(url: Urls = None) -> list[list[str]]:
     applied = []
     try:
         for each in urls:
-            backend(each)  # refuses a scheme that nobody serves
-            session = Session(each, 1)
-            try:
-                await session.open()
-                async with session.connection() as connection:
-                    applied.append(await migrations.apply(connection))
-            finally:
-                await session.close()
+            store = backend(each)
+            applied.append(await store.open())
+            await store.close()
     finally:
         if leave is not None:
             leave()
@@ -79,7 +81,8 @@ async def migrate(url: Urls = None) -> list[list[str]]:
 def _urls(url: Urls) -> list[str]:
     if url is None:
         url = os.environ.get("HOLDFAST_URL") or os.environ.get("DATABASE_URL") or []
-    urls = [each.strip() for each in url.split(",")] if isinstance(url, str) else list(url)
+    # A comma before a scheme separates stores; others belong to a URL with several hosts.
+    urls = re.split(r"\s*,\s*(?=[a-z]+://)", url.strip()) if isinstance(url, str) else list(url)
     if len(set(urls)) != len(urls):
         raise InvalidInput("the same store is listed twice; name each partition once")
     return urls
@@ -89,5 +92,5 @@ def _embedded() -> tuple[str, Callable[[], None]]:
     """Start, or join, the private server of this folder; it stops when its last user leaves."""
     from holdfast.embedded import Postgres
 
-    server = Postgres.shared(HOME / "postgres")
-    return server.create_database("holdfast"), server.stop
+    server = Postgres.shared(HOME / "postgres").start()
+    return server.url, server.stop

@@ -12,8 +12,8 @@ from holdfast.model.job import State
 
 Moment = tuple[int, int]
 
-MAX_ATTEMPTS, MAX_ABANDONMENTS = 3, 2
-LEASE, BACKOFF, EXPIRES = 30, (10, 60), 240
+MAX_ATTEMPTS = MAX_ABANDONMENTS = 2
+LEASE, BACKOFF, EXPIRES = 30, (10, 40), 240
 
 
 @dataclass
@@ -110,8 +110,8 @@ class Model:
     def requeue(self, job: ModelJob) -> bool:
         if job.state in (State.DONE, State.CANCELLED):
             return False
-        job.expires = self.after(EXPIRES) if job.state is State.DEAD else job.expires
         job.state, job.due, job.attempts, job.abandonments = State.READY, self.now, 0, 0
+        job.expires = self.after(EXPIRES)
         job.token += 1
         return True
 
@@ -128,7 +128,7 @@ class Model:
     def _abandon(self, job: ModelJob) -> None:
         job.attempts -= 1
         job.abandonments += 1
-        if job.abandonments > MAX_ABANDONMENTS or job.expires <= self.now:
+        if job.abandonments >= MAX_ABANDONMENTS or job.expires <= self.now:
             job.state = State.DEAD
         else:
             job.state, job.due = State.READY, self.now

@@ -12,20 +12,13 @@ from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from model import BACKOFF, EXPIRES, LEASE, MAX_ABANDONMENTS, MAX_ATTEMPTS, Model
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from model import BACKOFF, EXPIRES, LEASE, MAX_ABANDONMENTS, MAX_ATTEMPTS, Model, ModelJob
 
 from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure
 from holdfast.model.event import Event
-from holdfast.model.job import Job, Retry, State
+from holdfast.model.job import Job, JobRecord, Retry, State
 from holdfast.model.policy import Policy
 from holdfast.wiring import backend as connect_backend
 from kit import BOOM, CONSUMER, bury, complete, record, states, step
@@ -33,6 +26,14 @@ from stores import Store
 
 T = TypeVar("T")
 
+SETTINGS = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 POLICY = Policy.of(
     max_attempts=MAX_ATTEMPTS,
     max_abandonments=MAX_ABANDONMENTS,
@@ -40,17 +41,25 @@ POLICY = Policy.of(
     backoff=[f"{wait}m" for wait in BACKOFF],
     expires_after=f"{EXPIRES}m",
 )
-SETTINGS = settings(
-    max_examples=120,
-    stateful_step_count=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-MOST = 6
-events = st.integers(0, MOST - 1)
-leases = st.integers(0, 10_000)
+MOST = 4
+# How often each move is tried. One rule draws them all: hypothesis would switch whole rules off in most runs,
+# and without claims, or without time, nothing much happens.
+MOVES = {
+    "publish": 4,
+    "publish_again": 1,
+    "cancel": 1,
+    "requeue": 2,
+    "claim": 8,
+    "complete": 2,
+    "fail": 6,
+    "bury": 1,
+    "release": 2,
+    "snooze": 2,
+    "extend": 2,
+    "advance": 4,
+    "upkeep": 4,
+    "lapse": 4,
+}
 
 
 def minutes(number: int) -> timedelta:
@@ -58,14 +67,13 @@ def minutes(number: int) -> timedelta:
 
 
 class Machine(RuleBasedStateMachine):
-    """Each run plays on a channel of its own."""
+    """Each run plays on a channel of its own. `choice` is whatever a move has to choose."""
 
     backend: Backend
     loop: asyncio.AbstractEventLoop
     channels = count()
 
     def run(self, verb: Coroutine[Any, Any, T]) -> T:
-        self.model.steps += 1
         return self.loop.run_until_complete(verb)
 
     @initialize()
@@ -76,77 +84,75 @@ class Machine(RuleBasedStateMachine):
         self.run(self.backend.subscribe(self.channel, CONSUMER, POLICY))
         self.base: datetime = self.run(self.backend.now())
 
-    def teardown(self) -> None:
-        for event_id, job in self.model.jobs.items():  # leave nothing for the next run's lifecycle
-            if job.state is State.LEASED:
-                found = self.loop.run_until_complete(self.kept(event_id))
-                self.loop.run_until_complete(self.backend.requeue(self.channel, CONSUMER, found.id))
-            self.loop.run_until_complete(self.backend.cancel(self.channel, "default", event_id, None))
+    @rule(
+        move=st.sampled_from([move for move, weight in MOVES.items() for _ in range(weight)]),
+        choice=st.integers(0, 11),
+    )
+    def play(self, move: str, choice: int) -> None:
+        self.model.steps += 1
+        getattr(self, f"do_{move}", lambda choice: self.answer(move, choice))(choice)
 
-    def kept(self, event_id: str) -> Coroutine[Any, Any, Any]:
-        return record(self.backend, event_id, channel=self.channel)
+    def teardown(self) -> None:
+        for name, job in self.model.jobs.items():  # leave nothing for the next run's lifecycle
+            if job.state is State.LEASED:
+                self.run(self.backend.requeue(self.channel, CONSUMER, self.kept(name).id))
+            self.run(self.backend.cancel(self.channel, "default", name, None))
+
+    def kept(self, name: str) -> JobRecord:
+        return self.run(record(self.backend, name, channel=self.channel))
+
+    def chosen(self, choice: int) -> ModelJob | None:
+        return self.model.jobs[str(choice % len(self.model.jobs))] if self.model.jobs else None
 
     # what producers and operators do
 
-    @precondition(lambda self: len(self.model.jobs) < MOST)
-    @rule(priority=st.integers(0, 1), delay=st.sampled_from([None, None, -5, 15, 90]))
-    def publish(self, priority: int, delay: int | None) -> None:
-        name = str(len(self.model.jobs))
-        at = None if delay is None else self.model.minutes + delay
-        when = None if at is None else self.base + minutes(at)
-        self.run(self.backend.publish(self.channel, [Event(1, name)], at=when, priority=priority))
-        self.model.publish(name, priority, at)
+    def do_publish(self, choice: int) -> None:
+        if len(self.model.jobs) < MOST:
+            name, priority = str(len(self.model.jobs)), choice % 2
+            at = (None, None, self.model.minutes - 5, self.model.minutes + 15)[choice % 4]
+            when = None if at is None else self.base + minutes(at)
+            self.run(self.backend.publish(self.channel, [Event(1, name)], at=when, priority=priority))
+            self.model.publish(name, priority, at)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(which=events)
-    def publish_again(self, which: int) -> None:
-        name = str(which % len(self.model.jobs))
-        [receipt] = self.run(self.backend.publish(self.channel, [Event(1, name)]))
-        assert receipt.duplicate
+    def do_publish_again(self, choice: int) -> None:
+        if job := self.chosen(choice):
+            [receipt] = self.run(self.backend.publish(self.channel, [Event(1, job.id)]))
+            assert receipt.duplicate
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(which=events)
-    def cancel(self, which: int) -> None:
-        job = self.model.jobs[str(which % len(self.model.jobs))]
-        cancelled = self.run(self.backend.cancel(self.channel, "default", job.id, None))
-        assert cancelled == self.model.cancel(job)
+    def do_cancel(self, choice: int) -> None:
+        if job := self.chosen(choice):
+            cancelled = self.run(self.backend.cancel(self.channel, "default", job.id, None))
+            assert cancelled == self.model.cancel(job)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(which=events)
-    def requeue(self, which: int) -> None:
-        job = self.model.jobs[str(which % len(self.model.jobs))]
-        found = self.run(self.kept(job.id))
-        requeued = self.run(self.backend.requeue(self.channel, CONSUMER, found.id))
-        assert requeued == self.model.requeue(job)
+    def do_requeue(self, choice: int) -> None:
+        if job := self.chosen(choice):
+            requeued = self.run(self.backend.requeue(self.channel, CONSUMER, self.kept(job.id).id))
+            assert requeued == self.model.requeue(job)
 
     # what workers do
 
-    @rule(limit=st.integers(1, 3))
-    def claim(self, limit: int) -> None:
+    def do_claim(self, choice: int) -> None:
+        limit = choice % 3 + 1
         jobs = self.run(self.backend.claim(self.channel, CONSUMER, limit, "model"))
         taken = self.model.claim(limit)
         assert [(job.event.id, job.token, job.attempt, job.abandonments) for job in jobs] == [
             (job.id, job.token, job.attempts, job.abandonments) for job in taken
         ]
-        self.held += jobs
+        self.held = jobs + self.held
 
-    @precondition(lambda self: self.held)
-    @rule(
-        which=leases,
-        verb=st.sampled_from(["complete", "complete", "fail", "fail", "bury", "release", "snooze", "extend"]),
-    )
-    def answer(self, which: int, verb: str) -> None:
-        """Any lease ever handed out, stale or not (I5: accepted means that its token was the newest)."""
-        lease = self.held[which % len(self.held)]
+    def answer(self, verb: str, choice: int) -> None:
+        """From a lease that runs or from a stale one (I5: accepted means that its token was the newest)."""
+        running = [lease for lease in self.held if self.model.holds(lease.event.id, lease.token)]
+        among = running if running and choice % 4 else self.held[:6]
+        if not among:
+            return
+        lease = among[choice % len(among)]
         accepted = self.run(self.ask(verb, lease))
         assert accepted == self.model.holds(lease.event.id, lease.token)
         if accepted:
             job = self.model.jobs[lease.event.id]
-            match verb:
-                case "complete" | "fail" | "bury" | "release":
-                    getattr(self.model, verb)(job)
-                case _:
-                    getattr(self.model, verb)(job, 45)
+            more = (45,) if verb in ("snooze", "extend") else ()
+            getattr(self.model, verb)(job, *more)
 
     async def ask(self, verb: str, lease: Job) -> bool:
         match verb:
@@ -156,29 +162,35 @@ class Machine(RuleBasedStateMachine):
                 return await bury(self.backend, lease)
             case "fail":
                 verdict = after_failure(lease, POLICY, BOOM, terminal=False, chance=random.Random(0))
-                asked = self.backend.retry if isinstance(verdict, Retry) else self.backend.bury
-                return (await asked([verdict]))[0]  # type: ignore[operator]
+                if isinstance(verdict, Retry):
+                    return (await self.backend.retry([verdict]))[0]
+                return (await self.backend.bury([verdict]))[0]
             case "extend":
                 return (await self.backend.extend([lease], minutes(45)))[0]
         return (await self.backend.retry([Retry(lease, None if verb == "release" else minutes(45))]))[0]
 
     # what time does
 
-    @rule(by=st.sampled_from([5, 10, 30, 60, 240]))
-    def advance(self, by: int) -> None:
+    def do_advance(self, choice: int) -> None:
+        by = (5, 10, LEASE, 10, EXPIRES, 10, 60, 5)[choice % 8]
         self.run(self.backend.advance(minutes(by)))
         self.model.minutes += by
 
-    @rule()
-    def upkeep(self) -> None:
+    def do_upkeep(self, choice: int) -> None:
         self.run(step(self.backend))
         self.model.upkeep()
+
+    def do_lapse(self, choice: int) -> None:
+        """Every running lease ends."""
+        self.run(self.backend.advance(minutes(45)))
+        self.model.minutes += 45
+        self.do_upkeep(choice)
 
     @invariant()
     def the_backend_agrees(self) -> None:
         counted: Counter[State] = Counter()
         for name, job in self.model.jobs.items():
-            kept = self.loop.run_until_complete(self.kept(name))  # I1: each is somewhere, and only there
+            kept = self.kept(name)  # I1: each is somewhere, and only there
             counted[kept.state] += 1
             assert (kept.state, kept.attempts, kept.abandonments, kept.token) == (
                 job.state,
@@ -189,7 +201,7 @@ class Machine(RuleBasedStateMachine):
             assert job.completions == (job.state is State.DONE)  # I4
             assert 0 <= kept.attempts <= MAX_ATTEMPTS  # I4
         if self.model.jobs:  # I3: inserted = sum of the states, and counters equal counts
-            assert self.loop.run_until_complete(states(self.backend, channel=self.channel)) == counted
+            assert self.run(states(self.backend, channel=self.channel)) == counted
 
 
 def test_the_backend_and_the_model_agree(store: Store) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import typer
 
-from holdfast.bus.client import Bus
 from holdfast.cli.options import Channel, Json, Urls, examples
 from holdfast.cli.output import write_json, write_pairs, write_table
-from holdfast.cli.session import ask_all, stores, with_bus
-from holdfast.contracts import ChannelStats
+from holdfast.cli.session import look_up
+from holdfast.contracts import Backend, ChannelStats, Consumer
 
 app = typer.Typer(help="Look at channels.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -18,7 +17,7 @@ app = typer.Typer(help="Look at channels.", no_args_is_help=True, rich_markup_mo
 @app.command("list", epilog=examples("holdfast channels list", "holdfast channels list --json"))
 def list_(urls: Urls = None, as_json: Json = False) -> None:
     """All channels, with their consumers."""
-    found = with_bus(urls, _consumers_by_channel)
+    found = _consumers_by_channel(look_up(urls, _names))
     if as_json:
         write_json([{"name": name, "consumers": consumers} for name, consumers in found.items()])
     else:
@@ -28,8 +27,7 @@ def list_(urls: Urls = None, as_json: Json = False) -> None:
 @app.command(epilog=examples("holdfast channels show orders"))
 def show(channel: Channel, urls: Urls = None, as_json: Json = False) -> None:
     """One channel: its events, its latest publication and its consumers."""
-    found = with_bus(urls, lambda bus: ask_all(bus, lambda store: store.channel_stats(channel)))
-    stats = _together(found)
+    stats = _together(look_up(urls, lambda store: store.channel_stats(channel)))
     if as_json:
         write_json(stats)
     else:
@@ -44,12 +42,15 @@ def show(channel: Channel, urls: Urls = None, as_json: Json = False) -> None:
         )
 
 
-async def _consumers_by_channel(bus: Bus) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
-    for store in await stores(bus):
-        found |= {name: found.get(name, set()) for name in await store.channels()}
-        for consumer in await store.consumers():
-            found.setdefault(consumer.channel, set()).add(consumer.name)
+async def _names(store: Backend) -> tuple[list[str], list[Consumer]]:
+    return await store.channels(), await store.consumers()
+
+
+def _consumers_by_channel(answers: Sequence[tuple[list[str], list[Consumer]]]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {name: set() for names, _ in answers for name in names}
+    for _, consumers in answers:
+        for consumer in consumers:
+            found[consumer.channel].add(consumer.name)
     return {name: sorted(found[name]) for name in sorted(found)}
 
 

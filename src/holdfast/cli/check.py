@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.bus.client import Bus
 from holdfast.bus.partitions import Partition
 from holdfast.cli.options import Json, Urls, examples
 from holdfast.cli.output import write_json, write_table
-from holdfast.cli.session import name_of, with_bus
+from holdfast.cli.session import look, name_of, opened
 from holdfast.contracts import Finding
 from holdfast.model.errors import Unavailable
 
+_STORE = "store"
+
 
 def check(urls: Urls = None, as_json: Json = False) -> None:
-    """Durability in words. Ends with 1 when a finding is an error."""
-    found = with_bus(urls, _findings)
+    """Durability in words.
+
+    Ends with 1 when a finding is an error, with 3 when no store answers.
+    """
+    found = [each for findings in look(urls, _findings) for each in findings]
     if as_json:
         names = ("store", "level", "subject", "message")
         rows = [(store, f.level, f.subject, f.message) for store, f in found]
@@ -26,19 +30,18 @@ def check(urls: Urls = None, as_json: Json = False) -> None:
         write_table(
             columns, [(f.level, f.subject, f.message, *([store] if several else [])) for store, f in found]
         )
+    if all(finding.subject == _STORE for _, finding in found):
+        raise typer.Exit(3)
     if any(finding.level == "error" for _, finding in found):
         raise typer.Exit(1)
 
 
-async def _findings(bus: Bus) -> list[tuple[str, Finding]]:
-    return [(name_of(store), finding) for store in bus.partitions.all for finding in await _of(bus, store)]
-
-
-async def _of(bus: Bus, partition: Partition) -> list[Finding]:
+async def _findings(partition: Partition) -> list[tuple[str, Finding]]:
+    name = name_of(partition)
     try:
-        return await (await bus.partitions.ready(partition)).backend.check()
+        return [(name, finding) for finding in await (await opened(partition)).check()]
     except Unavailable as error:
-        return [Finding("error", "store", str(error))]
+        return [(name, Finding("error", _STORE, str(error)))]
 
 
 def register(app: typer.Typer) -> None:

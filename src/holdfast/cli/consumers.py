@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.bus.client import Bus
 from holdfast.cli.options import Channel, Json, Urls, examples
 from holdfast.cli.options import Consumer as ConsumerName
 from holdfast.cli.output import say, write_json, write_pairs, write_table
-from holdfast.cli.session import ask_all, stores, with_bus
+from holdfast.cli.session import look_up
 from holdfast.contracts import Backend, Consumer, ConsumerStats
 from holdfast.model.job import State
 
@@ -23,12 +22,8 @@ OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only t
 @app.command("list", epilog=examples("holdfast consumers list", "holdfast consumers list orders --json"))
 def list_(channel: OfChannel = None, urls: Urls = None, as_json: Json = False) -> None:
     """All worker consumers, of one channel or of all."""
-
-    async def ask(bus: Bus) -> list[Consumer]:
-        found = [each for store in await stores(bus) for each in await store.consumers(channel)]
-        return [kept for kept in {(each.channel, each.name): each for each in found}.values()]
-
-    found = with_bus(urls, ask)
+    answers = look_up(urls, lambda store: store.consumers(channel))
+    found = list({(each.channel, each.name): each for answer in answers for each in answer}.values())
     if as_json:
         write_json(found)
     else:
@@ -48,7 +43,7 @@ def show(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: J
     async def ask(store: Backend) -> tuple[Consumer, ConsumerStats]:
         return await store.consumer(channel, consumer), await store.consumer_stats(channel, consumer)
 
-    found = with_bus(urls, lambda bus: ask_all(bus, ask))
+    found = look_up(urls, ask)
     kept, stats = found[0][0], together([stats for _, stats in found])
     if as_json:
         write_json({"consumer": kept, "stats": stats})
@@ -69,7 +64,7 @@ def resume(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json:
 
 
 def _set_paused(channel: str, consumer: str, paused: bool, urls: Sequence[str] | None, as_json: bool) -> None:
-    with_bus(urls, lambda bus: ask_all(bus, lambda store: store.set_paused(channel, consumer, paused)))
+    look_up(urls, lambda store: store.set_paused(channel, consumer, paused))
     if as_json:
         write_json({"channel": channel, "consumer": consumer, "paused": paused})
     else:
@@ -87,17 +82,13 @@ def together(stats: Sequence[ConsumerStats]) -> ConsumerStats:
 
 
 def _described(consumer: Consumer, stats: ConsumerStats) -> dict[str, Any]:
-    jobs = {
-        state: f"{stats.states.get(state, 0):,}"
-        for state in State
-        if state in _SHOWN or state in stats.states
-    }
+    shown = [state for state in State if state in _SHOWN or state in stats.states]
     return {
         "consumer": f"{consumer.name} of {consumer.channel}",
         "created": consumer.created_at,
         "paused": consumer.paused,
         "catching up": consumer.backfilling,
-        **jobs,
+        **{str(state): stats.states.get(state, 0) for state in shown},
         "oldest ready": stats.oldest_ready,
         "next due": stats.next_due,
         **consumer.policy.to_json(),

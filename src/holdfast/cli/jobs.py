@@ -10,7 +10,7 @@ import typer
 from holdfast.bus.client import Bus
 from holdfast.cli.options import Channel, Consumer, EventId, Json, Source, Urls, examples
 from holdfast.cli.output import plain, say, show, write_json, write_line, write_pairs, write_table
-from holdfast.cli.session import stores, with_bus
+from holdfast.cli.session import look_up, stores, with_bus
 from holdfast.model.errors import NotFound
 from holdfast.model.event import DEFAULT_SOURCE
 from holdfast.model.job import LIVE, JobRecord, State
@@ -25,12 +25,9 @@ OfConsumer = Annotated[str | None, typer.Option("--consumer", help="Only this co
 @app.command(epilog=examples("holdfast jobs stuck", "holdfast jobs stuck --limit 10 --json"))
 def stuck(limit: Limit = 100, urls: Urls = None, as_json: Json = False) -> None:
     """Leased jobs past their deadline. Workers and polls give them back by themselves."""
-
-    async def ask(bus: Bus) -> Found:
-        found = [(i, job) for i, store in enumerate(await stores(bus)) for job in await store.stuck(limit)]
-        return sorted(found, key=lambda each: str(each[1].lease_until))[:limit]
-
-    found = with_bus(urls, ask)
+    answers = look_up(urls, lambda store: store.stuck(limit))
+    found = [(index, job) for index, answer in enumerate(answers) for job in answer]
+    found = sorted(found, key=lambda each: str(each[1].lease_until))[:limit]
     if as_json:
         write_json([_plain(*each) for each in found])
         return
@@ -55,7 +52,10 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """An event's job for every consumer: its state, its budgets and every attempt's error."""
-    found = with_bus(urls, lambda bus: _find(bus, channel, source, event_id))
+    answers = look_up(urls, lambda store: store.find_jobs(channel, source, event_id))
+    found = [(index, job) for index, answer in enumerate(answers) for job in answer]
+    if not found:
+        raise _no_job(channel, source, event_id)
     if as_json:
         write_json([_plain(*each) for each in found])
         return
@@ -131,8 +131,12 @@ async def _find(bus: Bus, channel: str, source: str, event_id: str) -> Found:
     for index, store in enumerate(await stores(bus)):
         found += [(index, job) for job in await store.find_jobs(channel, source, event_id)]
     if not found:
-        raise NotFound(f"channel {channel!r} has no job for the event {event_id!r} of source {source!r}")
+        raise _no_job(channel, source, event_id)
     return found
+
+
+def _no_job(channel: str, source: str, event_id: str) -> NotFound:
+    return NotFound(f"channel {channel!r} has no job for the event {event_id!r} of source {source!r}")
 
 
 def _of_consumer(found: Sequence[tuple[int, JobRecord]], consumer: str) -> tuple[int, JobRecord]:

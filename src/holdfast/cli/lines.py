@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
-from io import BufferedIOBase
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 from holdfast.cli.options import parse_time
 from holdfast.model.errors import InvalidInput
@@ -20,40 +19,43 @@ def parse_json(text: str | bytes) -> Any:
     """A JSON value."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"not JSON: {error}") from None
 
 
-def read_events(stream: BufferedIOBase, like: Event, *, envelope: bool) -> Iterator[list[Event]]:
+def read_events(stream: IO[bytes], common: Mapping[str, Any], *, envelope: bool) -> Iterator[list[Event]]:
     """The events of the lines that have arrived, as soon as they have; empty lines are skipped.
 
-    What a line leaves out is taken from `like`.
+    What a line leaves out is taken from `common`.
     """
-    number = 0
+    first = 1
     for lines in _arrived(stream):
-        events = []
-        for number, line in enumerate(lines, number + 1):
-            if not line.strip():
-                continue
-            try:
-                events.append(check_event(_event(parse_json(line), like, envelope)))
-            except InvalidInput as error:
-                raise InvalidInput(f"line {number}: {error}") from None
-        if events:
+        full = ((number, line) for number, line in enumerate(lines, first) if line.strip())
+        if events := [_event(number, line, common, envelope) for number, line in full]:
             yield events
+        first += len(lines)
 
 
-def _arrived(stream: BufferedIOBase) -> Iterator[list[bytes]]:
+def _arrived(stream: IO[bytes]) -> Iterator[list[bytes]]:
     rest = b""
-    while chunk := stream.read1(_CHUNK):
+    while chunk := os.read(stream.fileno(), _CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
         yield lines
     yield [rest]
 
 
-def _event(value: Any, like: Event, envelope: bool) -> Event:
-    if not envelope:
-        return replace(like, data=value)
+def _event(number: int, line: bytes, common: Mapping[str, Any], envelope: bool) -> Event:
+    try:
+        value = parse_json(line)
+        fields = _fields(value) if envelope else {"data": value}
+        return check_event(Event(**(dict(common) | fields)))
+    except InvalidInput as error:
+        raise InvalidInput(f"line {number}: {error}") from None
+
+
+def _fields(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value.keys() <= set(_FIELDS):
         raise InvalidInput(f"no event; write an object with some of {', '.join(_FIELDS)}")
     headers = value.get("headers", {})
@@ -61,4 +63,4 @@ def _event(value: Any, like: Event, envelope: bool) -> Event:
         raise InvalidInput(f"headers {headers!r} are no object; write names and texts")
     if value.get("time") is not None:
         value["time"] = parse_time(str(value["time"]), "time")
-    return replace(like, **({"data": None} | value))
+    return value

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -32,7 +33,17 @@ _BETWEEN_URLS = re.compile(r",(?=[a-z][a-z0-9+.-]*://)")
 
 def flat(urls: Sequence[str] | None) -> list[str] | None:
     """Every URL on its own. A comma inside one, as between PostgreSQL's hosts, stays."""
-    return [each.strip() for text in urls for each in _BETWEEN_URLS.split(text)] if urls else None
+    if not urls:
+        return None
+    return [_checked(each.strip()) for text in urls for each in _BETWEEN_URLS.split(text)]
+
+
+def _checked(url: str) -> str:
+    try:
+        urlsplit(url).port  # noqa: B018 - reading it is the check
+    except ValueError as error:  # the URL itself stays unsaid: it may hold a password
+        raise InvalidInput(f"--url is not a URL: {error}; write postgresql://user@host/database") from None
+    return url
 
 
 def parse_time(text: str, option: str) -> datetime:

@@ -50,7 +50,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(safe(show(value))) for value in row))
+        table.add_row(*(Text(" ".join(safe(show(value)).split())) for value in row))
     _print(table)
 
 
@@ -66,11 +66,13 @@ def write_pairs(pairs: Mapping[str, object]) -> None:
 
 def show(value: object) -> str:
     """A value as people read it."""
+    if value is None or value in ("", [], (), {}):
+        return "-"
     match value:
-        case None | "" | [] | {}:
-            return "-"
         case bool():
             return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
         case datetime():
             return value.isoformat(sep=" ", timespec="seconds")
         case timedelta():
@@ -87,6 +89,8 @@ def plain(value: Any) -> Any:
     """A value in JSON's own types."""
     if hasattr(value, "to_json"):
         return value.to_json()
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

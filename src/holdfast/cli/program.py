@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, prog_name="holdfast")
     except (HoldfastError, ServerError, MissingWheelError) as error:
-        say(f"holdfast: {error}")
+        say(f"holdfast: {' '.join(str(error).split())}")
         sys.exit(exit_code(error))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypedDict
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -35,6 +35,13 @@ Envelope = Annotated[
 ]
 
 
+class Delivery(TypedDict):
+    """When and how urgently events are to be delivered."""
+
+    at: datetime | None
+    priority: int
+
+
 def publish(
     channel: Channel,
     data: Data = None,
@@ -49,8 +56,11 @@ def publish(
     urls: Urls = None,
     as_json: Json = False,
 ) -> None:
-    """Append one event, or one for each line of stdin, and print what the store acknowledged."""
-    like = Event(None, event_id or "", source, type_, key, headers=_headers(header or []))
+    """Append events, and print what the store acknowledged.
+
+    A line of the answer is an event's id, its position, and whether it was there before.
+    """
+    common: dict[str, Any] = {"source": source, "type": type_, "key": key, "headers": _headers(header or [])}
     due = None if at is None else parse_time(at, "--at")
     many = data == "-"
     if many and event_id:
@@ -59,30 +69,26 @@ def publish(
         )
     if envelope and not many:
         raise InvalidInput("--envelope is about lines of stdin; use it with -")
-    event = like if many else Event(_data(data), like.id, source, type_, key, headers=like.headers)
+    delivery: Delivery = {"at": due, "priority": priority}
+    event = None if many else Event(_data(data), id=event_id or "", **common)
     with connect_sync(flat(urls)) as bus:
-        if many:
-            _publish_lines(bus, channel, like, due, priority, envelope, as_json)
+        if event is None:
+            arriving = read_events(sys.stdin.buffer, common, envelope=envelope)
+            _publish_arriving(bus, channel, arriving, delivery, as_json)
         else:
-            _print(bus.publish_many(channel, [event], at=due, priority=priority), as_json)
+            _print(bus.publish_many(channel, [event], **delivery), as_json)
 
 
-def _publish_lines(
-    bus: SyncBus,
-    channel: str,
-    like: Event,
-    at: datetime | None,
-    priority: int,
-    envelope: bool,
-    as_json: bool,
+def _publish_arriving(
+    bus: SyncBus, channel: str, arriving: Iterator[list[Event]], delivery: Delivery, as_json: bool
 ) -> None:
     columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} events published"), TimeElapsedColumn()
     published = duplicates = 0
     with Progress(*columns, console=stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("publish", total=None)
         try:
-            for events in read_events(sys.stdin.buffer, like, envelope=envelope):
-                receipts = bus.publish_many(channel, events, at=at, priority=priority)
+            for events in arriving:
+                receipts = bus.publish_many(channel, events, **delivery)
                 _print(receipts, as_json)
                 published += len(receipts)
                 duplicates += sum(receipt.duplicate for receipt in receipts)

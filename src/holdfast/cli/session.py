@@ -1,4 +1,4 @@
-"""A session: one command's time with a bus."""
+"""A session: one command's time with its stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from holdfast.model.errors import NotFound
 from holdfast.wiring import connect
 
 T = TypeVar("T")
+Ask = Callable[[Backend], Awaitable[T]]
 
 
 def with_bus(urls: Sequence[str] | None, work: Callable[[Bus], Awaitable[T]]) -> T:
-    """Open the stores, do the work, close them."""
+    """Open the bus, do the work, close it. Like every bus, it takes a step of the lifecycle when it opens."""
 
     async def session() -> T:
         async with connect(flat(urls)) as bus:
@@ -27,22 +28,46 @@ def with_bus(urls: Sequence[str] | None, work: Callable[[Bus], Awaitable[T]]) ->
     return asyncio.run(session())
 
 
-async def stores(bus: Bus) -> list[Backend]:
-    """The backend of every partition; one that does not answer raises `Unavailable`."""
-    return [(await bus.partitions.ready(partition)).backend for partition in bus.partitions.all]
+def look(urls: Sequence[str] | None, ask: Callable[[Partition], Awaitable[T]]) -> list[T]:
+    """Ask every partition, in order, without a step of the lifecycle: to look changes nothing."""
 
-
-async def ask_all(bus: Bus, ask: Callable[[Backend], Awaitable[T]]) -> list[T]:
-    """The answers of every store that knows what is asked for; `NotFound` when none does."""
-    answers, missing = [], []
-    for store in await stores(bus):
+    async def session() -> list[T]:
+        bus = connect(flat(urls))
         try:
-            answers.append(await ask(store))
+            return [await ask(partition) for partition in bus.partitions.all]
+        finally:
+            await bus.close()
+
+    return asyncio.run(session())
+
+
+def look_up(urls: Sequence[str] | None, ask: Ask[T]) -> list[T]:
+    """What the stores know of something; `NotFound` when none knows it."""
+
+    async def answer(partition: Partition) -> T | NotFound:
+        try:
+            return await ask(await opened(partition))
         except NotFound as error:
-            missing.append(error)
-    if not answers:
-        raise missing[0]
-    return answers
+            return error
+
+    answers = look(urls, answer)
+    found = [each for each in answers if not isinstance(each, NotFound)]
+    for each in answers:
+        if isinstance(each, NotFound) and not found:
+            raise each
+    return found
+
+
+async def opened(partition: Partition) -> Backend:
+    """The partition's store, opened; whoever made the partition closes it."""
+    await partition.backend.open()
+    partition.opened = True
+    return partition.backend
+
+
+async def stores(bus: Bus) -> list[Backend]:
+    """The store of every partition of an open bus; one that does not answer raises `Unavailable`."""
+    return [(await bus.partitions.ready(partition)).backend for partition in bus.partitions.all]
 
 
 def name_of(partition: Partition) -> str:

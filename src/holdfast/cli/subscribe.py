@@ -10,18 +10,30 @@ import typer
 from holdfast.cli.options import Channel, Consumer, Json, Urls, examples, parse_time
 from holdfast.cli.output import say, write_json, write_pairs
 from holdfast.cli.session import with_bus
+from holdfast.model.policy import Policy
 
-MaxAttempts = Annotated[int | None, typer.Option(help="Failures before a job is dead.  [default: 5]")]
-MaxAbandonments = Annotated[int | None, typer.Option(help="Lost workers before it is dead.  [default: 3]")]
-Lease = Annotated[str | None, typer.Option(help="How long a worker may be silent.  [default: 5m]")]
+_DEFAULTS = Policy().to_json()
+
+
+def _default(text: str, name: str) -> str:
+    return f"{text}  [default: {_DEFAULTS[name]}]"
+
+
+MaxAttempts = Annotated[
+    int | None, typer.Option(help=_default("Failures before a job is dead.", "max_attempts"))
+]
+MaxAbandonments = Annotated[
+    int | None, typer.Option(help=_default("Lost workers before a job is dead.", "max_abandonments"))
+]
+Lease = Annotated[str | None, typer.Option(help=_default("How long a worker may be silent.", "lease"))]
 Backoff = Annotated[
-    str | None, typer.Option(help="Waits between attempts, e.g. 1s,10s,1m.  [default: exponential]")
+    str | None, typer.Option(help="Waits between attempts, as in 1s,10s,1m. Default: exponential.")
 ]
 ExpiresAfter = Annotated[str | None, typer.Option(help="Bury what has waited for so long.")]
 DeadLetter = Annotated[str | None, typer.Option(metavar="CHANNEL", help="Also publish dead jobs here.")]
-OnDead = Annotated[str | None, typer.Option(help="keep, or discard with a log entry.  [default: keep]")]
+OnDead = Annotated[str | None, typer.Option(help=_default("keep, or discard with a log entry.", "on_dead"))]
 Ordered = Annotated[bool, typer.Option("--ordered", help="One job of a key at a time, in order.")]
-MaxDepth = Annotated[int | None, typer.Option(help="Refuse publishes above so many live jobs.")]
+MaxDepth = Annotated[int | None, typer.Option(help="Refuse publishes while there are so many live jobs.")]
 Start = Annotated[str, typer.Option(help="latest, earliest or a time; counts at creation only.")]
 
 
@@ -41,7 +53,10 @@ def subscribe(
     urls: Urls = None,
     as_json: Json = False,
 ) -> None:
-    """Create a worker consumer, or give it this policy: an option left out takes its default."""
+    """Create a worker consumer, or change its policy.
+
+    An option that is left out takes its default, also when the consumer is there already.
+    """
     given = {
         "max_attempts": max_attempts,
         "max_abandonments": max_abandonments,

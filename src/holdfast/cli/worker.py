@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import sys
 import traceback
 from importlib.util import find_spec
@@ -48,7 +49,8 @@ def worker(
             runner.run(_serve(app, flat(urls), options))
     except asyncio.CancelledError:
         say("aborted: what ran was released and will run again")
-        raise typer.Exit(1) from None
+        sys.stderr.flush()
+        os._exit(1)  # a handler that blocks in its thread must not hold the process
 
 
 async def _serve(app: App, urls: list[str] | None, options: dict[str, Any]) -> None:

@@ -45,11 +45,12 @@ class PostgresBackend:
         self._operators = Operators(self._session)
         self._ordered: dict[tuple[str, str], bool] = {}
 
-    async def open(self) -> None:
+    async def open(self) -> list[str]:
         await self._session.open()
         async with self._session.connection() as connection:
-            await migrate.apply(connection)
+            applied = await migrate.apply(connection)
         await self._session.run("renew_epoch")
+        return applied
 
     async def close(self) -> None:
         await self._log.close()

@@ -58,6 +58,8 @@ class Session:
             await (await psycopg.AsyncConnection.connect(self.url, connect_timeout=5)).close()
         except psycopg.Error as error:
             self._pool = None
+            if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+                raise InvalidInput(f"the URL of PostgreSQL cannot be used: {error}") from None
             raise translate(error, self.url) from error
         await self._pool.open()
 

@@ -29,13 +29,14 @@ Urls = Annotated[
     list[str] | None,
     typer.Option("--url", metavar="URL", help="Run on this store. Default: a private one, removed after."),
 ]
-_PER_SECOND = 150
+_PER_SECOND = 300
 _PATIENCE = 30.0
 
 
 def demo(seconds: Seconds = 30, urls: Urls = None, as_json: Json = False) -> None:
-    """Process orders while workers are killed and frozen, then account for every one of them.
+    """Kill and freeze workers, then account for every order.
 
+    Orders are published, some twice; worker processes are killed and frozen in the middle of them.
     Ends with 1 when an acknowledged order is lost or left over.
     """
     began = time.monotonic()

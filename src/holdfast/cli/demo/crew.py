@@ -10,7 +10,10 @@ from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
 from types import TracebackType
 from typing import IO, Self
 
+import orjson
+
 from holdfast.cli.demo.terms import CHANNEL
+from holdfast.cli.output import say
 from holdfast.model.errors import HoldfastError
 
 _SHUTDOWN = 20.0
@@ -38,12 +41,24 @@ class Crew:
         worker.send_signal(signal.SIGTERM)
         return await wait_for(worker.wait(), _SHUTDOWN)
 
+    async def said(self, worker: Process) -> dict[str, int]:
+        """The next line of a worker whose output we read."""
+        line = await worker.stdout.readline() if worker.stdout is not None else b""
+        if not line:
+            await worker.wait()
+            self.check(worker)
+        told: dict[str, int] = orjson.loads(line)
+        return told
+
     def check(self, worker: Process) -> None:
         """Refuse to wait for a worker that has ended by itself."""
         if worker.returncode is not None:
             self._log.seek(0)
             tail = self._log.read().decode(errors="replace").splitlines()[-5:]
-            raise HoldfastError("\n".join([f"worker {worker.pid} ended with {worker.returncode}:", *tail]))
+            say("\n".join(tail))
+            raise HoldfastError(
+                f"worker {worker.pid} ended with {worker.returncode}; its last words stand above"
+            )
 
     async def _start(self, module: list[str], stdout: int) -> Process:
         worker = await create_subprocess_exec(
@@ -54,6 +69,7 @@ class Crew:
             stdin=PIPE,
             stdout=stdout,
             stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for the demo, which ends its workers itself
         )
         self._all.append(worker)
         return worker

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 
 from holdfast.bus.app import App
@@ -39,7 +38,8 @@ async def explode(event: Event) -> None:
 
 
 def _end_with_the_demo() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):
+        pass
     os._exit(1)
 
 

@@ -52,7 +52,9 @@ class Screen:
     def shown(self, name: str, line: str) -> None:
         """A step is over."""
         place = Text(f"{self._step:>2}/{self._steps}  ", style="dim")
-        stderr().print(place, Text(f"{name:<9} ", style="bold"), Text(line), sep="", soft_wrap=True)
+        stderr().print(
+            place, Text(f"{name:<9} ", style="bold"), Text(line), sep="", soft_wrap=not stderr().is_terminal
+        )
 
     async def follow(self, stage: Stage) -> None:
         """Keep the bar up to date until cancelled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import orjson
 
@@ -17,7 +18,8 @@ JOBS = 20
 def main() -> None:
     """Tell what was claimed, wait for a line, then tell how many answers were refused."""
     with connect_sync() as bus:
-        jobs = bus.poll(os.environ[CHANNEL], CONSUMER, limit=JOBS)
+        while not (jobs := bus.poll(os.environ[CHANNEL], CONSUMER, limit=JOBS)):
+            time.sleep(0.05)
         _tell({job.event.id: job.token for job in jobs})
         sys.stdin.buffer.readline()
         try:

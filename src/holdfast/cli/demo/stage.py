@@ -11,8 +11,8 @@ from itertools import islice
 from holdfast.bus.client import Bus
 from holdfast.cli.consumers import together
 from holdfast.cli.demo.crew import Crew
-from holdfast.cli.demo.terms import CONSUMER
 from holdfast.cli.demo.record import Record
+from holdfast.cli.demo.terms import CONSUMER
 from holdfast.cli.session import stores
 from holdfast.contracts import ConsumerStats
 from holdfast.model.event import Event

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import orjson
 
-from holdfast.cli.demo.terms import BOMB_POLICY, CONSUMER, POLICY, bombs
 from holdfast.cli.demo.orders import Kind, order, orders
 from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.terms import BOMB_POLICY, CONSUMER, POLICY, bombs
 from holdfast.cli.session import stores
 from holdfast.model.errors import HoldfastError, IdConflict
 from holdfast.model.job import State
@@ -85,8 +85,8 @@ async def kill(stage: Stage) -> str:
     held = (await stage.stats()).states.get(State.LEASED, 0)
     stage.workers.append(await stage.crew.hire("shop"))
     return (
-        f"worker {victim.pid} killed (SIGKILL) with {held} orders in its hands; "
-        f"worker {stage.workers[-1].pid} gets them when their leases end"
+        f"worker {victim.pid} killed by SIGKILL, {held} orders in its hands: "
+        f"{stage.workers[-1].pid} gets them when their leases end"
     )
 
 
@@ -99,8 +99,7 @@ async def publish_rest(stage: Stage) -> str:
 async def freeze(stage: Stage) -> str:
     """A worker that is paused past its lease, and answers when it is too late."""
     sleeper = await stage.crew.hire_sleeper()
-    assert sleeper.stdin is not None and sleeper.stdout is not None  # noqa: S101 - both are pipes
-    claimed: dict[str, int] = orjson.loads(await sleeper.stdout.readline())
+    claimed = await stage.crew.said(sleeper)
     sleeper.send_signal(signal.SIGSTOP)
 
     async def all_taken() -> bool:
@@ -112,12 +111,12 @@ async def freeze(stage: Stage) -> str:
 
     await stage.until(all_taken)
     sleeper.send_signal(signal.SIGCONT)
-    sleeper.stdin.write(b"\n")
-    answer: dict[str, int] = orjson.loads(await sleeper.stdout.readline())
-    stage.record.stale += answer["refused"]
+    told, _ = await sleeper.communicate(b"\n")
+    refused: int = orjson.loads(told)["refused"]
+    stage.record.stale += refused
     return (
-        f"worker {sleeper.pid} froze past its lease with {len(claimed)} orders; "
-        f"{answer['refused']} late answers refused, others have the orders"
+        f"worker {sleeper.pid} froze past its lease with {len(claimed)} orders: "
+        f"given to others, its {refused} late answers refused"
     )
 
 
@@ -157,7 +156,9 @@ async def dismiss(stage: Stage) -> str:
     """SIGTERM."""
     worker = stage.workers.pop()
     code = await stage.crew.dismiss(worker)
-    return f"worker {worker.pid} drained on SIGTERM and ended with {code}"
+    if code:
+        raise HoldfastError(f"worker {worker.pid} ended with {code} after SIGTERM")
+    return f"worker {worker.pid} drained on SIGTERM and ended with 0"
 
 
 STEPS: list[tuple[str, Step]] = [

@@ -1,0 +1,73 @@
+# Everything that this repository can do. Needs make and Python 3.11 or newer; the rest goes into .venv.
+#   make demo     the main job, with accidents, in half a minute
+#   make test     the tests
+# Another interpreter: make PYTHON=python3.12 …
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+BENCH  := $(VENV)/.stamp-bench
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCKED := $(wildcard requirements/bench.txt)
+
+PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
+	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+.PHONY: help setup demo test test-all check docs bench lock clean
+
+help:
+	@echo "make setup     create .venv with the locked versions"
+	@echo "make demo      process orders while workers are killed; account for every one"
+	@echo "make test      the tests, without the slow ones"
+	@echo "make test-all  all tests"
+	@echo "make check     lint, format, types, imports and documentation, as CI does"
+	@echo "make docs      write the generated documentation"
+	@echo "make bench     Holdfast beside its peers"
+	@echo "make lock      resolve the versions anew"
+	@echo "make clean     remove caches and builds; .venv and .holdfast stay"
+
+setup: $(STAMP)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	$(PIP) install --no-deps -e .
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/holdfast demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/docs.py --check
+
+docs: $(STAMP)
+	$(BIN)/python scripts/docs.py
+
+bench: $(BENCH)
+	$(BIN)/python bench/queue.py
+
+$(BENCH): $(STAMP) $(LOCKED)
+	$(if $(LOCKED),$(PIP) install --require-hashes -r $(LOCKED),$(PIP) install -e '.[bench]')
+	@touch $@
+
+lock: $(STAMP)
+	$(PIP) install pip-tools
+	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra dev \
+		--output-file requirements/dev.txt pyproject.toml
+	$(PIP_COMPILE) --extra postgres --extra bench --output-file requirements/bench.txt pyproject.toml
+
+clean:
+	rm -rf dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""`holdfast demo`: it runs, it loses nothing, and it would tell if it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+from holdfast.cli.demo.audit import audit
+from holdfast.cli.demo.record import Record
+
+
+def test_nothing_is_lost(tmp_path: Path) -> None:
+    # A store in the environment is somebody's: the demo leaves it alone.
+    environment = os.environ | {"HOLDFAST_URL": "postgresql://127.0.0.1:1/untouched"}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "demo", "--seconds", "5", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["lost"], report["unfinished"]) == (0, 0)
+    assert report["published"] == report["completed"] + report["dead"] > 1000
+    assert set(report["dead_by_reason"]) == {"crash_loop", "max_attempts", "terminal"}
+    counted = ("duplicates_refused", "conflicts_refused", "stale_answers_refused", "retried", "abandoned")
+    assert all(report[name] > 0 for name in counted)
+    assert len(done.stderr.splitlines()) == 12
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_audit_finds_what_is_lost_or_left_over(database: str) -> None:
+    record = Record()
+    async with holdfast.connect(database) as hf:
+        await hf.subscribe("orders", "billing")
+        record.note("orders", await hf.publish_many("orders", [holdfast.Event(n) for n in range(3)]))
+        record.acknowledged["orders", "never-stored"] = "somewhere"
+        [job] = await hf.poll("orders", "billing")
+        await hf.finalize(job, success=True)
+        tally = await audit(hf, record)
+    assert (tally.published, tally.completed, tally.unfinished, tally.lost) == (4, 1, 2, 1)
+    assert not tally.ok

@@ -1,0 +1,134 @@
+"""`holdfast worker`: real processes, and the signals they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shell import Start
+
+from holdfast.bus.sync import SyncBus
+
+APP = """
+import asyncio
+from pathlib import Path
+import holdfast
+
+app, empty, number = holdfast.App(), holdfast.App(), 7
+
+@app.handler("orders", "billing", lease="30s", concurrency=1)
+async def bill(event):
+    Path("begun").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    print(event.id, flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _app(tmp_path: Path, hf: SyncBus) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    hf.subscribe("orders", "billing", lease="30s")
+    for name in ("a", "b"):
+        hf.publish("orders", 1, id=name)
+
+
+@pytest.fixture
+def worker(start: Start, tmp_path: Path) -> subprocess.Popen[str]:
+    """A worker whose handler has begun with a and waits for the file `go`."""
+    process = start("worker", "shop:app", "--idle", "100ms")
+    _until((tmp_path / "begun").exists)
+    return process
+
+
+def _until(condition: Callable[[], object], patience: float = 20.0) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _states(hf: SyncBus) -> dict[str, tuple[str, int]]:
+    found = [hf.find_jobs("orders", name)[0] for name in ("a", "b")]
+    return {job.event_id: (job.state.value, job.attempts) for job in found}
+
+
+def test_sigterm_finishes_what_runs_and_gives_the_rest_back(
+    worker: subprocess.Popen[str], hf: SyncBus, tmp_path: Path
+) -> None:
+    worker.send_signal(signal.SIGTERM)
+    _until(lambda: _states(hf)["b"] == ("ready", 0))
+    assert worker.poll() is None
+    (tmp_path / "go").touch()
+    out, err = worker.communicate(timeout=20)
+    assert (worker.returncode, out) == (0, "a\n")
+    assert _states(hf) == {"a": ("done", 1), "b": ("ready", 0)}
+    assert [json.loads(line)["message"].split(": ")[1] for line in err.splitlines()] == [
+        "orders/billing",
+        "drained",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_aborts_and_releases(
+    worker: subprocess.Popen[str], hf: SyncBus, number: signal.Signals
+) -> None:
+    worker.send_signal(number)
+    _until(lambda: _states(hf)["b"] == ("ready", 0))
+    worker.send_signal(number)
+    _, err = worker.communicate(timeout=20)
+    assert worker.returncode == 1
+    assert "Traceback" not in err
+    assert err.endswith("aborted: what ran was released and will run again\n")
+    assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
+
+
+def test_what_outlasts_the_grace_is_released(start: Start, hf: SyncBus, tmp_path: Path) -> None:
+    process = start("worker", "shop:app", "--poll-only", "--idle", "100ms", "--grace", "100ms")
+    _until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shop"], "'shop' names no app"),
+        (["nowhere:app"], "no module 'nowhere'"),
+        (["broken:app"], "module 'broken' cannot be imported"),
+        (["needy:app"], "No module named 'something_missing'"),
+        (["shop:number"], "is int, not a holdfast.App"),
+        (["shop:missing"], "is NoneType, not a holdfast.App"),
+        (["shop:empty"], "the app has no handler"),
+        (["shop:app", "--idle", "1h"], "idle '1h'"),
+        (["shop:app", "--grace", "long"], "'long' is not a duration"),
+    ],
+)
+def test_what_cannot_run_ends_with_2(start: Start, tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "needy.py").write_text("import something_missing")
+    process = start("worker", *arguments)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert said in err
+
+
+def test_ctrl_c_in_a_command_that_waits(start: Start) -> None:
+    process = start("publish", "orders", "-", "--json")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("1\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err

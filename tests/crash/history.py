@@ -1,0 +1,93 @@
+"""Histories: what each process of a test asked for and was told, kept apart from the store.
+
+One append-only file per process, one line per step, each line one write: a SIGKILL loses nothing that was
+noted. A call is noted as invoked before it is made; without a later answer its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Outcome = Literal["ok", "failed", "unknown"]
+Item = dict[str, Any]
+
+
+class History:
+    """The notes of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._numbers = itertools.count(1)
+
+    def invoked(self, verb: str, items: list[Item]) -> int:
+        """A call is about to be made; answers its number."""
+        number = next(self._numbers)
+        self._note({"call": number, "verb": verb, "items": items})
+        return number
+
+    def answered(self, number: int, outcome: Outcome, answers: list[Any] | None = None) -> None:
+        """The call came back."""
+        self._note({"call": number, "outcome": outcome, "answers": answers or []})
+
+    def happened(self, verb: str, item: Item) -> None:
+        """Something that is no call: it was seen, or had its effect."""
+        self.answered(self.invoked(verb, [item]), "ok")
+
+    def _note(self, line: dict[str, Any]) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        """No more notes."""
+        os.close(self._file)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one process, with what it was told."""
+
+    process: str
+    verb: str
+    items: list[Item]
+    outcome: Outcome = "unknown"
+    answers: list[Any] = field(default_factory=list)
+
+    def told(self) -> list[tuple[Item, Any]]:
+        """Each item with its answer; nothing while the outcome is unknown."""
+        return list(zip(self.items, self.answers, strict=True)) if self.answers else []
+
+
+def read(folder: Path) -> list[Call]:
+    """Every call of every process, process by process, in the order in which they were made."""
+    return [call for path in sorted(folder.glob("*.jsonl")) for call in _calls(path)]
+
+
+def _calls(path: Path) -> list[Call]:
+    calls: dict[int, Call] = {}
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
+        if "verb" in line:
+            calls[line["call"]] = Call(path.stem, line["verb"], line["items"])
+        else:
+            call = calls[line["call"]]
+            call.outcome, call.answers = line["outcome"], line["answers"]
+    return list(calls.values())
+
+
+def of(calls: list[Call], *verbs: str, process: str = "") -> list[Call]:
+    """The calls of those verbs, of all processes or of those whose name contains `process`."""
+    return [call for call in calls if call.verb in verbs and process in call.process]
+
+
+def refused(calls: list[Call], *verbs: str, process: str = "") -> list[Item]:
+    """What the store refused for a stale token."""
+    return [item for call in of(calls, *verbs, process=process) for item, yes in call.told() if yes is False]
+
+
+def accepted(calls: list[Call], *verbs: str, process: str = "") -> list[Item]:
+    """What the store accepted."""
+    return [item for call in of(calls, *verbs, process=process) for item, yes in call.told() if yes is True]

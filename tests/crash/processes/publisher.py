@@ -1,0 +1,46 @@
+"""A process that publishes: singles one by one, or batches, each again with the same ids until it is acked.
+
+Specification: url, history, channel, prefix, count, batch (1: the single path), until (a file that ends it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from history import History
+from recorder import Recorded
+
+from holdfast.bus.client import Bus
+from holdfast.model.errors import Unavailable
+from holdfast.model.event import Event
+from holdfast.wiring import backend
+
+
+async def acked(bus: Bus, channel: str, events: list[Event]) -> None:
+    """Publish until the store has answered: the outcome of a call without an answer is unknown."""
+    while True:
+        try:
+            await bus.publish_many(channel, events)
+        except Unavailable:
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+async def main(spec: dict[str, Any]) -> None:
+    watched: Any = Recorded(backend(spec["url"]), History(Path(spec["history"])))
+    end = Path(spec["until"]) if "until" in spec else None
+    async with Bus([watched]) as bus:
+        for number in count() if end else range(spec["count"]):
+            if end and end.exists():
+                return
+            ids = [f"{spec['prefix']}-{number}-{part}" for part in range(spec["batch"])]
+            await acked(bus, spec["channel"], [Event({"of": name}, name) for name in ids])
+
+
+asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,98 @@
+"""The recorder: a backend that notes every call before it is made, and every answer after it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from history import History, Item
+
+from holdfast.contracts import Backend
+from holdfast.model.errors import Unavailable
+from holdfast.model.event import Event, Receipt
+from holdfast.model.job import Burial, Job, Retry
+
+T = TypeVar("T")
+
+
+class Recorded:
+    """A backend under observation. What moves no event and no job goes straight through."""
+
+    def __init__(self, inner: Backend, history: History) -> None:
+        self._inner, self._history = inner, history
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def fork(self) -> Recorded:
+        return Recorded(self._inner.fork(), self._history)
+
+    async def publish(
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> list[Receipt]:
+        items = [{"channel": channel, "id": event.id, "data": event.data.decode()} for event in events]
+        return await self._noted(
+            "publish",
+            items,
+            lambda: self._inner.publish(channel, events, at=at, priority=priority, connection=connection),
+            lambda receipts: [{"position": r.position, "duplicate": r.duplicate} for r in receipts],
+        )
+
+    async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
+        number = self._history.invoked("claim", [])
+        jobs = await self._inner.claim(channel, consumer, limit, worker)
+        self._history.answered(number, "ok", [item(job) for job in jobs])
+        return jobs
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        return await self._noted("complete", [item(job) for job in jobs], lambda: self._inner.complete(jobs))
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        items = [item(retry.job) for retry in retries]
+        return await self._noted("retry", items, lambda: self._inner.retry(retries))
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        items = [item(burial.job) for burial in burials]
+        return await self._noted("bury", items, lambda: self._inner.bury(burials))
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        items = [item(job) for job in jobs]
+        return await self._noted("extend", items, lambda: self._inner.extend(jobs, by))
+
+    async def _noted(
+        self,
+        verb: str,
+        items: list[Item],
+        ask: Callable[[], Awaitable[list[T]]],
+        shown: Callable[[list[T]], list[Any]] = list,
+    ) -> list[T]:
+        number = self._history.invoked(verb, items)
+        try:
+            answers = await ask()
+        except Unavailable:
+            self._history.answered(number, "unknown")
+            raise
+        except Exception:
+            self._history.answered(number, "failed")
+            raise
+        self._history.answered(number, "ok", shown(answers))
+        return answers
+
+
+def item(job: Job) -> Item:
+    """A leased job as it is noted."""
+    return {
+        "channel": job.channel,
+        "consumer": job.consumer,
+        "job": int(job.id),
+        "token": job.token,
+        "id": job.event.id,
+        "data": job.event.data.decode(),
+    }

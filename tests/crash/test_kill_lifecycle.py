@@ -1,0 +1,102 @@
+"""kill -9 of whoever keeps time, between and within the two phases: another one finishes the work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from rig import CHANNEL, Rig
+
+from holdfast.model.event import Event
+
+NOW, LATER, CLAIMED = 20, 10, 5
+States = dict[tuple[str, str, int], int]
+"""How many jobs of a consumer are in a state with so many abandonments."""
+
+BEFORE: States = {
+    ("patient", "ready", 0): NOW - CLAIMED,
+    ("patient", "leased", 0): CLAIMED,
+    ("patient", "scheduled", 0): LATER,
+    ("strict", "ready", 0): NOW - CLAIMED,
+    ("strict", "leased", 0): CLAIMED,
+    ("strict", "scheduled", 0): LATER,
+    ("hasty", "ready", 0): NOW,
+    ("hasty", "scheduled", 0): LATER,
+}
+PROMOTED: States = {
+    ("patient", "ready", 0): NOW - CLAIMED + LATER,
+    ("patient", "leased", 0): CLAIMED,
+    ("strict", "ready", 0): NOW - CLAIMED + LATER,
+    ("strict", "leased", 0): CLAIMED,
+    ("hasty", "ready", 0): NOW,
+    ("hasty", "scheduled", 0): LATER,
+}
+AFTER: States = {
+    ("patient", "ready", 0): NOW - CLAIMED + LATER,
+    ("patient", "ready", 1): CLAIMED,
+    ("strict", "ready", 0): NOW - CLAIMED + LATER,
+    ("strict", "dead", 1): CLAIMED,
+    ("hasty", "dead", 0): NOW + LATER,
+}
+
+
+def states(rig: Rig) -> States:
+    return Counter((row.consumer, row.state, row.abandonments) for row in rig.evidence().rows)
+
+
+async def everything_due(rig: Rig) -> None:
+    """Overdue leases with and without budget, due schedules, and events that expired while they waited."""
+    minute = timedelta(minutes=1)
+    async with rig.bus("setup") as bus:
+        await bus.subscribe(CHANNEL, "patient", lease=minute)
+        await bus.subscribe(CHANNEL, "strict", lease=minute, max_abandonments=1)
+        await bus.subscribe(CHANNEL, "hasty", expires_after=minute)
+        backend = bus.partitions.all[0].backend
+        await bus.publish_many(CHANNEL, [Event({"n": n}, f"now-{n}") for n in range(NOW)])
+        soon = await backend.now() + minute / 2
+        await bus.publish_many(CHANNEL, [Event({"n": n}, f"later-{n}") for n in range(LATER)], at=soon)
+        for consumer in ("patient", "strict"):
+            assert len(await bus.poll(CHANNEL, consumer, limit=CLAIMED)) == CLAIMED
+        await backend.advance(2 * minute)
+
+
+@pytest.mark.parametrize(("point", "found"), [("after_read", BEFORE), ("mid_apply", PROMOTED)])
+async def test_what_a_killed_lifecycle_left_undone_is_done_by_the_next(
+    rig: Rig, point: str, found: States
+) -> None:
+    await everything_due(rig)
+    assert states(rig) == BEFORE
+    await rig.start("upkeep", f"lifecycle.{point}=kill").killed()
+    assert states(rig) == found
+    assert await rig.start("upkeep").ended() == 0
+    assert states(rig) == AFTER
+    assert {row.reason for row in rig.evidence().rows if row.state == "dead"} == {"crash_loop", "expired"}
+    assert rig.verdict(drained=False) == []
+
+
+async def test_a_lifecycle_that_read_before_another_one_applied_changes_nothing_more(rig: Rig) -> None:
+    # CORRECTIONS 002.4: phase two must check again.
+    await everything_due(rig)
+    slow = rig.start("upkeep", "lifecycle.after_read=stop")
+    await slow.stopped_itself()
+    assert await rig.start("upkeep").ended() == 0
+    assert states(rig) == AFTER
+    moves = len(rig.evidence().moves)
+    assert await slow.continued() == 0
+    assert states(rig) == AFTER
+    assert len(rig.evidence().moves) == moves
+    assert rig.verdict(drained=False) == []
+
+
+async def test_a_backfill_whose_worker_was_killed_goes_on_where_it_stood(rig: Rig) -> None:
+    events, page = 1200, 500
+    async with rig.bus("publisher") as bus:
+        await bus.publish_many(CHANNEL, [Event({"n": n}, f"old-{n}") for n in range(events)])
+        await bus.subscribe(CHANNEL, "late", start="earliest")
+        await rig.start("upkeep", "subscribe.mid_backfill=kill").killed()
+        assert states(rig) == {("late", "ready", 0): page}
+        await bus.publish_many(CHANNEL, [Event({"n": n}, f"new-{n}") for n in range(10)])
+    assert await rig.start("upkeep").ended() == 0
+    assert states(rig) == {("late", "ready", 0): events + 10}
+    assert rig.verdict(drained=False) == []

@@ -1,0 +1,64 @@
+"""Prefetch: many while handlers are quick, few while they are slow."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.bus.prefetch import MOST, Prefetch
+
+
+def test_it_begins_with_what_the_handlers_can_take() -> None:
+    assert Prefetch(10).size == 10
+    assert Prefetch(5 * MOST).size == MOST
+
+
+def test_it_grows_while_batches_are_gone_at_once() -> None:
+    prefetch, sizes = Prefetch(10), []
+    for _ in range(12):
+        prefetch.worked_off(prefetch.size, 0.01)
+        sizes.append(prefetch.size)
+    assert sizes == sorted(sizes)
+    assert sizes[0] > 10
+    assert sizes[-1] == MOST
+
+
+def test_it_shrinks_while_batches_last_long_but_never_below_the_handlers() -> None:
+    prefetch = Prefetch(10)
+    for _ in range(12):
+        prefetch.worked_off(prefetch.size, 0.01)
+    sizes = []
+    for _ in range(12):
+        prefetch.worked_off(prefetch.size, 2.0)
+        sizes.append(prefetch.size)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] < MOST
+    assert sizes[-1] == 10
+
+
+def test_a_batch_that_was_hardly_filled_teaches_nothing() -> None:
+    prefetch = Prefetch(10)
+    prefetch.worked_off(1, 0.01)
+    assert prefetch.size == 10
+
+
+def test_between_quick_and_slow_it_stays() -> None:
+    prefetch = Prefetch(10)
+    prefetch.worked_off(10, 0.3)
+    assert prefetch.size == 10
+
+
+@given(st.integers(1, 100), st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 10)), max_size=50))
+def test_a_fixed_size_stays_fixed(size: int, batches: list[tuple[int, float]]) -> None:
+    prefetch = Prefetch(4, fixed=size)
+    for jobs, seconds in batches:
+        prefetch.worked_off(jobs, seconds)
+        assert prefetch.size == size
+
+
+@given(st.integers(1, 3000), st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 10)), max_size=50))
+def test_it_stays_within_its_bounds(concurrency: int, batches: list[tuple[int, float]]) -> None:
+    prefetch = Prefetch(concurrency)
+    for jobs, seconds in batches:
+        prefetch.worked_off(jobs, seconds)
+        assert min(concurrency, MOST) <= prefetch.size <= MOST
