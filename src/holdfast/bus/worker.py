@@ -19,7 +19,7 @@ from holdfast.bus.settlement import Failed
 from holdfast.bus.settler import Settler
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
-from holdfast.model.errors import HoldfastError, Snooze, Terminal
+from holdfast.model.errors import HoldfastError, InvalidInput, Snooze, Terminal
 from holdfast.model.job import Job, Retry
 
 log = logging.getLogger(__name__)
@@ -143,20 +143,29 @@ class Worker:
                     await self._call(job)
             failpoints.hit("worker.after_effect")
             settler.done.append(job)
-        except Snooze as snooze:
-            settler.back.append(Retry(job, parse_duration(snooze.delay, what="snooze")))
         except asyncio.CancelledError:
             # A shutdown releases, it does not fail. A lost lease has nothing left to settle.
             if id(job) not in self._gone:
                 self._give_back([job])
                 raise
-            task.uncancel()
         except Exception as error:
-            settler.failed.append(Failed(job, describe(error), isinstance(error, Terminal)))
+            self._refused(job, error)
         finally:
             del self._running[id(job)]
-            self._gone.discard(id(job))
+            if id(job) in self._gone:
+                self._gone.remove(id(job))
+                task.uncancel()
         settler.kick()
+
+    def _refused(self, job: Job, error: Exception) -> None:
+        """What a handler raised, as an answer."""
+        if isinstance(error, Snooze):
+            try:
+                self.settler.back.append(Retry(job, parse_duration(error.delay, what="snooze")))
+                return
+            except InvalidInput as unusable:
+                error = unusable
+        self.settler.failed.append(Failed(job, describe(error), isinstance(error, Terminal)))
 
     def _lost(self, job: Job) -> None:
         """The heartbeat was refused: somebody else may have this job now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,23 +15,21 @@ from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session, translate
-from holdfast.model.errors import Overloaded, Unavailable
+from holdfast.backends.postgres.waker import Waker
+from holdfast.model.errors import Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
 from holdfast.model.position import format_position, parse_position
 
-_WAKE_EVERY = 0.005
 _BULK = 200  # from here on COPY is worth its round trips
 _BEFORE_ALL = (0, 0, 0)
 
 
 class Log:
-    """Appends to channels and reads them back; wakes listeners at most once in 5 ms per channel."""
+    """Appends to channels, wakes their listeners, and reads channels back."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._woken: dict[str, float] = {}
-        self._late: set[str] = set()
-        self._notifier: asyncio.Task[None] | None = None
+        self._waker = Waker(session)
 
     async def publish(
         self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
@@ -55,21 +52,20 @@ class Log:
             try:
                 async with self._session.connection() as own:
                     answer = await bulk.publish(own, channel, events, at, priority)
-                self._wake_late(channel)
-                return answer
             except (psycopg.errors.UniqueViolation, Overloaded):
                 pass  # some of it may have been published before: take the way that tells repeats apart
-        wake = self._may_wake(channel)
+            else:
+                self._waker.later(channel)
+                return answer
+        wake = self._waker.take_turn(channel)
+        rows: list[tuple[Any, ...]] = []
         if len(events) == 1:
-            found = await self._session.rows("publish_one", **_single(channel, events[0], at, priority, wake))
-            if found:
-                if not wake:
-                    self._wake_late(channel)
-                return found[0]
-        [row] = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
+            rows = await self._session.rows("publish_one", **_single(channel, events[0], at, priority, wake))
+        if not rows:
+            rows = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
         if not wake:
-            self._wake_late(channel)
-        return row
+            self._waker.later(channel)
+        return rows[0]
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position, below the oldest running transaction."""
@@ -77,33 +73,9 @@ class Log:
         rows = await self._session.rows("read", channel=channel, epoch=epoch, tx=tx, seq=seq, limit=limit)
         return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
 
-    def _may_wake(self, channel: str) -> bool:
-        """Whether a publish should notify by itself: NOTIFY locks the server's queue until the commit is
-        on disk, so that one stands for every publish of the next few milliseconds."""
-        now = time.monotonic()
-        if now - self._woken.get(channel, 0.0) < _WAKE_EVERY:
-            return False
-        self._woken[channel] = now
-        return True
-
-    def _wake_late(self, channel: str) -> None:
-        self._late.add(channel)
-        if self._notifier is None or self._notifier.done():
-            self._notifier = asyncio.create_task(self._notify_late())
-
-    async def _notify_late(self) -> None:
-        while self._late:
-            channels, self._late = sorted(self._late), set()
-            try:
-                await self._session.run("notify", channels=channels)
-            except Unavailable:
-                return  # the events are durable; polling finds them
-            await asyncio.sleep(_WAKE_EVERY)
-
     async def close(self) -> None:
-        """Send what is still to be said."""
-        if self._notifier is not None:
-            await asyncio.gather(self._notifier, return_exceptions=True)
+        """Send the wake-ups that are still due."""
+        await self._waker.close()
 
 
 async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...]:
