@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 
+import hypothesis
 import psycopg
 import pytest
 
 import holdfast
 from holdfast import failpoints
 from holdfast.embedded import Postgres
+
+# The same examples in every run: a failure that comes and goes helps nobody.
+hypothesis.settings.register_profile("holdfast", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("holdfast")
 
 TEMPLATE = "holdfast_template"
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import psycopg
 import pytest
+import redis.asyncio
 
 
 class Store(ABC):
@@ -35,4 +36,16 @@ class PostgresStore(Store):
             await connection.execute("UPDATE holdfast.store SET system_id = system_id + 1")
 
 
-STORES: dict[str, type[Store]] = {"postgres": PostgresStore}
+class RedisStore(Store):
+    """The session's Redis server, emptied."""
+
+    def create(self, request: pytest.FixtureRequest) -> str:
+        url: str = request.getfixturevalue("empty_redis")
+        return url
+
+    async def become_restored(self) -> None:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.hset("{holdfast}:store", "run_id", "another server")
+
+
+STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore}

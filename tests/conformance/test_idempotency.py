@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 import holdfast
+from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
 from holdfast.model.job import State
@@ -135,3 +137,24 @@ async def test_concurrent_publishes_of_one_id_agree_on_one_event(backend: Backen
     assert len({receipt.position for receipt in receipts}) == 1
     assert [receipt.duplicate for receipt in receipts].count(False) == 1
     assert await states(backend) == {State.READY: 1}
+
+
+@pytest.mark.parametrize("count", [20, 400])
+async def test_batches_that_overlap_in_any_order_agree(backend: Backend, count: int) -> None:
+    """Publishers that share ids may get in each other's way; the bus asks again, and none is doubled."""
+    await subscribe(backend)
+    events = [Event(n, f"e-{n}") for n in range(count)]
+
+    async def publisher(seed: int) -> dict[str, tuple[str, bool]]:
+        mine = random.Random(seed).sample(events, count)
+        async with Bus([backend.fork()]) as bus:
+            receipts = await bus.publish_many(CHANNEL, mine)
+        return {receipt.id: (receipt.position, receipt.duplicate) for receipt in receipts}
+
+    answers = await asyncio.gather(*(publisher(seed) for seed in range(4)))
+    for event in events:
+        positions, repeats = zip(*(answer[event.id] for answer in answers), strict=True)
+        assert len(set(positions)) == 1, "every ack names the same event (I2)"
+        assert repeats.count(False) == 1
+    assert await states(backend) == {State.READY: count}
+    assert len(await read_all(backend)) == count

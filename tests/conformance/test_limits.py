@@ -176,6 +176,12 @@ async def test_deliveries_out_of_range_are_refused(bus: Bus) -> None:
         await bus.publish_many(CHANNEL, [Event(1)] * 100_001)
 
 
+async def test_a_connection_of_some_other_library_is_refused_by_name(bus: Bus, backend: Backend) -> None:
+    with pytest.raises(holdfast.InvalidInput, match="connection"):
+        await bus.publish(CHANNEL, 1, connection=object())
+    assert await read_all(backend) == []
+
+
 @pytest.mark.parametrize("option", ["lease", "expires_after", "backoff"])
 async def test_a_policy_is_refused_or_works_however_long_its_times(
     bus: Bus, backend: Backend, option: str

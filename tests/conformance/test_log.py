@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 import holdfast
-from conftest import Store
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
 from kit import CHANNEL, claim_one, complete, publish, read_all, subscribe
+from stores import Store
 
 
 async def test_the_log_reads_in_the_order_of_publication(backend: Backend) -> None:

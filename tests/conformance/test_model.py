@@ -29,9 +29,6 @@ T = TypeVar("T")
 SETTINGS = settings(
     max_examples=100,
     stateful_step_count=60,
-    derandomize=True,
-    database=None,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 POLICY = Policy.of(

@@ -97,7 +97,8 @@ class Rig:
         """Run a script of `processes/` with that specification and those failpoints."""
         name = f"{len(self.processes):02}-{script}"
         spec |= {"url": self.url, "history": str(self.folder / f"{name}.jsonl"), "channel": CHANNEL}
-        environment = os.environ | {VARIABLE: failpoints, "PYTHONPATH": str(HERE)}
+        path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {VARIABLE: failpoints, "PYTHONPATH": path}
         with (self.folder / f"{name}.log").open("wb") as log:
             popen = subprocess.Popen(
                 [sys.executable, HERE / "processes" / f"{script}.py", json.dumps(spec)],

@@ -35,36 +35,14 @@ def test_what_people_write_is_read(text: Any, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
+NOT_EVEN_TEXT: list[Any] = [None, True, [], b"5s", timedelta(microseconds=-1), float("nan")]
+OUT_OF_RANGE: list[Any] = [-1, -0.001, float("inf"), float("-inf"), 10**400, "9" * 400 + "s", "36501d"]
+
+
 @pytest.mark.parametrize(
     "value",
-    [
-        "",
-        "30",
-        "s",
-        "5 m",
-        "-5s",
-        "5s5",
-        "1y",
-        "1e3s",
-        "1.s",
-        ".5s",
-        "five",
-        None,
-        True,
-        [],
-        b"5s",
-        -1,
-        -0.001,
-    ]
-    + [
-        timedelta(microseconds=-1),
-        float("nan"),
-        float("inf"),
-        float("-inf"),
-        10**400,
-        "9" * 400 + "s",
-        "36501d",
-    ],
+    ["", "30", "s", "5 m", "-5s", "5s5", "1y", "1e3s", "1.s", ".5s", "five", *NOT_EVEN_TEXT, *OUT_OF_RANGE],
+    ids=lambda value: repr(value)[:20],
 )
 def test_nonsense_is_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -72,14 +50,10 @@ def test_nonsense_is_refused_by_name(value: Any) -> None:
     assert repr(value)[:50] in str(caught.value)
 
 
-def test_the_message_says_what_it_was_for() -> None:
-    for value in ("-1s", -1, "40000d"):
-        with (
-            pytest.raises(InvalidInput, match=f"lease {value!r}")
-            if value != "-1s"
-            else pytest.raises(InvalidInput)
-        ):
-            parse_duration(value, what="lease")
+@pytest.mark.parametrize("value", [-1, "40000d"])
+def test_the_message_says_what_it_was_for(value: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"lease {value!r}"):
+        parse_duration(value, what="lease")
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.binary()))

@@ -16,7 +16,7 @@ def test_it_begins_with_what_the_handlers_can_take() -> None:
 def test_it_grows_while_batches_are_gone_at_once() -> None:
     prefetch, sizes = Prefetch(10), []
     for _ in range(12):
-        prefetch.worked_off(prefetch.size, 0.01)
+        prefetch.learn(prefetch.size, 0.01)
         sizes.append(prefetch.size)
     assert sizes == sorted(sizes)
     assert sizes[0] > 10
@@ -26,33 +26,33 @@ def test_it_grows_while_batches_are_gone_at_once() -> None:
 def test_it_shrinks_while_batches_last_long_but_never_below_the_handlers() -> None:
     prefetch = Prefetch(10)
     for _ in range(12):
-        prefetch.worked_off(prefetch.size, 0.01)
+        prefetch.learn(prefetch.size, 0.01)
     sizes = []
     for _ in range(12):
-        prefetch.worked_off(prefetch.size, 2.0)
+        prefetch.learn(prefetch.size, 20.0)
         sizes.append(prefetch.size)
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] < MOST
     assert sizes[-1] == 10
 
 
-def test_a_batch_that_was_hardly_filled_teaches_nothing() -> None:
+def test_it_leases_a_quarter_of_a_second_ahead() -> None:
     prefetch = Prefetch(10)
-    prefetch.worked_off(1, 0.01)
-    assert prefetch.size == 10
+    prefetch.learn(200, 1.0)
+    assert prefetch.size == 50
 
 
-def test_between_quick_and_slow_it_stays() -> None:
-    prefetch = Prefetch(10)
-    prefetch.worked_off(10, 0.3)
-    assert prefetch.size == 10
+def test_one_quick_batch_does_not_lease_the_whole_backlog() -> None:
+    prefetch = Prefetch(2)
+    prefetch.learn(2, 0.0001)
+    assert prefetch.size == 16
 
 
 @given(st.integers(1, 100), st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 10)), max_size=50))
 def test_a_fixed_size_stays_fixed(size: int, batches: list[tuple[int, float]]) -> None:
     prefetch = Prefetch(4, fixed=size)
     for jobs, seconds in batches:
-        prefetch.worked_off(jobs, seconds)
+        prefetch.learn(jobs, seconds)
         assert prefetch.size == size
 
 
@@ -60,5 +60,5 @@ def test_a_fixed_size_stays_fixed(size: int, batches: list[tuple[int, float]]) -
 def test_it_stays_within_its_bounds(concurrency: int, batches: list[tuple[int, float]]) -> None:
     prefetch = Prefetch(concurrency)
     for jobs, seconds in batches:
-        prefetch.worked_off(jobs, seconds)
+        prefetch.learn(jobs, seconds)
         assert min(concurrency, MOST) <= prefetch.size <= MOST

@@ -28,8 +28,7 @@ class Workshop:
 
         async def work(event: holdfast.Event) -> None:
             self.begun.append(event.id)
-            while not self.go.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(self.go.wait, PATIENCE)
 
         def work_plain(event: holdfast.Event) -> None:
             self.begun.append(event.id)
@@ -133,6 +132,7 @@ async def test_what_does_not_finish_within_the_grace_is_released(bus: holdfast.B
     await holds(lambda: shop.begun == JOBS[:1])
     stop.set()
     await asyncio.wait_for(running, PATIENCE)
+    shop.go.set()
     await released(backend, JOBS)
 
 

@@ -17,11 +17,12 @@ from holdfast.model.job import Job
 
 log = logging.getLogger(__name__)
 
-Key = tuple[int, str, str, str]
+Key = tuple[int, str, str, str, int]
 
 
 def _key(job: Job) -> Key:
-    return job.partition, job.channel, job.consumer, job.id
+    # With the token: a worker may claim a job again while the handler that lost it still runs.
+    return job.partition, job.channel, job.consumer, job.id, job.token
 
 
 class Heartbeat:
@@ -86,6 +87,5 @@ class Heartbeat:
     def _tell(self, lost: list[Job]) -> None:
         for job in lost:
             entry = self._held.get(_key(job))
-            # A job that ended meanwhile, or was claimed again, is no loss.
-            if entry is not None and entry[0] is job:
+            if entry is not None:  # a job that ended meanwhile is no loss
                 self._home.call_soon_threadsafe(entry[2], job)

@@ -41,11 +41,16 @@ class Settler:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
-    async def close(self) -> None:
-        """Wait until everything is settled."""
-        while self._task is not None and (self.pending or not self._task.done()):
-            self.kick()
-            await self._task
+    async def close(self, patience: float) -> None:
+        """Wait until everything is settled, or give up: what is left comes back when its lease ends."""
+        if self._task is None:
+            return
+        self.kick()
+        await asyncio.wait([self._task], timeout=patience)
+        if not self._task.done():
+            log.warning("the store did not answer in time: some jobs come back when their leases end")
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _flush(self) -> None:
         while self.pending:
@@ -80,5 +85,7 @@ class Settler:
                 return await ask()
             except Unavailable as error:
                 log.warning("finalize waits for the store: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST)
+            except Exception:
+                log.exception("finalize failed and is tried again")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST)

@@ -25,6 +25,7 @@ from holdfast.model.job import Job, Retry
 log = logging.getLogger(__name__)
 
 _BREATH = 64  # handlers that never wait still let the loop breathe after so many jobs
+_PATIENCE = 5.0  # how long a shutdown waits for a store that does not answer
 
 
 class Worker:
@@ -35,6 +36,7 @@ class Worker:
         self.settler = Settler(bus.settlement, heart, self._make_room)
         self._bus, self._heart, self._lease, self._idle = bus, heart, lease, idle
         self._prefetch = Prefetch(handler.concurrency, handler.prefetch)
+        self._finished, self._fetched_at = 0, time.monotonic()
         self._pool = ThreadPoolExecutor(handler.concurrency) if handler.threaded else None
         self._call = handler.bind(self._pool)
         self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
@@ -78,22 +80,23 @@ class Worker:
         _, late = await asyncio.wait([self._fetching, *self._runners], timeout=grace)
         for task in late - {self._fetching}:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        await self.settler.close()
+        if late:
+            await asyncio.wait(late, timeout=_PATIENCE)
+            self._fetching.cancel()
+        await self.settler.close(_PATIENCE)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch(self) -> int:
         """Lease a batch once half of the last one is worked off."""
-        began, size = time.monotonic(), self._prefetch.size
-        while (
-            len(self._waiting) > size // 2 or self.settler.pending > 2 * MOST
-        ) and not self._stopping.is_set():
+        while self._full() and not self._stopping.is_set():
             self._room.clear()
             await self._room.wait()
         if self._stopping.is_set():
             return 0
-        limit = size - len(self._waiting)
+        if self._finished:
+            self._prefetch.learn(self._finished, time.monotonic() - self._fetched_at)
+        limit = max(self._prefetch.size - len(self._waiting), 1)
         jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
         failpoints.hit("worker.after_claim")
         if self._stopping.is_set():
@@ -102,8 +105,11 @@ class Worker:
         self._heart.watch(jobs, self._lease, self._lost)
         self._waiting.extend(jobs)
         self._work.set()
-        self._prefetch.worked_off(len(jobs), time.monotonic() - began)
+        self._finished, self._fetched_at = 0, time.monotonic()
         return len(jobs)
+
+    def _full(self) -> bool:
+        return len(self._waiting) > self._prefetch.size // 2 or self.settler.pending > 2 * MOST
 
     async def _doze(self) -> None:
         try:
@@ -125,6 +131,7 @@ class Worker:
                 self._make_room()
             await self._attempt(job)
             done += 1
+            self._finished += 1
             if done % _BREATH == 0:
                 await asyncio.sleep(0)
 
@@ -143,9 +150,12 @@ class Worker:
                     await self._call(job)
             failpoints.hit("worker.after_effect")
             settler.done.append(job)
-        except asyncio.CancelledError:
-            # A shutdown releases, it does not fail. A lost lease has nothing left to settle.
-            if id(job) not in self._gone:
+        except asyncio.CancelledError as error:
+            # A shutdown releases, it does not fail. A lost lease has nothing left to settle. And what
+            # nobody asked for is the handler's own doing.
+            if not task.cancelling():
+                self._refused(job, error)
+            elif id(job) not in self._gone:
                 self._give_back([job])
                 raise
         except Exception as error:
@@ -157,7 +167,7 @@ class Worker:
                 task.uncancel()
         settler.kick()
 
-    def _refused(self, job: Job, error: Exception) -> None:
+    def _refused(self, job: Job, error: BaseException) -> None:
         """What a handler raised, as an answer."""
         if isinstance(error, Snooze):
             try:

@@ -61,9 +61,12 @@ class Action:
 
 def describe(error: BaseException | str) -> Failure:
     """An attempt's error as it is stored: bounded text, its class and its fingerprint."""
-    text = (str(error) or type(error).__name__)[:MAX_ERROR].replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    text = text.encode("utf-8", "replace").decode()
     kind = "" if isinstance(error, str) else type(error).__name__
+    try:
+        text = str(error) or kind or "failed"
+    except Exception:  # a handler may raise anything, even what cannot be printed
+        text = f"{kind} without words"
+    text = text[:MAX_ERROR].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
     return Failure(text, kind, fingerprint(kind, text))
 
 

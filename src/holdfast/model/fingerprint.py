@@ -9,7 +9,7 @@ _NOISE = (
     (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<address>"),
     (re.compile(r"(?:[a-z][a-z0-9+.-]*:/)?(?:/[^\s/'\",:;()]+){2,}"), "<path>"),
-    (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{12,}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"'[^']*'|\"[^\"]*\""), "<text>"),
     (re.compile(r"\d+(?:\.\d+)*"), "<n>"),
     (re.compile(r"\s+"), " "),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal
 
-from holdfast.model.duration import format_duration, parse_duration
+from holdfast.model.duration import LONGEST, format_duration, parse_duration
 from holdfast.model.errors import Duration, InvalidInput, InvalidPolicy
 from holdfast.model.names import check_name
 
@@ -29,10 +30,13 @@ class Exponential:
 
     def delay(self, attempt: int, chance: random.Random) -> timedelta:
         """The wait after the `attempt`-th failure, never above `limit`."""
-        # The exponent is capped so that a large budget cannot overflow a float.
-        grown = self.base.total_seconds() * self.factor ** min(attempt - 1, 64)
+        limit = self.limit.total_seconds()
+        try:
+            grown = min(self.base.total_seconds() * self.factor ** (attempt - 1), limit)
+        except OverflowError:  # a large budget outgrows a float
+            grown = limit
         spread = grown * (1 + self.jitter * (2 * chance.random() - 1))
-        return timedelta(seconds=min(spread, self.limit.total_seconds()))
+        return timedelta(seconds=min(spread, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,14 @@ def _backoff(value: Backoff | Sequence[Duration] | Duration | None) -> Backoff:
     if value is None:
         return Exponential()
     if isinstance(value, Exponential):
-        if value.factor < 1 or not 0 <= value.jitter <= 1 or value.base > value.limit:
-            raise InvalidPolicy(f"backoff {value!r}: factor >= 1, jitter from 0 to 1, base <= limit")
+        if not (
+            1 <= value.factor < math.inf
+            and 0 <= value.jitter <= 1
+            and timedelta(0) <= value.base <= value.limit <= LONGEST
+        ):
+            raise InvalidPolicy(
+                f"backoff {value!r}: factor from 1, jitter from 0 to 1, 0 <= base <= limit <= {LONGEST.days}d"
+            )
         return value
     if isinstance(value, Steps):
         return value

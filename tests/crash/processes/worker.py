@@ -48,5 +48,6 @@ async def main(spec: dict[str, Any]) -> None:
         await app.serve(bus, idle="200ms", grace="5s")
 
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
 logging.basicConfig(level=logging.INFO)
 asyncio.run(main(json.loads(sys.argv[1])))

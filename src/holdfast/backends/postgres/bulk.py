@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.pool import Connection
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.backends.postgres.session import Connection
 from holdfast.model.event import Event
 
 _CHUNK = 2000

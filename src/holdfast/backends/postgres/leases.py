@@ -88,7 +88,7 @@ class Leases:
         seqs = NumberArray([int(job.id) for job in jobs])
         tokens = NumberArray([job.token for job in jobs])
         rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
-        return {(str(seq), token) for seq, token in rows}
+        return {(str(seq), token) for seq, token, *_ in rows}
 
 
 async def _per_consumer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import LiteralString
 
-from holdfast.backends.postgres.session import Connection
+from holdfast.backends.postgres.pool import Connection
 from holdfast.model.errors import HoldfastError
 
 _LOCK = 1215655475

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import psycopg
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from holdfast.backends.postgres.pool import Connection, Pool
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.model.errors import (
     HoldfastError,
@@ -23,8 +23,6 @@ from holdfast.model.errors import (
     Unavailable,
 )
 
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-
 # Every statement of ours walks an index in order, whatever the statistics say at the moment: the tables go
 # from empty to full and back within minutes. So that is planned once, and not again for every call.
 _SETTINGS = """
@@ -35,50 +33,34 @@ _SETTINGS = """
 
 
 class Session:
-    """A pool of connections that runs named queries and speaks the one error tree."""
+    """Runs named queries on pooled connections and speaks the one error tree."""
 
-    def __init__(self, url: str, size: int = 4, timeout: float = 5.0) -> None:
-        self.url, self.size, self.timeout = url, size, timeout
-        self._pool: AsyncConnectionPool[Connection] | None = None
+    def __init__(self, url: str, size: int = 4) -> None:
+        self.url = url
+        self._pool = Pool(url, size, _configure)
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
-        self._pool = AsyncConnectionPool(
-            self.url,
-            min_size=1,
-            max_size=self.size,
-            timeout=self.timeout,
-            open=False,
-            configure=_configure,
-            kwargs={"autocommit": True, "prepare_threshold": 1, "connect_timeout": 5},
-            reconnect_timeout=0,  # our callers retry; a pool that gave up would stay broken
-        )
         try:
-            # A pool hides why it cannot connect; a plain connection says it.
-            await (await psycopg.AsyncConnection.connect(self.url, connect_timeout=5)).close()
-        except psycopg.Error as error:
-            self._pool = None
-            if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-                raise InvalidInput(f"the URL of PostgreSQL cannot be used: {error}") from None
-            raise translate(error, self.url) from error
-        await self._pool.open()
+            async with self.connection():
+                return
+        except psycopg.ProgrammingError as error:
+            raise InvalidInput(f"the URL of PostgreSQL cannot be used: {error}") from None
 
     async def close(self) -> None:
-        """Give the connections back."""
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        """Close the connections."""
+        await self._pool.clear()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool in autocommit mode."""
+        """A connection in autocommit mode."""
         connection = await self._take()
         try:
             yield connection
         except psycopg.Error as error:
             raise await self._translated(error) from error
         finally:
-            await self._opened().putconn(connection)
+            await self._pool.give_back(connection)
 
     async def rows(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a named query in a transaction of its own and return all rows."""
@@ -91,7 +73,7 @@ class Session:
         except psycopg.Error as error:
             raise await self._translated(error) from error
         finally:
-            await self._opened().putconn(connection)
+            await self._pool.give_back(connection)
 
     async def row(self, name: str, **parameters: Any) -> tuple[Any, ...] | None:
         """Run a named query and return its first row."""
@@ -103,21 +85,16 @@ class Session:
         async with self.connection() as connection:
             return (await connection.execute(QUERIES[name], parameters)).rowcount
 
-    def _opened(self) -> AsyncConnectionPool[Connection]:
-        if self._pool is None:
-            raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
-        return self._pool
-
     async def _take(self) -> Connection:
         try:
-            return await self._opened().getconn()
-        except (psycopg.Error, PoolTimeout, PoolClosed) as error:
+            return await self._pool.take()
+        except psycopg.Error as error:
             raise await self._translated(error) from error
 
-    async def _translated(self, error: Exception) -> Exception:
+    async def _translated(self, error: psycopg.Error) -> Exception:
         translated = translate(error, self.url)
-        if isinstance(translated, Unavailable) and self._pool is not None and not self._pool.closed:
-            await self._pool.check()  # a restarted server leaves broken connections behind
+        if isinstance(translated, Unavailable):
+            await self._pool.clear()
         return translated
 
 
@@ -143,7 +120,7 @@ def translate(error: Exception, url: str) -> HoldfastError | Exception:
             return InvalidPolicy(message)
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | PoolTimeout | PoolClosed):
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Unavailable(f"PostgreSQL at {redacted(url)} did not answer: {str(error).strip()}")
     return error
 

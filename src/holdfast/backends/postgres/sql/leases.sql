@@ -66,21 +66,27 @@ SELECT seq, token FROM ended;
 
 -- name: retry
 -- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job
--- returns to its old place.
-UPDATE holdfast.jobs j
-SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
-    due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE n.now + l.delay END,
-    attempts = j.attempts - (l.error IS NULL)::integer,
-    errors = CASE WHEN l.error IS NULL THEN j.errors ELSE coalesce(j.errors, '[]') || (l.error || jsonb_build_object('at', n.now)) END,
-    lease_until = NULL, worker = NULL
-FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
-     AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n
-WHERE j.consumer_id = (
-    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-    WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
-  AND j.lease_until IS NOT NULL
-RETURNING j.seq, j.token;
+-- returns to its old place. What is ready at once wakes the listeners.
+WITH back AS (
+    UPDATE holdfast.jobs j
+    SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
+        due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE n.now + l.delay END,
+        attempts = j.attempts - (l.error IS NULL)::integer,
+        errors = CASE WHEN l.error IS NULL THEN j.errors
+                 ELSE coalesce(j.errors, '[]') || (l.error || jsonb_build_object('at', n.now)) END,
+        lease_until = NULL, worker = NULL
+    FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
+         AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n
+    WHERE j.consumer_id = (
+        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
+      AND j.lease_until IS NOT NULL
+    RETURNING j.seq, j.token, j.state
+), wake AS MATERIALIZED (
+    SELECT pg_notify('holdfast', %(channel)s) WHERE EXISTS (SELECT FROM back WHERE state = 'ready')
+)
+SELECT b.seq, b.token, (SELECT count(*) FROM wake) FROM back b;
 
 -- name: bury
 -- leased → dead, in one transaction with the dead letter, its count and the dead-letter channel.

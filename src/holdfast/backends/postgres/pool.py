@@ -1,0 +1,63 @@
+"""The pool: a few connections, made when they are needed.
+
+No background task and no waiting for a server that is away: whoever needs a connection learns at once why
+there is none, and retries by its own rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+# A server that vanished without a word is noticed in seconds, not hours.
+_OPTIONS: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": 1,
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+
+class Pool:
+    """At most `size` connections; the one given back last is taken first."""
+
+    def __init__(self, url: str, size: int, configure: Callable[[Connection], Awaitable[None]]) -> None:
+        self._url, self._configure = url, configure
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[Connection] = []
+
+    async def take(self) -> Connection:
+        """A connection in autocommit mode; give it back in every case."""
+        await self._slots.acquire()
+        try:
+            if self._idle:
+                return self._idle.pop()
+            connection = await psycopg.AsyncConnection.connect(self._url, **_OPTIONS)
+            await self._configure(connection)
+            return connection
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def give_back(self, connection: Connection) -> None:
+        """Keep it for the next one, unless something is still going on in it."""
+        self._slots.release()
+        if connection.info.transaction_status is TransactionStatus.IDLE:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
+    async def clear(self) -> None:
+        """Drop the idle ones: a server that was restarted leaves them broken."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()

@@ -1,0 +1,194 @@
+"""A dead store degrades only itself, and heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from proxy import Proxy
+from spread import eventually, id_of, key_of, logged, state_of
+
+import holdfast
+from holdfast.embedded import Postgres
+from holdfast.model.job import State
+from kit import CHANNEL, CONSUMER, until
+
+LIVES, DIES = 0, 1
+BOUND = 2.0
+"""A store that does not answer may not cost the others' callers more than this."""
+
+
+async def killed(bus: holdfast.Bus, mortal: Postgres) -> None:
+    """Kill the second store, and let the bus notice."""
+    await asyncio.to_thread(mortal.kill)
+
+    async def noticed() -> bool:
+        await bus.poll(CHANNEL, CONSUMER)
+        return bus.partitions.all[DIES].health.faulty
+
+    await until(noticed)
+
+
+async def test_a_dead_store_fails_what_belongs_to_it_and_nothing_else(
+    frail: list[str], mortal: Postgres
+) -> None:
+    async with holdfast.connect(frail) as bus:
+        await bus.subscribe(CHANNEL, CONSUMER)
+        await killed(bus, mortal)
+        for event in ({"key": key_of(DIES)}, {"id": id_of(DIES)}):
+            with pytest.raises(holdfast.Unavailable):
+                await bus.publish(CHANNEL, {}, **event)
+        await bus.publish(CHANNEL, {}, key=key_of(LIVES), id="keyed")
+        await bus.publish(CHANNEL, {}, id=id_of(LIVES))
+        loose = [await bus.publish(CHANNEL, {}) for _ in range(4)]
+        wanted = ["keyed", id_of(LIVES), *(receipt.id for receipt in loose)]
+        assert await logged(bus, LIVES) == wanted
+        jobs = await bus.poll(CHANNEL, CONSUMER, limit=10)
+        assert [job.event.id for job in jobs] == wanted
+        await bus.finalize_many(jobs, success=True)
+        assert {await state_of(bus, LIVES, name) for name in wanted} == {State.DONE}
+
+
+async def test_a_dead_store_does_not_slow_the_others_down(frail: list[str], mortal: Postgres) -> None:
+    async with holdfast.connect(frail) as bus:
+        await bus.subscribe(CHANNEL, CONSUMER)
+        await asyncio.to_thread(mortal.kill)
+        began, slowest = time.monotonic(), 0.0
+        while time.monotonic() - began < 3:
+            start = time.monotonic()
+            await bus.publish(CHANNEL, {}, key=key_of(LIVES))
+            [job] = await bus.poll(CHANNEL, CONSUMER)
+            await bus.finalize(job, success=True)
+            slowest = max(slowest, time.monotonic() - start)
+            await asyncio.sleep(0.02)
+        assert slowest < BOUND
+
+
+async def test_a_publish_to_a_dead_store_fails_in_good_time(frail: list[str], mortal: Postgres) -> None:
+    """It is asked again for a moment, as its outcome may be unknown; a refused connection is no riddle."""
+    async with holdfast.connect(frail) as bus:
+        await bus.publish(CHANNEL, {}, key=key_of(DIES))
+        await asyncio.to_thread(mortal.kill)
+        began = time.monotonic()
+        with pytest.raises(holdfast.Unavailable):
+            await bus.publish(CHANNEL, {}, key=key_of(DIES))
+        assert time.monotonic() - began < 8
+
+
+async def test_a_store_that_comes_back_is_used_again_without_anybodys_help(
+    frail: list[str], mortal: Postgres
+) -> None:
+    async with holdfast.connect(frail) as bus:
+        await bus.subscribe(CHANNEL, CONSUMER)
+        await bus.publish(CHANNEL, {}, id=id_of(DIES, 0))
+        await killed(bus, mortal)
+        await asyncio.to_thread(mortal.start)
+        await eventually(lambda: bus.publish(CHANNEL, {}, id=id_of(DIES, 1)))
+        assert not bus.partitions.all[DIES].health.faulty
+        jobs = await bus.poll(CHANNEL, CONSUMER, limit=10)
+        assert [job.event.id for job in jobs] == [id_of(DIES, 0), id_of(DIES, 1)]
+
+
+async def test_a_bus_opens_while_one_of_its_stores_is_dead_and_takes_it_in_later(
+    frail: list[str], mortal: Postgres
+) -> None:
+    async with holdfast.connect(frail) as before:
+        await before.subscribe(CHANNEL, CONSUMER)
+    await asyncio.to_thread(mortal.kill)
+    async with holdfast.connect(frail) as bus:
+        await bus.publish(CHANNEL, {}, id=id_of(LIVES))
+        assert len(await bus.poll(CHANNEL, CONSUMER)) == 1
+        await asyncio.to_thread(mortal.start)
+        await eventually(lambda: bus.publish(CHANNEL, {}, id=id_of(DIES)))
+        [job] = await bus.poll(CHANNEL, CONSUMER)
+        assert (job.event.id, job.partition) == (id_of(DIES), DIES)
+
+
+async def test_no_store_at_all_is_said_at_once(mortal: Postgres, frail: list[str]) -> None:
+    await asyncio.to_thread(mortal.kill)
+    with pytest.raises(holdfast.Unavailable):
+        async with holdfast.connect(frail[DIES:]):
+            pass
+
+
+async def test_a_store_that_hears_and_never_answers_does_not_stop_the_others(frail: list[str]) -> None:
+    """A one-way cut: connections stay open, so nothing fails by itself."""
+    async with Proxy(frail[DIES]) as proxy, holdfast.connect([frail[LIVES], proxy.url]) as bus:
+        await bus.subscribe(CHANNEL, CONSUMER)
+        proxy.mute()
+
+        async def work() -> None:
+            for _ in range(5):
+                await bus.publish(CHANNEL, {}, key=key_of(LIVES))
+                [job] = await bus.poll(CHANNEL, CONSUMER)
+                await bus.finalize(job, success=True)
+
+        working = asyncio.create_task(work())
+        done, _ = await asyncio.wait([working], timeout=12)
+        await proxy.cut()  # whoever still waits is let go
+        [outcome] = await asyncio.gather(working, return_exceptions=True)
+        assert done, "the living store waits for the silent one"
+        assert outcome is None
+
+
+def working_app() -> tuple[holdfast.App, set[str]]:
+    app, seen = holdfast.App(), set[str]()
+
+    @app.handler(CHANNEL, CONSUMER)
+    async def work(event: holdfast.Event) -> None:
+        seen.add(event.id)
+
+    return app, seen
+
+
+async def test_a_worker_starts_while_one_of_its_stores_is_dead_and_takes_it_in_later(
+    frail: list[str], mortal: Postgres
+) -> None:
+    app, seen = working_app()
+    async with holdfast.connect(frail) as before:
+        await before.subscribe(CHANNEL, CONSUMER)
+        await before.publish(CHANNEL, {}, id=id_of(DIES))
+    await asyncio.to_thread(mortal.kill)
+    stop = asyncio.Event()
+    async with holdfast.connect(frail) as bus:
+        running = asyncio.create_task(app.run(bus, stop=stop, idle="100ms"))
+        try:
+            await bus.publish(CHANNEL, {}, id=id_of(LIVES))
+
+            async def saw(name: str) -> bool:
+                return name in seen or running.done()
+
+            await until(lambda: saw(id_of(LIVES)), 10)
+            await asyncio.to_thread(mortal.start)
+            await until(lambda: saw(id_of(DIES)), 30)
+        finally:
+            stop.set()
+            [outcome] = await asyncio.gather(running, return_exceptions=True)
+        assert outcome is None
+        assert seen == {id_of(LIVES), id_of(DIES)}
+
+
+async def test_a_worker_takes_a_store_in_that_was_dead_when_its_bus_opened(
+    frail: list[str], mortal: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lifecycle's own failures must not push the next try ahead of them for ever."""
+    # As after some time of failures: the next try is a second or two away, the next step one second.
+    monkeypatch.setattr("holdfast.upkeep.health._FIRST", 2.0)
+    monkeypatch.setattr("holdfast.upkeep.health._LONGEST", 2.0)
+    async with holdfast.connect(frail) as before:
+        await before.subscribe(CHANNEL, CONSUMER)
+        await before.publish(CHANNEL, {}, id=id_of(DIES))
+    await asyncio.to_thread(mortal.kill)
+    async with holdfast.connect(frail) as bus:
+        keeping_time = asyncio.create_task(bus.partitions.all[DIES].lifecycle.run())
+        try:
+            await asyncio.to_thread(mortal.start)
+
+            async def polled() -> bool:
+                return bool(await bus.poll(CHANNEL, CONSUMER))
+
+            await until(polled, 12)
+        finally:
+            keeping_time.cancel()
+            await asyncio.wait([keeping_time])

@@ -1,0 +1,144 @@
+"""Waking up: by NOTIFY, long before the idle poll; by polling alone where that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+from shift import ended, holds, shift
+
+import holdfast
+from holdfast.contracts import Backend
+from holdfast.model.job import Retry, State
+from kit import CHANNEL, CONSUMER, claim_one, publish, states, subscribe, until
+
+IDLE = 10
+SOON = 4.0
+"""Far below the idle poll, and generous to a busy machine."""
+
+
+def noting_app() -> tuple[holdfast.App, list[str]]:
+    app, seen = holdfast.App(), list[str]()
+
+    @app.handler(CHANNEL, CONSUMER, start="earliest")
+    async def note(event: holdfast.Event) -> None:
+        seen.append(event.id)
+
+    return app, seen
+
+
+async def listeners(url: str) -> int:
+    async with await psycopg.AsyncConnection.connect(url) as own:
+        found = await own.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+        row = await found.fetchone()
+        return int(row[0]) if row else 0
+
+
+async def idle(bus: holdfast.Bus, backend: Backend, url: str, seen: list[str]) -> None:
+    """Wait until the worker listens, has done a first job, and has nothing to do."""
+
+    async def listens() -> bool:
+        return await listeners(url) == 1
+
+    await until(listens)
+    await bus.publish(CHANNEL, {}, id="first")
+    await ended(backend, "first")
+    assert seen == ["first"]
+
+
+async def test_a_publish_wakes_an_idle_worker_long_before_its_next_poll(
+    bus: holdfast.Bus, backend: Backend, database: str
+) -> None:
+    app, seen = noting_app()
+    async with shift(app, bus, idle=IDLE):
+        await idle(bus, backend, database, seen)
+        began = time.monotonic()
+        await bus.publish(CHANNEL, {}, id="second")
+        await holds(lambda: "second" in seen, SOON)
+        assert time.monotonic() - began < SOON
+
+
+async def test_no_publish_of_a_burst_is_left_to_the_idle_poll(
+    bus: holdfast.Bus, backend: Backend, database: str
+) -> None:
+    """Wake-ups are coalesced: the last event of a burst still brings one."""
+    app, seen = noting_app()
+    names = [f"e-{n}" for n in range(30)]
+    async with shift(app, bus, idle=IDLE):
+        await idle(bus, backend, database, seen)
+        for name in names:
+            await bus.publish(CHANNEL, {}, id=name)
+        await holds(lambda: set(names) <= set(seen), SOON)
+        await bus.publish_many(CHANNEL, [holdfast.Event({}, f"bulk-{n}") for n in range(300)])
+        await holds(lambda: "bulk-299" in seen, SOON)
+
+
+async def test_a_publish_by_sql_and_one_in_a_callers_transaction_wake_too(
+    bus: holdfast.Bus, backend: Backend, database: str
+) -> None:
+    app, seen = noting_app()
+    async with shift(app, bus, idle=IDLE):
+        await idle(bus, backend, database, seen)
+        async with await psycopg.AsyncConnection.connect(database) as own:
+            await own.execute("SELECT holdfast.publish(%s, '{}', id => 'by-sql')", (CHANNEL,))
+        await holds(lambda: "by-sql" in seen, SOON)
+        async with await psycopg.AsyncConnection.connect(database) as own:
+            await bus.publish(CHANNEL, {}, id="joined", connection=own)
+            assert "joined" not in seen
+        await holds(lambda: "joined" in seen, SOON)
+
+
+@pytest.mark.parametrize("delay", [None, timedelta(0), timedelta(milliseconds=50)])
+async def test_a_job_that_somebody_else_gives_back_wakes_an_idle_worker(
+    bus: holdfast.Bus, backend: Backend, database: str, delay: timedelta | None
+) -> None:
+    app, seen = noting_app()
+    await subscribe(backend)
+    await publish(backend, "held")
+    held = await claim_one(backend)
+    async with shift(app, bus, idle=IDLE):
+        await idle(bus, backend, database, seen)
+        assert await backend.retry([Retry(held, delay)]) == [True]
+        await holds(lambda: "held" in seen, SOON)
+
+
+async def test_an_event_of_another_channel_wakes_nobody(
+    bus: holdfast.Bus, backend: Backend, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen = noting_app()
+    polls: list[str] = []
+    poll = holdfast.Bus.poll
+
+    async def spy(self: holdfast.Bus, channel: str, consumer: str, *, limit: int = 1) -> list[holdfast.Job]:
+        polls.append(channel)
+        return await poll(self, channel, consumer, limit=limit)
+
+    async with shift(app, bus, idle=IDLE):
+        await idle(bus, backend, database, seen)
+        monkeypatch.setattr(holdfast.Bus, "poll", spy)
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as own:
+            await own.execute("LISTEN holdfast")
+            await bus.publish("elsewhere", {}, id="x")
+            async with asyncio.timeout(SOON):
+                heard = await anext(own.notifies())
+        assert heard.payload == "elsewhere"
+        assert polls == []
+
+
+async def test_polling_alone_delivers_without_listening(
+    bus: holdfast.Bus, backend: Backend, database: str
+) -> None:
+    app, seen = noting_app()
+    async with shift(app, bus, idle="50ms", listen=False):
+        await subscribe(backend)
+        for name in ("a", "b"):
+            await bus.publish(CHANNEL, {}, id=name)
+            await holds(lambda name=name: name in seen)
+        assert await listeners(database) == 0
+    assert await states(backend) == {State.DONE: 2}
