@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-import redis
 
+import redis
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.embedded import Redis

@@ -76,7 +76,7 @@ async def test_channels_have_logs_of_their_own(backend: Backend) -> None:
 
 async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Backend) -> None:
     # CORRECTIONS 001.9, I14: commits interleave, and no cursor passes one that comes later below it.
-    total, seen = 240, list[str]()
+    seen: list[str] = []
     position: str | None = None
 
     async def publisher(number: int) -> None:
@@ -84,7 +84,7 @@ async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Back
             await backend.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
 
     expected = sum(turn % 3 for turn in range(40)) * 6
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         publishers = asyncio.gather(*(publisher(number) for number in range(6)))
         while len(seen) < expected:
             for entry in await backend.read(CHANNEL, position, 25):
@@ -93,7 +93,7 @@ async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Back
                 seen.append(entry.event.id)
         await publishers
     assert await backend.read(CHANNEL, position, 1) == []
-    assert len(seen) == len(set(seen)) == expected <= total
+    assert len(seen) == len(set(seen)) == expected
 
 
 async def test_a_restored_store_writes_above_every_old_position(store: Store, backend: Backend) -> None:

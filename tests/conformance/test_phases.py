@@ -82,6 +82,18 @@ async def test_phase_two_refuses_an_expiry_and_a_schedule_that_changed(backend: 
     assert await states(backend) == {State.CANCELLED: 2}
 
 
+async def test_phase_two_refuses_a_schedule_that_was_put_off(backend: Backend) -> None:
+    # CORRECTIONS 002.4
+    await subscribe(backend)
+    await publish(backend, "a", at=await backend.now() + MINUTE)
+    await backend.advance(MINUTE)
+    actions = await phase_one(backend)
+    assert await backend.apply(actions) == Applied(promoted=1)
+    assert await backend.retry([Retry(await claim_one(backend), 60 * MINUTE)]) == [True]
+    assert await backend.apply(actions) == Applied(refused=1), "it is scheduled again, for later"
+    assert await claim(backend) == []
+
+
 async def test_the_same_decisions_twice_change_nothing_twice(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, "a", "b")

@@ -12,7 +12,6 @@ from shift import holds, settled, shift
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.bus.prefetch import MOST, Prefetch
 from holdfast.contracts import Backend
 from holdfast.model.job import State
 from kit import CHANNEL, CONSUMER, publish, states, subscribe, until

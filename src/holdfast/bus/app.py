@@ -85,9 +85,7 @@ class App:
         stop = stop or asyncio.Event()
         leases = {}
         for handler in self.handlers:
-            made = await bus.subscribe(
-                handler.channel, handler.consumer, start=handler.start, **handler.policy
-            )
+            made = await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
             leases[handler.channel, handler.consumer] = made.policy.lease
         with Heartbeat(bus, min(leases.values()), asyncio.get_running_loop()) as heart:
             workers = [

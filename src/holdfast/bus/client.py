@@ -10,13 +10,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.bus.partitions import Partition, Partitions
+from holdfast.bus.partitions import Partition, Partitions, Wanted
 from holdfast.bus.publisher import Publisher
 from holdfast.bus.settlement import Failed, Settlement
 from holdfast.contracts import Backend, Consumer, Start
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
-from holdfast.model.errors import Duration, InvalidInput, LeaseLost, Terminal, Unavailable
+from holdfast.model.errors import Duration, HoldfastError, InvalidInput, LeaseLost, Terminal, Unavailable
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, check_event
 from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.names import check_name
@@ -68,19 +68,17 @@ class Bus:
         A new consumer starts at `latest`, `earliest` or a time; older events become jobs in steps that
         empty polls and workers take.
         """
-        check_name(channel)
-        check_name(consumer, "consumer")
-        if isinstance(start, datetime):
-            if start.tzinfo is None:
-                raise InvalidInput(f"start {start} has no time zone; pass an aware datetime")
-        elif start not in ("latest", "earliest"):
-            raise InvalidInput(f"start {start!r} is unknown; use 'latest', 'earliest' or a time with a zone")
-        try:
-            checked = Policy.of(**policy)
-        except TypeError as error:
-            raise InvalidInput(f"unknown option for consumer {consumer!r}: {error}") from None
-        stores = await self._all()
-        made = [await store.backend.subscribe(channel, consumer, checked, start) for store in stores]
+        wanted = _wanted(channel, consumer, policy, start)
+        made = [await store.backend.subscribe(*wanted) for store in await self._all()]
+        return made[0]
+
+    async def ensure(
+        self, /, channel: str, consumer: str, *, start: Start = "latest", **policy: Any
+    ) -> Consumer:
+        """Like subscribe, but a store that is faulty gets the consumer when it heals. For workers."""
+        wanted = _wanted(channel, consumer, policy, start)
+        self.partitions.wanted.append(wanted)
+        made = [await store.backend.subscribe(*wanted) for store in await self.partitions.usable()]
         return made[0]
 
     # publish
@@ -158,7 +156,7 @@ class Bus:
     async def _step(self, partition: Partition) -> int:
         try:
             return (await partition.step()).total
-        except Unavailable:
+        except HoldfastError:
             return 0  # its health says so already
 
     async def finalize(
@@ -243,6 +241,20 @@ class Bus:
 
     async def _all(self) -> list[Partition]:
         return [await self.partitions.ready(partition) for partition in self.partitions.all]
+
+
+def _wanted(channel: str, consumer: str, policy: dict[str, Any], start: Start) -> Wanted:
+    check_name(channel)
+    check_name(consumer, "consumer")
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidInput(f"start {start} has no time zone; pass an aware datetime")
+    elif start not in ("latest", "earliest"):
+        raise InvalidInput(f"start {start!r} is unknown; use 'latest', 'earliest' or a time with a zone")
+    try:
+        return channel, consumer, Policy.of(**policy), start
+    except TypeError as error:
+        raise InvalidInput(f"unknown option for consumer {consumer!r}: {error}") from None
 
 
 def _raise_lost(jobs: Sequence[Job], accepted: Sequence[bool]) -> None:

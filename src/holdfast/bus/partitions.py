@@ -7,13 +7,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.contracts import Applied, Backend
+from holdfast.contracts import Applied, Backend, Start
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
+from holdfast.model.policy import Policy
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.lifecycle import Lifecycle
 
 _STEP_EVERY = 1.0
+Wanted = tuple[str, str, Policy, Start]
 
 
 def home(channel: str, event: Event, count: int) -> int | None:
@@ -44,14 +46,19 @@ class Partition:
         """The lifecycle of this partition."""
         return Lifecycle(self.backend, self.health)
 
-    async def heal(self) -> None:
-        """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty."""
+    async def heal(self, wanted: Sequence[Wanted] = ()) -> None:
+        """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty.
+
+        The consumers that are wanted are created where they are missing.
+        """
         if not self.health.worth_trying:
             raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
         try:
             if not self.opened:
                 await self.backend.open()
                 self.opened = True
+            for each in wanted:
+                await self.backend.subscribe(*each)
         except Unavailable as error:
             self.health.failed(str(error))
             raise
@@ -73,6 +80,8 @@ class Partitions:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.all = [Partition(index, backend) for index, backend in enumerate(backends)]
+        self.wanted: list[Wanted] = []
+        """Consumers that every store must have, as soon as it can be reached."""
         self._turn = 0
 
     async def open(self) -> None:
@@ -95,7 +104,7 @@ class Partitions:
     async def ready(self, partition: Partition) -> Partition:
         """The partition if it takes new items, healing it if it is time to try."""
         if partition.health.faulty or not partition.opened:
-            await partition.heal()
+            await partition.heal(self.wanted)
         return partition
 
     async def usable(self) -> list[Partition]:

@@ -21,6 +21,6 @@ class Prefetch:
 
     def learn(self, finished: int, seconds: float) -> None:
         """So many jobs were finished in so long a time."""
-        wanted = self._most if seconds <= 0 else int(_AHEAD * finished / seconds)
+        wanted = int(_AHEAD * finished / max(seconds, 1e-6))
         step = min(max(wanted, self.size // 2), self.size * _GROWTH)
         self.size = min(max(step, self._least), self._most)

@@ -42,9 +42,11 @@ class Lifecycle:
     async def _step(self) -> tuple[Applied, bool]:
         try:
             reading = await self._backend.due(self._limit)
-        except Unavailable as error:
+        except Exception as error:  # whatever the reason: a partition that cannot be read takes nothing new
             self._health.failed(str(error))
-            raise
+            if isinstance(error, HoldfastError):
+                raise
+            raise Unavailable(f"the read of what is due failed: {error}") from error
         self._health.succeeded(reading.load)
         failpoints.hit("lifecycle.after_read")
         applied = Applied()

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from holdfast import failpoints
 from holdfast.backends.postgres.arrays import TextArray
 from holdfast.backends.postgres.pool import Connection
 from holdfast.backends.postgres.queries import QUERIES
@@ -54,6 +55,7 @@ async def publish(
         same = struct.pack(">iiiiiqiq", 4, channel_id, 4, epoch, 8, tx, 8, now - _EPOCH_MICROSECONDS)
         await _copy(connection, "copy_keys", struct.pack(">h", 8) + same, seqs, key_rows)
         await _copy(connection, "copy_log", struct.pack(">h", 14) + same, seqs, log_rows)
+        failpoints.hit("publish.before_commit")
     return epoch, tx, seqs
 
 

@@ -40,7 +40,6 @@ class Log:
         if connection is not None:
             parameters = _columns(channel, events, at, priority, wake=True)
             return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
-        failpoints.hit("publish.before_commit")
         answer = await self._append(channel, events, at, priority)
         failpoints.hit("publish.after_commit")
         return _receipts(events, *answer)
@@ -57,6 +56,7 @@ class Log:
             else:
                 self._waker.later(channel)
                 return answer
+        failpoints.hit("publish.before_commit")
         wake = self._waker.take_turn(channel)
         rows: list[tuple[Any, ...]] = []
         if len(events) == 1:

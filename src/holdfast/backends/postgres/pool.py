@@ -7,6 +7,8 @@ there is none, and retries by its own rules.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,6 +27,13 @@ _OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
+
+
+def hang_up(connection: Connection) -> None:
+    """End a connection under whoever waits for it: they get an error instead of an answer."""
+    if not connection.closed:
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 class Pool:

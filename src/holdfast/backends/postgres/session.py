@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,9 @@ import orjson
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from holdfast.backends.postgres.pool import Connection, Pool
+from holdfast.backends.postgres.pool import Connection, Pool, hang_up
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.model.errors import (
-    HoldfastError,
     IdConflict,
     InvalidInput,
     InvalidName,
@@ -32,15 +32,20 @@ _SETTINGS = """
 """
 
 
+_PATIENCE = 8.0
+
+
 class Session:
     """Runs named queries on pooled connections and speaks the one error tree."""
 
     def __init__(self, url: str, size: int = 4) -> None:
         self.url = url
         self._pool = Pool(url, size, _configure)
+        self._opened = False
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
+        self._opened = True
         try:
             async with self.connection():
                 return
@@ -49,6 +54,7 @@ class Session:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._opened = False
         await self._pool.clear()
 
     @asynccontextmanager
@@ -66,6 +72,8 @@ class Session:
         """Run a named query in a transaction of its own and return all rows."""
         # Written out, not through connection(): this is the path of every single publish.
         connection = await self._take()
+        # A store that hears and never answers must not hold up whoever asks others as well.
+        limit = asyncio.get_running_loop().call_later(_PATIENCE, hang_up, connection)
         try:
             cursor = connection.cursor(binary=True)
             await cursor.execute(QUERIES[name], parameters)
@@ -73,6 +81,7 @@ class Session:
         except psycopg.Error as error:
             raise await self._translated(error) from error
         finally:
+            limit.cancel()
             await self._pool.give_back(connection)
 
     async def row(self, name: str, **parameters: Any) -> tuple[Any, ...] | None:
@@ -86,6 +95,8 @@ class Session:
             return (await connection.execute(QUERIES[name], parameters)).rowcount
 
     async def _take(self) -> Connection:
+        if not self._opened:
+            raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
         try:
             return await self._pool.take()
         except psycopg.Error as error:
@@ -103,7 +114,7 @@ async def _configure(connection: Connection) -> None:
     await connection.execute(_SETTINGS)
 
 
-def translate(error: Exception, url: str) -> HoldfastError | Exception:
+def translate(error: psycopg.Error, url: str) -> Exception:
     """The one error tree for what psycopg and our SQL functions raise."""
     state = getattr(error, "sqlstate", None)
     diag = getattr(error, "diag", None)

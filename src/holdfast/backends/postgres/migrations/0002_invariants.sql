@@ -37,32 +37,46 @@ CREATE TRIGGER count_in AFTER INSERT ON holdfast.dead_letters
 CREATE TRIGGER count_out AFTER DELETE ON holdfast.dead_letters
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION holdfast.count_dead();
 
+-- Lanes to look at again: the head of such a key was locked by somebody when its turn came.
+CREATE TABLE holdfast.lanes (
+    consumer_id integer NOT NULL,
+    order_key   text NOT NULL
+);
+CREATE INDEX lanes_consumer ON holdfast.lanes (consumer_id);
+
+-- Let the first live job of a key go, if an earlier one held it back.
+CREATE FUNCTION holdfast.wake_lane(p_consumer_id integer, p_order_key text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_head bigint;
+    v_held boolean;
+BEGIN
+    -- Two jobs of one key may leave at once. One at a time looks for the next, so that neither takes the
+    -- other, which is about to vanish, for the head.
+    PERFORM pg_advisory_xact_lock(hashtextextended(p_order_key, p_consumer_id));
+    SELECT h.seq, h.held INTO v_head, v_held FROM holdfast.jobs h
+    WHERE h.consumer_id = p_consumer_id AND h.order_key = p_order_key
+    ORDER BY h.epoch, h.tx, h.seq LIMIT 1;
+    IF v_held THEN
+        UPDATE holdfast.jobs SET held = false WHERE ctid = (
+            SELECT ctid FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND seq = v_head
+            FOR NO KEY UPDATE SKIP LOCKED);
+        -- Whoever locked it may leave it as it is, and waiting here could end in a deadlock.
+        IF NOT FOUND THEN
+            INSERT INTO holdfast.lanes (consumer_id, order_key) VALUES (p_consumer_id, p_order_key);
+        END IF;
+    END IF;
+END $$;
+
 -- A job that leaves the live table makes room in a bounded consumer and lets the next job of its key go.
 CREATE FUNCTION holdfast.after_leaving() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    lane record;
 BEGIN
     UPDATE holdfast.depths d SET live = d.live - g.n
     FROM (SELECT consumer_id, count(*) AS n FROM gone GROUP BY consumer_id) g
     WHERE d.consumer_id = g.consumer_id;
 
-    FOR lane IN
-        SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2
-    LOOP
-        -- Two jobs of one key may leave at once. One at a time looks for the next, so that neither takes
-        -- the other, which is about to vanish, for the head.
-        PERFORM pg_advisory_xact_lock(
-            hashtextextended(lane.order_key, lane.consumer_id));
-        UPDATE holdfast.jobs j SET held = false
-        WHERE j.held AND (j.consumer_id, j.seq) IN (
-            SELECT n.consumer_id, n.seq FROM (
-                SELECT h.consumer_id, h.seq FROM holdfast.jobs h
-                WHERE h.consumer_id = lane.consumer_id AND h.order_key = lane.order_key
-                ORDER BY h.epoch, h.tx, h.seq LIMIT 1
-            ) head JOIN holdfast.jobs n USING (consumer_id, seq)
-            -- Locked means: it is leaving itself, and its own trigger waits for ours.
-            FOR NO KEY UPDATE OF n SKIP LOCKED);
-    END LOOP;
+    PERFORM holdfast.wake_lane(l.consumer_id, l.order_key) FROM (
+        SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2) l;
     RETURN NULL;
 END $$;
 CREATE TRIGGER after_leaving AFTER DELETE ON holdfast.jobs

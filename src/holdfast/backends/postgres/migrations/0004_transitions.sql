@@ -12,6 +12,7 @@ DECLARE
     v_picked  bigint[];
     v_heads   bigint[];
     v_held    bigint;
+    v_again   text[];
 BEGIN
     SELECT lease INTO v_lease FROM holdfast.consumers
     WHERE id = p_consumer_id AND NOT paused
@@ -19,6 +20,13 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    WITH again AS (
+        DELETE FROM holdfast.lanes WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM holdfast.lanes WHERE consumer_id = p_consumer_id LIMIT 100
+            FOR UPDATE SKIP LOCKED)) RETURNING order_key
+    )
+    SELECT array_agg(DISTINCT order_key ORDER BY order_key) INTO v_again FROM again;
+    PERFORM holdfast.wake_lane(p_consumer_id, l.order_key) FROM unnest(v_again) AS l (order_key);
     WHILE v_missing > 0 LOOP
         SELECT array_agg(p.seq) INTO v_picked FROM (
             SELECT j.seq FROM holdfast.jobs j

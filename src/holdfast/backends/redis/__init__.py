@@ -1,0 +1,5 @@
+"""Redis."""
+
+from holdfast.backends.redis.backend import RedisBackend
+
+__all__ = ["RedisBackend"]

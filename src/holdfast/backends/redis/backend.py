@@ -1,0 +1,159 @@
+"""Redis as a Holdfast backend: one session, and one object per noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.backends.redis import checks, keys
+from holdfast.backends.redis.codec import from_micros, to_micros
+from holdfast.backends.redis.consumers import Consumers
+from holdfast.backends.redis.leases import Leases
+from holdfast.backends.redis.lifecycle import Lifecycle
+from holdfast.backends.redis.listener import RedisListener
+from holdfast.backends.redis.log import Log
+from holdfast.backends.redis.operators import Operators
+from holdfast.backends.redis.session import Session
+from holdfast.contracts import (
+    Applied,
+    Capabilities,
+    ChannelStats,
+    Consumer,
+    ConsumerStats,
+    Finding,
+    Reading,
+    Start,
+)
+from holdfast.model.decide import Action
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import Duration
+from holdfast.model.event import Event, LogEntry, Receipt
+from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.policy import Policy
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class RedisBackend:
+    """One Redis database. The contract's prose stands in `holdfast.contracts`.
+
+    `dedupe_window` is how long an id is remembered after its publication, `history` how long the record of a
+    job is kept after it was done, cancelled or discarded. Dead letters stay.
+    """
+
+    capabilities = Capabilities(joins_transactions=False, foreign_appends=True)
+
+    def __init__(
+        self, url: str, *, connections: int = 4, dedupe_window: Duration = "7d", history: Duration = "1d"
+    ) -> None:
+        self.url = url
+        self._kept = {"dedupe_window": dedupe_window, "history": history}
+        ended, window = (
+            parse_duration(kept, what=what) // _MILLISECOND
+            for kept, what in ((history, "history"), (dedupe_window, "dedupe_window"))
+        )
+        self._session = Session(url, connections, max(ended, 1), max(window, 1))
+        self._log = Log(self._session)
+        self._leases = Leases(self._session)
+        self._consumers = Consumers(self._session)
+        self._lifecycle = Lifecycle(self._session)
+        self._operators = Operators(self._session, self._consumers)
+
+    async def open(self) -> list[str]:
+        await self._session.open()
+        return []  # the scripts come with us, and the keys appear as they are needed
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def fork(self) -> RedisBackend:
+        return RedisBackend(self.url, connections=1, **self._kept)
+
+    async def now(self) -> datetime:
+        return from_micros(await self._session.run("now"))
+
+    async def advance(self, by: timedelta) -> None:
+        await self._session.call("HINCRBY", keys.STORE, "offset", to_micros(by))
+
+    async def check(self) -> list[Finding]:
+        return await checks.check(self._session)
+
+    async def create_channel(self, channel: str) -> None:
+        await self._consumers.create_channel(channel)
+
+    async def channels(self) -> list[str]:
+        return await self._consumers.channels()
+
+    async def channel_stats(self, channel: str) -> ChannelStats:
+        return await self._consumers.channel_stats(channel)
+
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+    ) -> Consumer:
+        return await self._consumers.subscribe(channel, consumer, policy, start)
+
+    async def consumers(self, channel: str | None = None) -> list[Consumer]:
+        return await self._consumers.consumers(channel)
+
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
+        return await self._consumers.consumer(channel, consumer)
+
+    async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
+        return await self._consumers.stats(channel, consumer)
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        await self._consumers.set_paused(channel, consumer, paused)
+
+    async def publish(
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
+    ) -> list[Receipt]:
+        return await self._log.publish(channel, events, at, priority, connection)
+
+    async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
+        return await self._log.read(channel, after, limit)
+
+    async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
+        return await self._leases.claim(channel, consumer, limit, worker)
+
+    async def complete(self, jobs: Sequence[Job]) -> list[bool]:
+        return await self._leases.complete(jobs)
+
+    async def retry(self, retries: Sequence[Retry]) -> list[bool]:
+        return await self._leases.retry(retries)
+
+    async def bury(self, burials: Sequence[Burial]) -> list[bool]:
+        return await self._leases.bury(burials)
+
+    async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
+        return await self._leases.extend(jobs, by)
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        return await self._operators.cancel(channel, source, event_id, consumer)
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        return await self._operators.requeue(channel, consumer, job_id)
+
+    async def stuck(self, limit: int) -> list[JobRecord]:
+        return await self._operators.stuck(limit)
+
+    async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
+        return await self._operators.find_jobs(channel, source, event_id)
+
+    async def due(self, limit: int) -> Reading:
+        return await self._lifecycle.due(limit)
+
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        return await self._lifecycle.apply(actions)
+
+    async def backfill(self, ref: int | str, limit: int) -> int:
+        return await self._lifecycle.backfill(ref, limit)
+
+    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> RedisListener:
+        return RedisListener(self.url, channels, wake)

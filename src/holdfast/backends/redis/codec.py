@@ -1,0 +1,130 @@
+"""Values on the wire: times, positions, flat hashes, and events as stream entries."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+FAR = 2**53 - 1
+"""The latest time that a score holds exactly, in microseconds: the year 2255. Later ones are cut."""
+
+# What an entry of ours may carry; whatever else a foreign one has is its data.
+_KNOWN = frozenset({"id", "source", "type", "key", "time", "headers", "at", "priority", "published"})
+
+
+Values = tuple[str | bytes, ...]
+"""An event as the publish script takes it."""
+
+
+def to_micros(value: datetime | timedelta) -> int:
+    """Microseconds since 1970, or of a duration; cut at `FAR`."""
+    since = value - _EPOCH if isinstance(value, datetime) else value
+    return max(-FAR, min(since // _MICROSECOND, FAR))
+
+
+@lru_cache(maxsize=4096)
+def from_micros(value: bytes | int) -> datetime:
+    """The time of so many microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=min(int(value), FAR))
+
+
+def pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
+    """A flat hash as a dictionary."""
+    return {name.decode("utf-8", "replace"): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def position(epoch: bytes | int, entry: bytes) -> str:
+    """The position of an entry of an epoch."""
+    milliseconds, _, seq = entry.partition(b"-")
+    return f"{int(epoch):04x}-{int(milliseconds):016x}-{int(seq):016x}"
+
+
+def content_hash(event: Event) -> bytes:
+    """What makes two events of one id the same. Headers and time do not: a retry often carries fresh ones."""
+    kind = event.type.encode()
+    key = b"\xff" if event.key is None else event.key.encode()  # no UTF-8 text has that byte
+    return hashlib.sha256(b"%d:%b%d:%b%b" % (len(kind), kind, len(key), key, event.data)).digest()[:16]
+
+
+def encode(event: Event) -> Values:
+    """Id, source, type, key, time, headers, content hash and data."""
+    data, name, source, kind, key, time, headers = event
+    return (
+        name,
+        source,
+        kind,
+        "" if key is None else f"={key}",
+        "" if time is None else time.isoformat(),
+        orjson.dumps(dict(headers)) if headers else b"",
+        content_hash(event),
+        data,
+    )
+
+
+def decode(entry: bytes, flat: Sequence[bytes]) -> Event:
+    """The event of an entry, ours or a foreign client's. What a foreign one lacks is taken from its id."""
+    if len(flat) == 10 and flat[6] == b"published" and _is_time(flat[7]):
+        # Ours, with nothing but what every event has.
+        return Event(flat[9], _text(flat[1]), _text(flat[3]), _text(flat[5]), None, from_micros(flat[7]))
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    get = fields.get
+    name, source, kind, key, data = get(b"id"), get(b"source"), get(b"type"), get(b"key"), get(b"data")
+    headers = get(b"headers")
+    return Event(
+        _rest(fields) if data is None else data,
+        _text(name) if name else _text(entry),
+        _text(source) if source else DEFAULT_SOURCE,
+        _text(kind) if kind else DEFAULT_TYPE,
+        None if key is None else _text(key),
+        _time(entry, get(b"time"), get(b"published")),
+        None if headers is None else _headers(headers),
+    )
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _is_time(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= 16
+
+
+def _rest(fields: Mapping[bytes, bytes]) -> bytes:
+    """A foreign entry without `data`: its own fields are the data."""
+    named = {_text(name): _text(value) for name, value in fields.items()}
+    return orjson.dumps({name: value for name, value in named.items() if name not in _KNOWN})
+
+
+def _time(entry: bytes, time: bytes | None, published: bytes | None) -> datetime:
+    if time is not None:
+        try:
+            given = datetime.fromisoformat(time.decode())
+        except ValueError:
+            pass  # a foreign client's own format
+        else:
+            return given if given.tzinfo else given.replace(tzinfo=UTC)
+    if published is not None and _is_time(published):
+        return from_micros(published)
+    return from_micros(int(entry.partition(b"-")[0]) * 1000)
+
+
+def _headers(headers: bytes) -> dict[str, str]:
+    try:
+        decoded: Any = orjson.loads(headers)
+    except ValueError:
+        return {}
+    if not isinstance(decoded, dict):
+        return {}
+    return {
+        name: value if isinstance(value, str) else orjson.dumps(value).decode()
+        for name, value in decoded.items()
+    }

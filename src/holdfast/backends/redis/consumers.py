@@ -1,0 +1,112 @@
+"""Channels and worker consumers."""
+
+from __future__ import annotations
+
+import orjson
+
+from holdfast.backends.redis import keys
+from holdfast.backends.redis.codec import from_micros, pairs, to_micros
+from holdfast.backends.redis.leases import no_consumer
+from holdfast.backends.redis.link import Argument
+from holdfast.backends.redis.session import Session
+from holdfast.contracts import ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.model.errors import NotFound
+from holdfast.model.job import State
+from holdfast.model.policy import Policy
+
+_STATES = {state.value: state for state in State}
+
+
+class Consumers:
+    """Creates, changes and describes channels and consumers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
+        """Create a consumer or change its policy."""
+        begin = start if isinstance(start, str) else str(to_micros(start))
+        fields = [value for field in _fields(policy).items() for value in field]
+        stored = await self._session.run(
+            "subscribe", channel, consumer, begin, policy.dead_letter or "", int(policy.ordered), *fields
+        )
+        return _consumer(stored)
+
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
+        """One consumer, or `NotFound`."""
+        stored = await self._session.run("consumer", channel, consumer)
+        if not stored:
+            raise no_consumer(channel, consumer)
+        return _consumer(stored)
+
+    async def consumers(self, channel: str | None) -> list[Consumer]:
+        """All consumers of a channel, or of all."""
+        found = [_consumer(stored) for stored in await self._session.run("consumers", channel or "")]
+        return sorted(found, key=lambda each: (each.channel, each.name))
+
+    async def stats(self, channel: str, consumer: str) -> ConsumerStats:
+        """Jobs by state, from counters that move with every transition."""
+        await self.catch_up(channel)
+        answer = await self._session.run("consumer_stats", channel, consumer)
+        if answer is None:
+            raise no_consumer(channel, consumer)
+        counts, oldest, due = answer
+        states = {_STATES[name]: int(n) for name, n in pairs(counts).items() if name in _STATES}
+        return ConsumerStats(
+            {state: count for state, count in states.items() if count},
+            from_micros(oldest) if oldest else None,
+            from_micros(int(float(due))) if due else None,
+        )
+
+    async def catch_up(self, channel: str) -> None:
+        """Turn what other clients have appended into jobs, so that it is counted and found."""
+        while await self._session.run("catch_up", channel):
+            pass
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        """Stop or resume handing out jobs."""
+        if not await self._session.run("pause", channel, consumer, int(paused)):
+            raise no_consumer(channel, consumer)
+
+    async def create_channel(self, channel: str) -> None:
+        """Make sure that a channel exists."""
+        await self._session.run("create_channel", channel)
+
+    async def channels(self) -> list[str]:
+        """All channels by name."""
+        return sorted(name.decode() for name in await self._session.call("HKEYS", keys.CHANNELS))
+
+    async def channel_stats(self, channel: str) -> ChannelStats:
+        """One channel's log at a glance."""
+        answer = await self._session.run("channel_stats", channel)
+        if answer is None:
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        created, events, last, consumers = answer
+        names = sorted(name.decode() for name in consumers)
+        return ChannelStats(channel, from_micros(created), events, from_micros(last) if last else None, names)
+
+
+def _fields(policy: Policy) -> dict[str, Argument]:
+    """What is stored of a policy: the whole for people, and the parts that scripts need."""
+    return {
+        "policy": orjson.dumps(policy.to_json()),
+        "lease": to_micros(policy.lease),
+        "expires_after": "" if policy.expires_after is None else to_micros(policy.expires_after),
+        "discard": int(policy.on_dead == "discard"),
+        "dead_letter": policy.dead_letter or "",
+        "max_depth": "" if policy.max_depth is None else policy.max_depth,
+        "max_attempts": policy.max_attempts,
+        "max_abandonments": policy.max_abandonments,
+    }
+
+
+def _consumer(stored: list[bytes]) -> Consumer:
+    fields = pairs(stored)
+    return Consumer(
+        fields["channel"].decode(),
+        fields["name"].decode(),
+        Policy.from_json(orjson.loads(fields["policy"])),
+        fields.get("paused") == b"1",
+        from_micros(fields["created"]),
+        "target" in fields,
+    )

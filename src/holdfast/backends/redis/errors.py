@@ -1,0 +1,65 @@
+"""Errors: what redis-py, the server and our scripts say, in the one error tree."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from redis.exceptions import (
+    AuthorizationError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    InvalidPolicy,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+
+# Answers of a server that cannot take the call now: it is busy, has no disk, or is a replica by now.
+_LATER = ("BUSY", "MISCONF", "NOREPLICAS", "EXECABORT", "UNKILLABLE", "CLUSTERDOWN")
+_LATER_TYPES = (ReadOnlyError, MasterDownError, AuthorizationError)
+_KINDS: dict[str, type[HoldfastError]] = {
+    "INPUT": InvalidInput,
+    "POLICY": InvalidPolicy,
+    "NOTFOUND": NotFound,
+    "SCHEMA": HoldfastError,
+}
+# Newer servers append where the script stood.
+_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|SCHEMA) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
+
+
+def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
+    """The error as our callers know it; one that we cannot place is returned as it is."""
+    text = str(error).strip()
+    if isinstance(error, UnicodeError):
+        return InvalidInput(f"{getattr(error, 'object', text)!r} is no text that a store can hold")
+    if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
+        kind = Overloaded if publishing else Unavailable
+        return kind(f"Redis at {redacted(url)} has reached its maxmemory; raise it, or trim: {text}")
+    if not isinstance(error, ResponseError) or isinstance(error, _LATER_TYPES) or text.startswith(_LATER):
+        return Unavailable(f"Redis at {redacted(url)} did not answer: {text or type(error).__name__}")
+    if text.startswith("WRONGTYPE"):
+        return InvalidInput(f"a key that should be a stream holds something else: {text}")
+    ours = _OURS.search(text)
+    if ours is None:
+        return error
+    kind_name, message = ours.groups()
+    if kind_name == "SCHEMA":
+        message = f"the store has schema {message}, which is newer than this version; upgrade holdfast"
+    return _KINDS[kind_name](message)
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for messages and logs."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+    except ValueError:
+        return "the given URL"

@@ -1,0 +1,65 @@
+"""Key names: which stream is a channel's log, and every key of ours with what it holds.
+
+The names are built in `lua/shared/keys.lua` and nowhere else; this is the table for readers and for tests.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+PREFIX = "{holdfast}:"
+WAKE = PREFIX + "wake"
+STORE = PREFIX + "store"
+CHANNELS = PREFIX + "channels"
+VERDICT = PREFIX + "verdict:"
+
+
+class Key(NamedTuple):
+    """One kind of key: its name with the variable parts in capitals, its type, and what it holds."""
+
+    name: str
+    type: str
+    holds: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches every key of this kind."""
+        parts = (".+" if part.isupper() else re.escape(part) for part in re.split(r"([A-Z]+)", self.name))
+        return re.compile("".join(parts), re.DOTALL)
+
+
+KEYS = (
+    Key(STORE, "hash", "schema, epoch, run_id, clock offset, settings, number of live jobs"),
+    Key(CHANNELS, "hash", "channel → when it was created"),
+    Key(PREFIX + "epochs:CHANNEL", "list", "from which entry on each epoch counts"),
+    Key(PREFIX + "consumers:CHANNEL", "hash", "consumer → its number REF"),
+    Key(PREFIX + "consumer:REF", "hash", "policy, cursor, pause of a consumer"),
+    Key(PREFIX + "counts:REF", "hash", "jobs by state, dead letters by reason"),
+    Key(PREFIX + "behind", "set", "REFs with older entries to turn into jobs"),
+    Key(PREFIX + "job:REF:ID", "hash", "one job; expires some time after it ended well"),
+    Key(PREFIX + "ready:REF", "zset", "claimable jobs: by priority, then due time"),
+    Key(PREFIX + "scheduled:REF", "zset", "scheduled jobs by due time"),
+    Key(PREFIX + "lane:REF:KEY", "zset", "an ordered consumer's live jobs of one key, in log order"),
+    Key(PREFIX + "dead:REF", "zset", "dead letters by time of death"),
+    Key(PREFIX + "due:lease", "zset", "all leased jobs by deadline"),
+    Key(PREFIX + "due:schedule", "zset", "all scheduled jobs by due time"),
+    Key(PREFIX + "due:expiry", "zset", "all waiting jobs that can expire, by that time"),
+    Key(PREFIX + "event:CHANNEL/N:SOURCE/ID", "string", "idempotency key: hash, epoch, entry; expires"),
+    Key(VERDICT + "RANDOM", "string", "whether a batch in several parts may come in; expires"),
+)
+
+
+def stream(channel: str) -> str:
+    """The key of a channel's log: `gbe.events.audit` is `gbe:events:audit`."""
+    return channel.replace(".", ":")
+
+
+def channel(stream: str) -> str:
+    """The channel whose log a key is."""
+    return stream.replace(":", ".")
+
+
+def epochs(channel: str) -> str:
+    """The key of a channel's epochs."""
+    return f"{PREFIX}epochs:{channel}"

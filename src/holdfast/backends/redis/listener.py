@@ -1,0 +1,48 @@
+"""Wake-ups: pub/sub on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from holdfast.backends.redis import keys
+
+_PAUSE = 1.0
+
+
+class RedisListener:
+    """Calls `wake` when a channel of interest was published to. Reconnects by itself.
+
+    What another client appends says nothing here: polling finds it.
+    """
+
+    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+        self._url, self._channels, self._wake = url, frozenset(channels), wake
+        self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with Redis.from_url(self._url, protocol=2) as client, client.pubsub() as messages:
+                    await messages.subscribe(keys.WAKE)
+                    async for message in messages.listen():
+                        self._hear(message)
+            except (RedisError, OSError):
+                await asyncio.sleep(_PAUSE)
+
+    def _hear(self, message: dict[str, object]) -> None:
+        if message["type"] == "subscribe":
+            for channel in self._channels:  # what was said before we listened is found by a poll
+                self._wake(channel)
+        elif message["type"] == "message" and isinstance(data := message["data"], bytes):
+            channel = data.decode("utf-8", "replace")
+            if channel in self._channels:
+                self._wake(channel)

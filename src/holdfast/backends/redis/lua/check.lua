@@ -1,0 +1,30 @@
+-- uses: keys clock ids batch consumers jobs log append
+-- Whether a batch that comes in several parts may be appended. It runs in one transaction with the parts,
+-- which look at its verdict: so the batch is appended whole or not at all.
+-- Reads {holdfast}:event:*, {holdfast}:consumer:REF, {holdfast}:counts:REF; writes {holdfast}:verdict:RANDOM,
+-- and what publish writes for consumers that were behind.
+-- ARGV: key of the verdict, channel, then for each event id, source, content hash.
+-- Answers 'ok', or what publish answers for a conflict or a full consumer.
+local total = (#ARGV - 2) / 3
+local names, hashes, ids, first_of, conflicts, fresh = {}, {}, {}, {}, {}, false
+for i = 1, total do
+  ids[i], hashes[i] = ARGV[3 * i], ARGV[3 * i + 2]
+  names[i] = key.event(ARGV[2], ARGV[3 * i + 1], ids[i])
+end
+for start = 1, total, PAGE do
+  local known = redis.call('MGET', unpack(names, start, math.min(start + PAGE - 1, total)))
+  for place, value in ipairs(known) do
+    local i = start + place - 1
+    local hash = value and string.sub(value, 1, 16) or first_of[names[i]]
+    fresh = fresh or not hash
+    -- What a foreign client appended has no hash: here it counts as the same.
+    if hash and hash ~= hashes[i] and hash ~= UNKNOWN then conflicts[#conflicts + 1] = ids[i] end
+    first_of[names[i]] = hash or hashes[i]
+  end
+end
+if #conflicts > 0 then return {'conflict', unpack(conflicts, 1, math.min(#conflicts, PAGE))} end
+local full = fresh and full_consumer(open_channel(ARGV[2], true))
+close_channels()
+if full then return full end
+redis.call('SET', ARGV[1], 'ok', 'PX', 60000)
+return {'ok'}

@@ -1,0 +1,5 @@
+-- uses: keys
+-- One consumer as it is stored. Reads {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF.
+-- ARGV: channel, consumer. Answers its flat hash, empty where there is none.
+local ref = redis.call('HGET', key.consumers(ARGV[1]), ARGV[2])
+return ref and redis.call('HGETALL', key.consumer(ref)) or {}

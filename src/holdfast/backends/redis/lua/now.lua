@@ -1,0 +1,3 @@
+-- uses: keys clock
+-- The store's time in microseconds. Reads {holdfast}:store.
+return NOW_TEXT

@@ -1,0 +1,28 @@
+-- uses: keys clock ids
+-- Make the store known to this version, and begin a new epoch where the server is not the one that was last
+-- seen.
+-- Writes {holdfast}:store, {holdfast}:epochs:CHANNEL; reads {holdfast}:channels and the streams' last ids.
+-- ARGV: schema, the server's run id or '', history (ms), window (ms). Answers the epoch.
+
+local stored = redis.call('HMGET', STORE, 'schema', 'run_id')
+if stored[1] and tonumber(stored[1]) > tonumber(ARGV[1]) then
+  return redis.error_reply('HFSCHEMA ' .. stored[1])
+end
+local epoch = tonumber(EPOCH)
+-- A restarted or promoted server may lack the newest entries that its clients have seen.
+if stored[2] and ARGV[2] ~= '' and stored[2] ~= ARGV[2] then
+  epoch = math.max(epoch + 1, TODAY)
+  for _, channel in ipairs(redis.call('HKEYS', CHANNELS)) do
+    local name, last = key.epochs(channel), last_id(key.stream(channel))
+    -- An epoch in which nothing was appended needs no mark of its own.
+    if string.match(redis.call('LINDEX', name, -1) or '', ' (.*)$') == last then redis.call('RPOP', name) end
+    redis.call('RPUSH', name, epoch .. ' ' .. last)
+  end
+end
+local fields = {schema = ARGV[1], epoch = whole(epoch), history = ARGV[3], window = ARGV[4]}
+if ARGV[2] ~= '' then fields.run_id = ARGV[2] end
+-- Every new connection comes here, also where memory has run out: mostly there is nothing to write.
+for name, value in pairs(fields) do
+  if redis.call('HGET', STORE, name) ~= value then redis.call('HSET', STORE, name, value) end
+end
+return epoch

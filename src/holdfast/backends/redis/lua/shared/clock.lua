@@ -1,0 +1,41 @@
+-- The store's time, epoch and settings, read once per call. Times are microseconds since 1970: whole numbers
+-- that a double and a score hold exactly until the year 2255, where longer ones are cut.
+
+local FAR = 9007199254740991
+local FIRST_DAY = 20089 -- 2025-01-01
+
+-- Concatenation would write a large number with 14 digits only.
+local function whole(number) return string.format('%.0f', number) end
+
+local function later(time, by) return math.min(time + by, FAR) end
+
+-- RFC 3339, which readers of the log expect.
+local function iso(time)
+  local seconds = math.floor(time / 1000000)
+  local days = math.floor(seconds / 86400)
+  local second = seconds - days * 86400
+  -- The calendar from a day count: years begin in March, so that a leap day is the last of its year.
+  local shifted = days + 719468
+  local era = math.floor(shifted / 146097)
+  local day = shifted - era * 146097
+  local leaps = math.floor(day / 1460) - math.floor(day / 36524) + math.floor(day / 146096)
+  local year = math.floor((day - leaps) / 365)
+  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * day + 2) / 153)
+  day = day - math.floor((153 * month + 2) / 5) + 1
+  month = month < 10 and month + 3 or month - 9
+  year = year + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day, math.floor(second / 3600),
+    math.floor(second / 60) % 60, second % 60, time - seconds * 1000000)
+end
+
+local settings = redis.call('HMGET', STORE, 'offset', 'epoch', 'history', 'window')
+local server_time = redis.call('TIME')
+local OFFSET = tonumber(settings[1]) or 0
+local NOW = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2]) + OFFSET
+local NOW_TEXT = whole(NOW)
+
+-- An empty server begins with the number of the day, so that one which replaces another goes on above it.
+local TODAY = math.max(1, math.floor(NOW / 86400000000) - FIRST_DAY)
+local EPOCH = settings[2] or whole(TODAY)
+local HISTORY, WINDOW = tonumber(settings[3]) or 86400000, tonumber(settings[4]) or 604800000

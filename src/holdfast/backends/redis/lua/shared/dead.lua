@@ -1,0 +1,42 @@
+-- Dead letters: the job's record, its count and its copy in the dead-letter channel move in one script.
+
+-- The event under `ID#TOKEN`, with its story in headers, as every backend writes it.
+local function send_copy(c, id, job, event, reason, failure)
+  local headers = {}
+  local readable, given = pcall(cjson.decode, event.headers or '{}')
+  for name, value in pairs(readable and type(given) == 'table' and given or {}) do
+    if type(name) == 'string' and type(value) == 'string' then headers[name] = value end
+  end
+  headers['holdfast-channel'], headers['holdfast-consumer'] = c.channel, c.name
+  headers['holdfast-source'], headers['holdfast-id'] = event.source, event.id
+  headers['holdfast-reason'], headers['holdfast-error'] = reason, cjson.decode(failure).error
+  append(open_channel(c.dead_letter, true), {
+    id = event.id .. '#' .. whole(job.token), source = c.channel .. '/' .. c.name,
+    type = event.type or 'event', key = event.key, time = event.time or iso((published_at(id, event))),
+    headers = cjson.encode(headers), hash = UNKNOWN, data = event.data or '',
+  }, nil, 0)
+end
+
+-- Give up on a job, live until now. `overdue`: its attempt ended without an answer, so that it is given back
+-- and counts as an abandonment.
+local function bury(c, id, job, reason, failure, fingerprint, overdue)
+  local name = key.job(c.ref, id)
+  local spent = overdue and 1 or 0
+  displace(c, id, job)
+  redis.call('HSET', name, 'reason', reason, 'fingerprint', fingerprint,
+    'errors', with_error(c.ref, id, failure), 'attempts', job.attempts - spent,
+    'abandonments', job.abandonments + spent)
+  if c.discard then return end_job(c, id, job, 'discarded') end
+  redis.call('HSET', name, 'state', 'dead', 'ended', NOW)
+  defer('ZADD', key.dead(c.ref), NOW, id)
+  if job.key then leave_lane(c, id, job.key) end
+  change_state(c, job, 'dead')
+  count(c.ref, 'dead:' .. reason, 1)
+  local event = read_entry(c.channel, id)
+  if not event then return end
+  event.source, event.id = event.source or 'default', event.id or id
+  redis.call('HSET', name, 'source', event.source, 'event', event.id)
+  -- A dead letter must be found by its event, however long it stays.
+  redis.call('PERSIST', key.event(c.channel, event.source, event.id))
+  if c.dead_letter then send_copy(c, id, job, event, reason, failure) end
+end

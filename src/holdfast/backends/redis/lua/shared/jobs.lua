@@ -1,0 +1,109 @@
+-- Jobs: where one stands while it waits, and how it ends. `c` is its consumer. A job of an ordered consumer
+-- has a key and a place in that key's lane; only the head of a lane is in the ready set, so that a long lane
+-- costs the others nothing.
+
+local function read_job(ref, id)
+  local f = redis.call('HMGET', key.job(ref, id), 'state', 'token', 'attempts', 'abandonments', 'priority',
+    'due', 'expires', 'lease', 'key', 'reason')
+  return f[1] and {
+    state = f[1], token = tonumber(f[2]) or 0, attempts = tonumber(f[3]) or 0,
+    abandonments = tonumber(f[4]) or 0, priority = tonumber(f[5]) or 0, due = tonumber(f[6]),
+    expires = tonumber(f[7]), lease = tonumber(f[8]), key = f[9], reason = f[10],
+  }
+end
+
+local function is_head(c, id, order_key)
+  return redis.call('ZRANGE', key.lane(c.ref, order_key), 0, 0)[1] == pad(id)
+end
+
+-- Put a waiting job into the sets that its state asks for.
+local function place(c, id, job)
+  local name = c.ref .. ':' .. id
+  if job.expires then defer('ZADD', EXPIRIES, job.expires, name) end
+  if job.state == 'scheduled' then
+    defer('ZADD', SCHEDULES, job.due, name)
+    defer('ZADD', key.scheduled(c.ref), job.due, id)
+  elseif not job.key or is_head(c, id, job.key) then
+    defer('ZADD', key.ready(c.ref), -job.priority, rank(job.due, id))
+  end
+end
+
+-- Take a job out of them, or out of the leases.
+local function displace(c, id, job)
+  local name = c.ref .. ':' .. id
+  if job.state == 'leased' then
+    defer('ZREM', LEASES, name)
+    return
+  end
+  if job.expires then defer('ZREM', EXPIRIES, name) end
+  if job.state == 'scheduled' then
+    defer('ZREM', SCHEDULES, name)
+    defer('ZREM', key.scheduled(c.ref), id)
+  else
+    defer('ZREM', key.ready(c.ref), rank(job.due, id))
+  end
+end
+
+-- A job that returns from the dead may stand before the present head, which then waits behind it.
+local function join_lane(c, id, order_key)
+  local lane = key.lane(c.ref, order_key)
+  redis.call('ZADD', lane, 0, pad(id))
+  local first = redis.call('ZRANGE', lane, 0, 1)
+  if first[1] ~= pad(id) or not first[2] then return end
+  local behind = unpad(first[2])
+  local job = read_job(c.ref, behind)
+  if job and job.state == 'ready' then defer('ZREM', key.ready(c.ref), rank(job.due, behind)) end
+end
+
+-- When the head leaves, the next one may be claimed.
+local function leave_lane(c, id, order_key)
+  local lane = key.lane(c.ref, order_key)
+  local first = redis.call('ZRANGE', lane, 0, 1)
+  redis.call('ZREM', lane, pad(id))
+  if first[1] ~= pad(id) or not first[2] then return end
+  local next_id = unpad(first[2])
+  local job = read_job(c.ref, next_id)
+  if job and job.state == 'ready' then
+    defer('ZADD', key.ready(c.ref), -job.priority, rank(job.due, next_id))
+  end
+end
+
+-- A new job for an entry. `base` is when it could first have run.
+local function create_job(c, id, epoch, order_key, at, priority, base)
+  local job = {priority = priority, due = math.max(at or base, base), key = c.ordered and order_key}
+  job.state = job.due > NOW and 'scheduled' or 'ready'
+  job.expires = c.expires_after and later(job.due, c.expires_after)
+  local fields = {'state', job.state, 'due', job.due, 'created', base, 'epoch', epoch}
+  local n = 8
+  if priority ~= 0 then fields[n + 1], fields[n + 2], n = 'priority', priority, n + 2 end
+  if job.expires then fields[n + 1], fields[n + 2], n = 'expires', job.expires, n + 2 end
+  if job.key then
+    fields[n + 1], fields[n + 2] = 'key', job.key
+    redis.call('ZADD', key.lane(c.ref, job.key), 0, pad(id))
+  end
+  redis.call('HSET', key.job(c.ref, id), unpack(fields))
+  place(c, id, job)
+  count(c.ref, job.state, 1)
+end
+
+-- The end of a job that leaves only its history.
+local function end_job(c, id, job, outcome)
+  local name = key.job(c.ref, id)
+  redis.call('HSET', name, 'state', outcome, 'ended', NOW)
+  redis.call('PEXPIRE', name, HISTORY)
+  if job.key then leave_lane(c, id, job.key) end
+  count(c.ref, job.state, -1)
+  count(c.ref, outcome, 1)
+end
+
+local function change_state(c, job, state)
+  count(c.ref, job.state, -1)
+  count(c.ref, state, 1)
+  job.state = state
+end
+
+-- An attempt's error, JSON from the client, with its time, behind those of the attempts before.
+local function with_error(ref, id, failure)
+  local past = redis.call('HGET', key.job(ref, id), 'errors')
+  return (past and past .. ',' or '') .. string.sub(failure, 1, -2) .. ',"at":' .. NOW_TEXT .. '}'
+end

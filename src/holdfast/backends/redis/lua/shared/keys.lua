@@ -1,0 +1,44 @@
+-- Every key there is, and how its name is built. Nothing else builds a name.
+-- The braces keep ours apart from the streams: no channel can have one in its name.
+--
+--   gbe:events:audit                  stream  the log of channel gbe.events.audit
+--   {holdfast}:store                  hash    schema, epoch, run_id, offset (µs), history and window (ms),
+--                                             live (jobs of all consumers), consumers (last number given)
+--   {holdfast}:channels               hash    channel → when it was created (µs)
+--   {holdfast}:epochs:CHANNEL         list    "EPOCH ID": entries after ID belong to EPOCH, oldest first
+--   {holdfast}:consumers:CHANNEL      hash    consumer → its number, REF
+--   {holdfast}:consumer:REF           hash    channel, name, policy and what scripts need of it, cursor
+--   {holdfast}:counts:REF             hash    state → jobs; dead:REASON → dead letters
+--   {holdfast}:behind                 set     REFs that have older entries to turn into jobs
+--   {holdfast}:job:REF:ID             hash    one job; ID is its entry's id in the stream
+--   {holdfast}:ready:REF              zset    claimable jobs by -priority, then by name: due time and ID
+--   {holdfast}:scheduled:REF          zset    ID by due time
+--   {holdfast}:lane:REF:KEY           zset    ordered consumers: the live jobs of a key in log order
+--   {holdfast}:dead:REF               zset    ID of dead letters by time of death
+--   {holdfast}:due:lease              zset    REF:ID of all leased jobs by deadline
+--   {holdfast}:due:schedule           zset    REF:ID of all scheduled jobs by due time
+--   {holdfast}:due:expiry             zset    REF:ID of all waiting jobs that can expire, by that time
+--   {holdfast}:event:CHANNEL/N:SOURCE/ID      string  idempotency key: content hash, epoch, entry (expires)
+--   {holdfast}:verdict:RANDOM         string  whether a batch in several parts may come in (expires)
+--   {holdfast}:wake                   pub/sub the name of a channel with new work
+
+local PREFIX = '{holdfast}:'
+local STORE, CHANNELS, BEHIND = PREFIX .. 'store', PREFIX .. 'channels', PREFIX .. 'behind'
+local LEASES, SCHEDULES, EXPIRIES = PREFIX .. 'due:lease', PREFIX .. 'due:schedule', PREFIX .. 'due:expiry'
+local WAKE = PREFIX .. 'wake'
+
+local key = {}
+function key.stream(channel) return (string.gsub(channel, '%.', ':')) end
+function key.epochs(channel) return PREFIX .. 'epochs:' .. channel end
+function key.consumers(channel) return PREFIX .. 'consumers:' .. channel end
+function key.consumer(ref) return PREFIX .. 'consumer:' .. ref end
+function key.counts(ref) return PREFIX .. 'counts:' .. ref end
+function key.job(ref, id) return PREFIX .. 'job:' .. ref .. ':' .. id end
+function key.ready(ref) return PREFIX .. 'ready:' .. ref end
+function key.scheduled(ref) return PREFIX .. 'scheduled:' .. ref end
+function key.lane(ref, order_key) return PREFIX .. 'lane:' .. ref .. ':' .. order_key end
+function key.dead(ref) return PREFIX .. 'dead:' .. ref end
+-- The length keeps source and id from running into each other.
+function key.event(channel, source, id)
+  return PREFIX .. 'event:' .. channel .. '/' .. #source .. ':' .. source .. '/' .. id
+end

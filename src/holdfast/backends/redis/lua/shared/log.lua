@@ -1,0 +1,109 @@
+-- The log: its epochs, its entries, and how entries become jobs page by page, for a consumer that began in the
+-- past or while another client appends.
+
+-- Payloads that are alike hash alike in Lua, and slow each other down for as long as it keeps them: hence
+-- small chunks, and a collection after each page.
+local PAGE, CHUNK, MAX_BYTES = 1000, 100, 16777216
+local UNKNOWN = string.rep('\0', 16) -- the content hash of what we did not publish: compare the entries
+local epochs = {}
+
+local function ensure_channel(channel)
+  if redis.call('HEXISTS', CHANNELS, channel) == 1 then return end
+  local kind = redis.call('TYPE', key.stream(channel)).ok
+  if kind ~= 'none' and kind ~= 'stream' then
+    error('HFINPUT the key of channel ' .. channel .. ' holds a ' .. kind .. '; name the channel otherwise')
+  end
+  redis.call('HSETNX', STORE, 'epoch', EPOCH)
+  redis.call('HSET', CHANNELS, channel, NOW)
+  redis.call('RPUSH', key.epochs(channel), EPOCH .. ' 0-0')
+end
+
+local function epoch_of(channel, id)
+  epochs[channel] = epochs[channel] or redis.call('LRANGE', key.epochs(channel), 0, -1)
+  for i = #epochs[channel], 1, -1 do
+    local epoch, start = string.match(epochs[channel][i], '^(%d+) (.*)$')
+    if i == 1 or id_less(start, id) then return epoch end
+  end
+  return EPOCH
+end
+
+local function fields_of(entry)
+  local fields = {}
+  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  return fields
+end
+
+local function read_entry(channel, id)
+  local entry = redis.call('XRANGE', key.stream(channel), id, id)[1]
+  return entry and fields_of(entry), entry
+end
+
+local function same_content(kind, order_key, data, other)
+  return kind == (other.type or 'event') and data == other.data
+    and (order_key or false) == (other.key or false)
+end
+
+-- Whether a foreign entry repeats an earlier one. The first of its id is remembered, as a publish would.
+local function is_repeat(channel, id, fields, epoch)
+  local name = key.event(channel, fields.source or 'default', fields.id or id)
+  local known = redis.call('GET', name)
+  if not known then
+    redis.call('SET', name, UNKNOWN .. epoch .. ' ' .. id, 'PX', WINDOW)
+    return false
+  end
+  local first = string.match(known, ' (%d+%-%d+)$', 17)
+  if first == id then return false end
+  local other = read_entry(channel, first)
+  return not other or same_content(fields.type or 'event', fields.key, fields.data, other)
+end
+
+-- A foreign client may write anything: "nan" would be a number to Lua and an error to a sorted set.
+local function whole_number(text)
+  return text and string.find(text, '^%-?%d+$') and #text <= 16 and tonumber(text) or nil
+end
+
+local function published_at(id, fields)
+  local published = whole_number(fields.published)
+  return math.min(published or tonumber(string.match(id, '^%d+')) * 1000, NOW), not published
+end
+
+local function adopt(c, id, fields)
+  local published, foreign = published_at(id, fields)
+  local epoch = epoch_of(c.channel, id)
+  if foreign and is_repeat(c.channel, id, fields, epoch) then return end
+  if c.from and published < c.from then return end
+  local at = whole_number(fields.at)
+  local priority = math.max(-100, math.min(100, whole_number(fields.priority) or 0))
+  -- What is older than its consumer has its whole time to wait from now on.
+  create_job(c, id, epoch, fields.key, at and math.min(at, FAR), priority, c.target and NOW or published)
+end
+
+-- Turn up to `limit` entries after the cursor into jobs; answers how many there were and whether that was
+-- all.
+local function catch_up(c, limit)
+  local seen, bytes, level = 0, 0, false
+  while seen < limit and bytes < MAX_BYTES and not level do
+    local size = math.min(CHUNK, limit - seen)
+    local entries = redis.call('XRANGE', key.stream(c.channel), '(' .. c.cursor, '+', 'COUNT', size)
+    for _, entry in ipairs(entries) do
+      local fields = fields_of(entry)
+      bytes = bytes + #(fields.data or '')
+      adopt(c, entry[1], fields)
+      c.cursor = entry[1]
+    end
+    seen = seen + #entries
+    level = #entries < size
+  end
+  if seen > 0 then redis.call('HSET', key.consumer(c.ref), 'cursor', c.cursor) end
+  if seen > CHUNK then collectgarbage() end
+  if c.target and (level or not id_less(c.cursor, c.target)) then
+    redis.call('HDEL', key.consumer(c.ref), 'target', 'from')
+    c.target, c.from = false, nil
+  end
+  if level and c.behind then
+    redis.call('SREM', BEHIND, c.ref)
+    redis.call('HDEL', key.consumer(c.ref), 'behind')
+    c.behind = false
+  end
+  return seen, level
+end

@@ -1,0 +1,84 @@
+"""A store that hears and never answers: a one-way cut, in which nothing fails by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from proxy import Proxy
+from spread import eventually, id_of, key_of, logged
+
+import holdfast
+from holdfast.backends.postgres import pool
+from kit import CHANNEL, CONSUMER, until
+
+LIVES, SILENT = 0, 1
+BULK = 250
+
+
+@pytest.fixture
+async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
+    """The second store's proxy. Nobody here is as patient as in real life."""
+    monkeypatch.setattr("holdfast.backends.postgres.session._PATIENCE", 0.5, raising=False)
+    monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
+    async with Proxy(urls[SILENT]) as started:
+        yield started
+
+
+@pytest.fixture
+async def bus(urls: list[str], proxy: Proxy) -> AsyncIterator[holdfast.Bus]:
+    async with holdfast.connect([urls[LIVES], proxy.url]) as opened:
+        await opened.subscribe(CHANNEL, CONSUMER)
+        yield opened
+        await proxy.cut()  # whoever still waits is let go
+
+
+async def round_of_work(bus: holdfast.Bus) -> float:
+    """One event through the store that lives; answers how long it took."""
+    began = time.monotonic()
+    await bus.publish(CHANNEL, {}, key=key_of(LIVES))
+    [job] = await bus.poll(CHANNEL, CONSUMER)
+    await bus.finalize(job, success=True)
+    return time.monotonic() - began
+
+
+async def test_a_silent_store_is_noticed_and_then_costs_the_others_nothing(
+    bus: holdfast.Bus, proxy: Proxy
+) -> None:
+    proxy.mute()
+
+    async def noticed() -> bool:
+        await round_of_work(bus)
+        return bus.partitions.all[SILENT].health.faulty
+
+    await asyncio.wait_for(until(noticed), 15)
+    end = time.monotonic() + 5
+    slowest = 0.0
+    while time.monotonic() < end:
+        slowest = max(slowest, await round_of_work(bus))
+        await asyncio.sleep(0.02)
+    assert slowest < 1.0, "every try to heal the silent store stops the living one"
+
+
+@pytest.mark.parametrize("count", [1, BULK])
+async def test_a_publish_to_a_silent_store_ends_with_an_unknown_outcome(
+    bus: holdfast.Bus, proxy: Proxy, count: int
+) -> None:
+    batch = [holdfast.Event({}, id_of(SILENT, number)) for number in range(count)]
+    proxy.mute()
+    with pytest.raises(holdfast.Unavailable):
+        await asyncio.wait_for(bus.publish_many(CHANNEL, batch), 25)
+    await proxy.mend()
+    await eventually(lambda: bus.publish_many(CHANNEL, batch))
+    assert await logged(bus, SILENT) == [event.id for event in batch]
+
+
+async def test_a_store_that_speaks_again_is_used_again(bus: holdfast.Bus, proxy: Proxy) -> None:
+    proxy.mute()
+    with pytest.raises(holdfast.Unavailable):
+        await asyncio.wait_for(bus.publish(CHANNEL, {}, key=key_of(SILENT)), 25)
+    await proxy.mend()
+    await eventually(lambda: bus.publish(CHANNEL, {}, key=key_of(SILENT), id="again"))
+    assert "again" in await logged(bus, SILENT)

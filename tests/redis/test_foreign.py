@@ -1,0 +1,209 @@
+"""Foreign clients: what plain XADD appends is delivered, and what we append is read by plain XRANGE."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+import holdfast
+import redis
+from holdfast.backends.redis import RedisBackend
+from holdfast.model.event import Event
+from holdfast.model.job import State
+from kit import (
+    CHANNEL,
+    MINUTE,
+    bury,
+    claim,
+    claim_one,
+    complete,
+    ids,
+    publish,
+    read_all,
+    record,
+    states,
+    step,
+    subscribe,
+)
+
+
+async def test_a_plain_append_is_delivered(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    fields = {
+        "id": "f-1",
+        "type": "order",
+        "source": "shop",
+        "key": "k",
+        "data": '{"n": 1}',
+        "headers": '{"t": "x"}',
+    }
+    client.xadd(CHANNEL, fields)
+    event = (await claim_one(backend)).event
+    assert (event.id, event.type, event.source, event.key, event.json()) == (
+        "f-1",
+        "order",
+        "shop",
+        "k",
+        {"n": 1},
+    )
+    assert dict(event.headers) == {"t": "x"}
+
+
+async def test_without_an_id_the_entry_names_the_event(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    entry = client.xadd(CHANNEL, {"data": "plain"})
+    job = await claim_one(backend)
+    assert (job.event.id, job.id, job.event.data) == (entry, entry, b"plain")
+    assert await complete(backend, job)
+    assert (await record(backend, str(entry))).state is State.DONE
+
+
+async def test_without_data_its_own_fields_are_the_data(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    client.xadd(CHANNEL, {"type": "task", "state": "queued", "size": 3})
+    event = (await claim_one(backend)).event
+    assert (event.type, event.json()) == ("task", {"state": "queued", "size": "3"})
+
+
+async def test_it_is_counted_and_cancelled_before_anybody_polls(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    for number in range(2500):  # more than two pages
+        client.xadd(CHANNEL, {"id": f"f-{number}", "data": "1"})
+    assert await states(backend) == {State.READY: 2500}
+    assert await backend.cancel(CHANNEL, "default", "f-2499", None) == 1
+    assert len(await claim(backend, 3000)) == 2499
+
+
+async def test_its_priority_and_schedule_count(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend, lease="1h")
+    later = int(((await backend.now()) + 10 * MINUTE).timestamp() * 1_000_000)
+    client.xadd(CHANNEL, {"id": "low", "data": "1", "priority": "nonsense"})
+    client.xadd(CHANNEL, {"id": "high", "data": "1", "priority": 7})
+    client.xadd(CHANNEL, {"id": "later", "data": "1", "at": later})
+    assert ids(await claim(backend)) == ["high", "low"]
+    await backend.advance(10 * MINUTE)
+    assert (await step(backend)).promoted == 1
+    assert ids(await claim(backend)) == ["later"]
+
+
+async def test_nonsense_in_known_fields_stops_nobody(backend: RedisBackend, client: redis.Redis) -> None:
+    await backend.create_channel("dead")
+    await subscribe(backend, dead_letter="dead", ordered=True)
+    nonsense = ["nan", "inf", "0x10", "1e400", "", "-", "9" * 40, "soon", "[1]", "\x00"]
+    for field in ("priority", "at", "published", "headers", "time", "type", "source", "key", "id"):
+        for value in nonsense:
+            client.xadd(CHANNEL, {"data": "1", field: value})
+    client.xadd(CHANNEL, {b"\xff\xfe": b"\xff", b"key": b"\xff"})
+    dead = 0
+    while jobs := await claim(backend, 100):
+        for job in jobs:
+            assert await bury(backend, job)
+        dead += len(jobs)
+    assert (await states(backend))[State.DEAD] == dead > 60
+    assert len(await read_all(backend, "dead")) == dead
+
+
+async def test_the_same_event_twice_is_one_job(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    for _ in range(3):
+        client.xadd(CHANNEL, {"id": "f-1", "data": "same"})
+    assert ids(await claim(backend)) == ["f-1"]
+    [again] = await backend.publish(CHANNEL, [Event(b"same", "f-1")])
+    assert again.duplicate
+    with pytest.raises(holdfast.IdConflict):
+        await backend.publish(CHANNEL, [Event(b"other", "f-1")])
+
+
+async def test_the_same_id_with_other_content_is_not_lost(backend: RedisBackend, client: redis.Redis) -> None:
+    """Nobody could refuse it, so that it is delivered."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    client.xadd(CHANNEL, {"id": "a", "data": "other"})
+    assert len(await claim(backend)) == 2
+
+
+async def test_ours_and_theirs_keep_the_order_of_the_log(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend, ordered=True)
+    await publish(backend, "a", key="k")
+    client.xadd(CHANNEL, {"id": "b", "data": "1", "key": "k"})
+    await publish(backend, "c", key="k")
+    for name in ("a", "b", "c"):
+        job = await claim_one(backend)
+        assert job.event.id == name
+        assert await complete(backend, job)
+    assert [entry.event.id for entry in await read_all(backend)] == ["a", "b", "c"]
+
+
+async def test_a_foreign_stream_can_be_read_and_keeps_its_positions(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    client.xadd("gbe:events:audit", {"data": "1"})
+    [entry] = await read_all(backend, "gbe.events.audit")
+    client.hset("{holdfast}:store", "run_id", "another server")
+    reborn = backend.fork()
+    await reborn.open()
+    assert await read_all(reborn, "gbe.events.audit") == [entry]
+    await reborn.close()
+
+
+async def test_a_foreign_client_reads_what_we_publish(backend: RedisBackend, client: redis.Redis) -> None:
+    await backend.publish(
+        "gbe.events.audit",
+        [Event({"n": 1}, "a", source="shop", type="t", key="k", headers={"h": "ü"})],
+        priority=3,
+    )
+    [(_, fields)] = client.xrange("gbe:events:audit")
+    assert fields.pop("published").isdigit()
+    assert json.loads(fields.pop("headers")) == {"h": "ü"}
+    assert fields == {
+        "id": "a",
+        "source": "shop",
+        "type": "t",
+        "key": "k",
+        "priority": "3",
+        "data": '{"n":1}',
+    }
+
+
+async def test_a_foreign_event_dies_like_ours(backend: RedisBackend, client: redis.Redis) -> None:
+    await backend.create_channel("dead")
+    await subscribe(backend, dead_letter="dead")
+    client.xadd(CHANNEL, {"data": "1", "headers": "no json"})
+    job = await claim_one(backend)
+    assert await bury(backend, job)
+    [entry] = await read_all(backend, "dead")
+    assert entry.event.id == f"{job.id}#1"
+    assert entry.event.time == job.event.time, "it is still the time of the first publication"
+    assert entry.event.headers["holdfast-id"] == job.id
+
+
+async def test_a_log_that_another_client_trimmed_leaves_dead_letters(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    # CORRECTIONS, traps: MAXLEN trims what was not delivered.
+    await subscribe(backend)
+    await publish(backend, "a", "b", "c")
+    client.xtrim(CHANNEL, maxlen=1, approximate=False)
+    assert ids(await claim(backend)) == ["c"]
+    kept = await record(backend, "a")
+    assert (kept.state, kept.reason) == (State.DEAD, "terminal")
+    assert "removed from the log" in kept.errors[0]["error"]
+    assert await states(backend) == {State.DEAD: 2, State.LEASED: 1}
+
+
+async def test_a_consumer_that_began_in_the_past_sees_foreign_entries(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    client.xadd(CHANNEL, {"id": "old", "data": "1"})
+    await backend.advance(timedelta(hours=1))
+    await subscribe(backend, start=await backend.now())
+    await subscribe(backend, "all", start="earliest")
+    client.xadd(CHANNEL, {"id": "new", "data": "1"})
+    while (await step(backend)).backfilled:
+        pass
+    assert ids(await claim(backend, consumer="all")) == ["old", "new"]
+    assert ids(await claim(backend)) == ["new"]

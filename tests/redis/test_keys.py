@@ -1,0 +1,53 @@
+"""Keys: one codec for streams, and no key that is not documented."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+import redis
+from holdfast.backends.redis import RedisBackend, keys
+from holdfast.model.event import Event
+from kit import CHANNEL, MINUTE, bury, claim, claim_one, complete, publish, subscribe
+
+
+@pytest.mark.parametrize("channel", ["a", "gbe.events.audit.change", "gbe._deadletter.x-y"])
+def test_a_channel_and_its_stream_name_each_other(channel: str) -> None:
+    # CORRECTIONS 000.7: one codec between '.' and ':'.
+    assert keys.channel(keys.stream(channel)) == channel
+    assert not keys.stream(channel).startswith(keys.PREFIX)
+
+
+async def test_every_key_is_documented_with_its_type(backend: RedisBackend, client: redis.Redis) -> None:
+    await backend.create_channel("dead")
+    await subscribe(backend, ordered=True, dead_letter="dead", expires_after="1h")
+    await subscribe(backend, "late", start="earliest")
+    await publish(backend, "later", at=await backend.now() + MINUTE)
+    await backend.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k {n % 3}") for n in range(6000)])
+    await bury(backend, await claim_one(backend))
+    await complete(backend, await claim_one(backend))
+    await claim(backend, 1)
+    seen = set()
+    for name in client.scan_iter(count=1000):
+        kind = client.type(name)
+        if not name.startswith(keys.PREFIX):
+            assert (keys.channel(name), kind) in ((CHANNEL, "stream"), ("dead", "stream"))
+            continue
+        [known] = [key for key in keys.KEYS if key.pattern.fullmatch(name) and key.type == kind]
+        seen.add(known.name)
+    assert seen == {key.name for key in keys.KEYS}, "each kind was there"
+
+
+def test_the_table_and_the_script_that_builds_the_names_agree() -> None:
+    text = files("holdfast.backends.redis").joinpath("lua", "shared", "keys.lua").read_text()
+    documented = {line.split()[1] for line in text.splitlines() if line.startswith("--   {holdfast}:")}
+    assert documented == {key.name for key in keys.KEYS} | {keys.WAKE}
+
+
+def test_every_script_says_which_keys_it_touches() -> None:
+    folder = files("holdfast.backends.redis").joinpath("lua")
+    for script in folder.iterdir():
+        if script.name.endswith(".lua"):
+            head = script.read_text().split("\nlocal ")[0]
+            assert "{holdfast}:" in head, script.name
