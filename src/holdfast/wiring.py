@@ -48,8 +48,13 @@ def backend(url: str, *, connections: int = 4) -> Backend:
         from holdfast.backends.redis import RedisBackend
 
         return RedisBackend(url, connections=connections)
+    if scheme in ("nats", "tls"):
+        from holdfast.backends.nats import NatsBackend
+
+        return NatsBackend(url, connections=connections)
     raise InvalidInput(
-        f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database or redis://host:6379/0"
+        f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database, redis://host:6379/0 "
+        "or nats://host:4222"
     )
 
 

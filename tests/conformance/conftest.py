@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 
+import nats
 import pytest
 
 import redis
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.embedded import Redis
+from holdfast.embedded import Nats, Redis
 from holdfast.wiring import backend as connect_backend
 from stores import STORES, Store
+
+MEMORY, ENOUGH = "/dev/shm", 1 << 30  # noqa: S108 - the server's folder in it is private
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +33,25 @@ def empty_redis(redis_server: Redis) -> str:
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Nats]:
+    """The session's NATS, in memory where there is some: each batch makes and removes a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+            patch.setattr(tempfile, "tempdir", MEMORY)
+        server = Nats(sync_interval="2m").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def empty_nats(nats_server: Nats) -> str:
+    """The URL of the session's NATS, without our stream."""
+    async with await nats.connect(nats_server.url) as client:
+        await client.request("$JS.API.STREAM.DELETE.HOLDFAST")
+    return nats_server.url
 
 
 @pytest.fixture(params=STORES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 
+import nats
 import psycopg
 import pytest
 import redis.asyncio
@@ -48,4 +50,19 @@ class RedisStore(Store):
             await client.hset("{holdfast}:store", "run_id", "another server")
 
 
-STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore}
+class NatsStore(Store):
+    """The session's NATS server, without our stream."""
+
+    def create(self, request: pytest.FixtureRequest) -> str:
+        url: str = request.getfixturevalue("empty_nats")
+        return url
+
+    async def become_restored(self) -> None:
+        async with await nats.connect(self.url) as client:
+            stream = client.jetstream()
+            found = await stream.get_last_msg("HOLDFAST", "HF.S.registry")
+            registry = json.loads(found.data or b"") | {"identity": "another server"}
+            await stream.publish("HF.S.registry", json.dumps(registry).encode())
+
+
+STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}

@@ -43,7 +43,7 @@ VERBS: dict[str, Verb] = {
 
 @pytest.fixture
 async def job(backend: Backend) -> Job:
-    """A leased job of a consumer with the default policy."""
+    """A leased job."""
     await subscribe(backend, backoff=["1m"], max_attempts=3)
     await publish(backend, "a")
     return await claim_one(backend)

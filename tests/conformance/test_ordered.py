@@ -130,6 +130,12 @@ async def test_events_without_a_key_are_free(backend: Backend) -> None:
     assert sorted(ids(await claim(backend))) == ["a", "b", "c", "k1"]
 
 
+@pytest.mark.parametrize("count", [3, 300])
+async def test_an_empty_key_is_a_key_in_a_batch_of_any_size(backend: Backend, count: int) -> None:
+    await publish(backend, *(f"e-{n}" for n in range(count)), key="")
+    assert ids(await claim(backend)) == ["e-0"]
+
+
 async def test_a_cancelled_event_in_the_middle_is_skipped(backend: Backend) -> None:
     await publish(backend, "k1", "k2", "k3", key="k")
     head = await claim_one(backend)

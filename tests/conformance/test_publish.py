@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -72,6 +72,23 @@ async def test_receipts_come_in_the_order_of_the_events(backend: Backend) -> Non
     assert [receipt.id for receipt in receipts] == names
     assert [(entry.event.id, entry.position) for entry in await read_all(backend)] == [
         (receipt.id, receipt.position) for receipt in receipts
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+async def test_times_and_headers_come_back_from_a_batch_of_any_size(backend: Backend, count: int) -> None:
+    moments = [
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=-9, minutes=-30))),
+        datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=UTC),
+    ]
+    headers = [{"a": "1", "b": ""}, {}, {"ü": '"\\\U0001f600'}, {"": "x"}]
+    events = [Event(n, f"e-{n}", time=moments[n % 4], headers=headers[n % 4]) for n in range(count)]
+    await backend.publish(CHANNEL, events)
+    stored = [entry.event for entry in await read_all(backend)]
+    assert [(event.time, dict(event.headers)) for event in stored] == [
+        (event.time, dict(event.headers)) for event in events
     ]
 
 

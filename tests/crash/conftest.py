@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def witnessed(durable: Postgres) -> str:
 
 
 @pytest.fixture
-async def rig(durable: Postgres, witnessed: str, tmp_path: Path) -> Iterator[Rig]:
+async def rig(durable: Postgres, witnessed: str, tmp_path: Path) -> AsyncIterator[Rig]:
     made = Rig(durable.create_database(f"crash_{next(_numbers)}", template=witnessed), tmp_path)
     yield made
     await asyncio.to_thread(made.close)

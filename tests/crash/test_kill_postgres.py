@@ -40,7 +40,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_was_acked(
     rig: Rig, durable: Postgres, record_property: Callable[[str, object], None]
 ) -> None:
     async with rig.bus("setup") as bus:
-        await bus.subscribe(CHANNEL, CONSUMER, **{k: v for k, v in OPTIONS.items() if k != "concurrency"})
+        await bus.subscribe(CHANNEL, CONSUMER)
     enough = rig.folder / "enough"
     publishers = [
         rig.start("publisher", prefix="single", batch=1, until=str(enough)),

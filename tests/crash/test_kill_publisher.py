@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 from history import of
@@ -32,7 +34,7 @@ async def test_a_publisher_killed_at_its_commit_repeats_itself_to_one_event_per_
     rig: Rig, point: str, kept: int, batch: int
 ) -> None:
     await subscribed(rig)
-    spec = {"prefix": "e", "count": BEFORE + 3, "batch": batch}
+    spec: dict[str, Any] = {"prefix": "e", "count": BEFORE + 3, "batch": batch}
     await rig.start("publisher", f"publish.{point}=kill:{BEFORE}", **spec).killed()
     first = of(rig.calls(), "publish")
     assert [call.outcome for call in first] == ["ok"] * BEFORE + ["unknown"]
@@ -51,7 +53,7 @@ async def test_a_publisher_killed_at_its_commit_repeats_itself_to_one_event_per_
 async def test_a_publisher_killed_in_the_middle_of_its_transaction_leaves_nothing(rig: Rig) -> None:
     """It waits for a key that another transaction holds: its jobs are written, its events are not."""
     await subscribed(rig)
-    spec = {"prefix": "e", "count": 1, "batch": BULK}
+    spec: dict[str, Any] = {"prefix": "e", "count": 1, "batch": BULK}
     with psycopg.connect(rig.url) as holder:
         holder.execute("SELECT holdfast.publish(%s, '{}', id => 'e-0-100')", (CHANNEL,))
         publisher = rig.start("publisher", **spec)

@@ -39,9 +39,8 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self.cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
 
     def drop_reply_to(self, pattern: bytes) -> None:
         """Once: forward the request that contains `pattern`, wait for the answer, lose it, and hang up."""
@@ -72,25 +71,22 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        ends = [writer]
         self._writers.add(writer)
         try:
-            host, port = self._parts.hostname, self._parts.port
-            far_reader, far_writer = await asyncio.open_connection(host, port)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers.add(far_writer)
-        doomed = asyncio.Event()
-        try:
+            far_reader, far_writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+            ends.append(far_writer)
+            self._writers.add(far_writer)
+            doomed = asyncio.Event()
             await asyncio.gather(
                 self._forward(reader, far_writer, doomed), self._answer(far_reader, writer, doomed)
             )
         except OSError:
-            pass
+            pass  # one end is gone, and so is the other
         finally:
-            for each in (writer, far_writer):
-                each.transport.abort()
-                self._writers.discard(each)
+            for end in ends:
+                end.transport.abort()
+                self._writers.discard(end)
             self._tasks.discard(task)
 
     async def _forward(

@@ -37,10 +37,10 @@ async def events(bus: holdfast.Bus) -> list[list[str]]:
 async def test_an_event_whose_receipt_was_lost_stands_once(
     bus: holdfast.Bus, proxies: list[Proxy], by: str
 ) -> None:
-    names = {"id": {"id": id_of(1)}, "key": {"key": key_of(1)}, "neither": {}}[by]
+    name, key = {"id": (id_of(1), None), "key": (None, key_of(1)), "neither": (None, None)}[by]
     bus.partitions.all[0].health.load = 1000  # whoever may go anywhere goes to the second store
     proxies[1].drop_reply_to(b"the-payload")
-    receipt = await bus.publish(CHANNEL, {"is": "the-payload"}, **names)
+    receipt = await bus.publish(CHANNEL, {"is": "the-payload"}, id=name, key=key)
     assert proxies[1].dropped == 1
     assert await events(bus) == [[], [receipt.id]]
     [entry] = await bus.read(CHANNEL, partition=1)

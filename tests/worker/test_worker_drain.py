@@ -23,7 +23,7 @@ JOBS = [f"e-{n}" for n in range(4)]
 class Workshop:
     """An app with one bench: jobs that begin stay until they are told to go."""
 
-    def __init__(self, *, plain: bool = False, **options: object) -> None:
+    def __init__(self, *, plain: bool = False) -> None:
         self.app, self.begun, self.go = holdfast.App(), list[str](), threading.Event()
 
         async def work(event: holdfast.Event) -> None:
@@ -35,7 +35,7 @@ class Workshop:
             self.go.wait(PATIENCE)
 
         handler = self.app.handler(
-            CHANNEL, CONSUMER, max_attempts=1, concurrency=1, prefetch=len(JOBS), start="earliest", **options
+            CHANNEL, CONSUMER, max_attempts=1, concurrency=1, prefetch=len(JOBS), start="earliest"
         )
         handler(work_plain if plain else work)
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from shift import ended, holds, settled, shift
@@ -15,7 +16,7 @@ from holdfast.contracts import Backend
 from holdfast.model.job import State
 from kit import CHANNEL, CONSUMER, publish, record, state, subscribe, until
 
-BACK = {"start": "earliest", "backoff": ["0s"]}
+BACK: dict[str, Any] = {"start": "earliest", "backoff": ["0s"]}
 
 
 @pytest.mark.parametrize("takes_job", [False, True])
@@ -23,7 +24,7 @@ BACK = {"start": "earliest", "backoff": ["0s"]}
 async def test_a_handler_gets_its_event_and_its_job_if_it_asks_for_it(
     bus: holdfast.Bus, backend: Backend, plain: bool, takes_job: bool
 ) -> None:
-    app, got = holdfast.App(), []
+    app, got = holdfast.App(), list[tuple[holdfast.Event, holdfast.Job | None]]()
 
     async def one(event: holdfast.Event) -> None:
         got.append((event, None))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.contracts import Applied, Backend, Start
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.lifecycle import Lifecycle
+
+log = logging.getLogger(__name__)
 
 _STEP_EVERY = 1.0
 Wanted = tuple[str, str, Policy, Start]
@@ -40,6 +44,7 @@ class Partition:
     health: Health = field(default_factory=Health)
     opened: bool = False
     _stepped_at: float = 0.0
+    _healing: asyncio.Task[None] | None = None
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -63,6 +68,25 @@ class Partition:
             self.health.failed(str(error))
             raise
         await self.step()
+
+    def heal_soon(self, wanted: Sequence[Wanted]) -> None:
+        """Try in the background: whoever asks the other stores does not wait for this one."""
+        if self.health.worth_trying and (self._healing is None or self._healing.done()):
+            self._healing = asyncio.create_task(self._try_to_heal(wanted))
+
+    async def _try_to_heal(self, wanted: Sequence[Wanted]) -> None:
+        try:
+            await self.heal(wanted)
+        except HoldfastError as error:
+            log.info("partition %s is still faulty: %s", self.index, error)
+
+    async def close(self) -> None:
+        """Close the store if it was opened."""
+        if self._healing is not None:
+            self._healing.cancel()
+            await asyncio.gather(self._healing, return_exceptions=True)
+        if self.opened:
+            await self.backend.close()
 
     async def step(self) -> Applied:
         """One step of the lifecycle."""
@@ -98,8 +122,7 @@ class Partitions:
     async def close(self) -> None:
         """Close every store that was opened."""
         for partition in self.all:
-            if partition.opened:
-                await partition.backend.close()
+            await partition.close()
 
     async def ready(self, partition: Partition) -> Partition:
         """The partition if it takes new items, healing it if it is time to try."""
@@ -109,14 +132,13 @@ class Partitions:
 
     async def usable(self) -> list[Partition]:
         """Every healthy partition, each call starting at the next one."""
-        usable = []
-        for partition in self.all:
-            try:
-                usable.append(await self.ready(partition))
-            except Unavailable:
-                continue
+        usable = [each for each in self.all if each.opened and not each.health.faulty]
         if not usable:
-            raise Unavailable(f"no store answers: {self.all[0].health.reason}")
+            self._turn += 1
+            usable = [await self.ready(self.all[self._turn % len(self.all)])]
+        for partition in self.all:
+            if partition not in usable:
+                partition.heal_soon(self.wanted)
         self._turn += 1
         cut = self._turn % len(usable)
         return usable[cut:] + usable[:cut]

@@ -36,7 +36,7 @@ class Worker:
         self.settler = Settler(bus.settlement, heart, self._make_room)
         self._bus, self._heart, self._lease, self._idle = bus, heart, lease, idle
         self._prefetch = Prefetch(handler.concurrency, handler.prefetch)
-        self._finished, self._fetched_at = 0, time.monotonic()
+        self._finished, self._learnt_at = 0, time.monotonic()
         self._pool = ThreadPoolExecutor(handler.concurrency) if handler.threaded else None
         self._call = handler.bind(self._pool)
         self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
@@ -95,7 +95,9 @@ class Worker:
         if self._stopping.is_set():
             return 0
         if self._finished:
-            self._prefetch.learn(self._finished, time.monotonic() - self._fetched_at)
+            now = time.monotonic()
+            self._prefetch.learn(self._finished, now - self._learnt_at)
+            self._finished, self._learnt_at = 0, now
         limit = max(self._prefetch.size - len(self._waiting), 1)
         jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
         failpoints.hit("worker.after_claim")
@@ -105,7 +107,6 @@ class Worker:
         self._heart.watch(jobs, self._lease, self._lost)
         self._waiting.extend(jobs)
         self._work.set()
-        self._finished, self._fetched_at = 0, time.monotonic()
         return len(jobs)
 
     def _full(self) -> bool:

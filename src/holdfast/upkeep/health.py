@@ -21,11 +21,13 @@ class Health:
     _retry_at: float = 0.0
 
     def failed(self, reason: str) -> None:
-        """The store did not answer."""
-        wait = min(_FIRST * 2.0 ** min(self._failures, 16), _LONGEST)
+        """The store did not answer. What fails before the next try is due does not put it off."""
+        due = self.worth_trying
         self.faulty, self.reason = True, reason
-        self._failures += 1
-        self._retry_at = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        if due:
+            wait = min(_FIRST * 2.0 ** min(self._failures, 16), _LONGEST)
+            self._failures += 1
+            self._retry_at = time.monotonic() + wait * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
     def succeeded(self, load: int) -> None:
         """A read went through: the partition takes new items again."""

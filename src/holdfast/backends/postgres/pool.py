@@ -43,6 +43,7 @@ class Pool:
         self._url, self._configure = url, configure
         self._slots = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
+        self.opened = False
 
     async def take(self) -> Connection:
         """A connection in autocommit mode; give it back in every case."""
@@ -50,17 +51,24 @@ class Pool:
         try:
             if self._idle:
                 return self._idle.pop()
-            connection = await psycopg.AsyncConnection.connect(self._url, **_OPTIONS)
-            await self._configure(connection)
-            return connection
+            return await self._connect()
         except BaseException:
             self._slots.release()
             raise
 
+    async def _connect(self) -> Connection:
+        connection = await psycopg.AsyncConnection.connect(self._url, **_OPTIONS)
+        try:
+            await self._configure(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
     async def give_back(self, connection: Connection) -> None:
         """Keep it for the next one, unless something is still going on in it."""
         self._slots.release()
-        if connection.info.transaction_status is TransactionStatus.IDLE:
+        if self.opened and connection.info.transaction_status is TransactionStatus.IDLE:
             self._idle.append(connection)
         else:
             await connection.close()

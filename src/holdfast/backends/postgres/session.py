@@ -32,7 +32,7 @@ _SETTINGS = """
 """
 
 
-_PATIENCE = 8.0
+PATIENCE = 8.0
 
 
 class Session:
@@ -41,31 +41,35 @@ class Session:
     def __init__(self, url: str, size: int = 4) -> None:
         self.url = url
         self._pool = Pool(url, size, _configure)
-        self._opened = False
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
-        self._opened = True
+        self._pool.opened = True
         try:
             async with self.connection():
                 return
-        except psycopg.ProgrammingError as error:
-            raise InvalidInput(f"the URL of PostgreSQL cannot be used: {error}") from None
+        except BaseException as error:
+            self._pool.opened = False
+            if isinstance(error, psycopg.ProgrammingError):
+                raise InvalidInput(f"the URL of PostgreSQL cannot be used: {error}") from None
+            raise
 
     async def close(self) -> None:
         """Close the connections."""
-        self._opened = False
+        self._pool.opened = False
         await self._pool.clear()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection in autocommit mode."""
+    async def connection(self, patience: float = PATIENCE) -> AsyncIterator[Connection]:
+        """A connection in autocommit mode, for no longer than `patience` seconds."""
         connection = await self._take()
+        limit = asyncio.get_running_loop().call_later(patience, hang_up, connection)
         try:
             yield connection
         except psycopg.Error as error:
             raise await self._translated(error) from error
         finally:
+            limit.cancel()
             await self._pool.give_back(connection)
 
     async def rows(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
@@ -73,7 +77,7 @@ class Session:
         # Written out, not through connection(): this is the path of every single publish.
         connection = await self._take()
         # A store that hears and never answers must not hold up whoever asks others as well.
-        limit = asyncio.get_running_loop().call_later(_PATIENCE, hang_up, connection)
+        limit = asyncio.get_running_loop().call_later(PATIENCE, hang_up, connection)
         try:
             cursor = connection.cursor(binary=True)
             await cursor.execute(QUERIES[name], parameters)
@@ -95,7 +99,7 @@ class Session:
             return (await connection.execute(QUERIES[name], parameters)).rowcount
 
     async def _take(self) -> Connection:
-        if not self._opened:
+        if not self._pool.opened:
             raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
         try:
             return await self._pool.take()

@@ -1,0 +1,78 @@
+"""Dead-letter channels: one that cannot be is refused at subscribe, and a full one loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import holdfast
+from holdfast.contracts import Backend
+from holdfast.model.errors import InvalidPolicy
+from holdfast.model.job import Burial, Reason
+from kit import (
+    BOOM,
+    CHANNEL,
+    CONSUMER,
+    claim,
+    publish,
+    subscribe,
+)
+
+DEAD = "orders.dead"
+
+
+async def test_a_full_dead_letter_channel_keeps_no_dead_job_alive(backend: Backend) -> None:
+    # CORRECTIONS 002.6: full is no reason to delete, nor to keep what is dead alive.
+    await backend.create_channel(DEAD)
+    await subscribe(backend, "undertaker", channel=DEAD, max_depth=1)
+    await subscribe(backend, dead_letter=DEAD)
+    await publish(backend, "a", "b", "c")
+    burials = [Burial(job, Reason.TERMINAL, BOOM) for job in await claim(backend)]
+    assert await backend.bury(burials) == [True] * 3
+    assert len(await claim(backend, channel=DEAD, consumer="undertaker")) == 3
+
+
+async def test_a_dead_letter_channel_that_is_missing_is_refused(backend: Backend) -> None:
+    # CORRECTIONS 002.6
+    with pytest.raises(InvalidPolicy, match=DEAD):
+        await subscribe(backend, dead_letter=DEAD)
+    with pytest.raises(holdfast.NotFound):
+        await backend.consumer(CHANNEL, CONSUMER)
+
+
+async def test_a_channel_is_not_its_own_dead_letter_channel(backend: Backend) -> None:
+    # CORRECTIONS 002.6
+    await backend.create_channel(CHANNEL)
+    with pytest.raises(InvalidPolicy, match=CHANNEL):
+        await subscribe(backend, dead_letter=CHANNEL)
+
+
+async def test_a_cycle_of_dead_letter_channels_is_refused(backend: Backend) -> None:
+    # CORRECTIONS 002.6
+    for channel in ("a", "b", "c"):
+        await backend.create_channel(channel)
+    await subscribe(backend, channel="a", dead_letter="b")
+    await subscribe(backend, channel="b", dead_letter="c")
+    for target in ("a", "b"):
+        with pytest.raises(InvalidPolicy, match=target):
+            await subscribe(backend, channel="c", dead_letter=target)
+    await subscribe(backend, channel="c")
+    with pytest.raises(InvalidPolicy):
+        await subscribe(backend, channel="c", dead_letter="a", max_attempts=9)
+    kept = await backend.consumer("c", CONSUMER)
+    assert (kept.policy.dead_letter, kept.policy.max_attempts) == (None, 5), (
+        "a refused change changed nothing"
+    )
+
+
+async def test_two_subscribes_cannot_close_a_cycle_together(backend: Backend) -> None:
+    # CORRECTIONS 002.6
+    for channel in ("a", "b"):
+        await backend.create_channel(channel)
+    outcomes = await asyncio.gather(
+        subscribe(backend, channel="a", dead_letter="b"),
+        subscribe(backend, channel="b", dead_letter="a"),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(outcome, InvalidPolicy) for outcome in outcomes) == 1
