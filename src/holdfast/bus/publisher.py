@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ MAX_BATCH = 100_000
 MAX_PRIORITY = 100
 _TRIES = 4
 _PAUSE = 0.1
+_PATIENCE = 5.0
 
 
 class Publisher:
@@ -58,11 +60,12 @@ class Publisher:
         await self._partitions.ready(partition)
         # In the caller's own transaction only the caller can try again.
         tries = _TRIES if options["connection"] is None else 1
+        deadline = time.monotonic() + _PATIENCE
         for attempt in range(1, tries + 1):
             try:
                 receipts = await partition.backend.publish(channel, batch, **options)
             except Unavailable as error:
-                if attempt == tries:
+                if attempt == tries or time.monotonic() > deadline:
                     partition.health.failed(str(error))
                     raise
                 await asyncio.sleep(_PAUSE * 2**attempt)

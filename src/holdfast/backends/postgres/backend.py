@@ -47,7 +47,7 @@ class PostgresBackend:
 
     async def open(self) -> list[str]:
         await self._session.open()
-        async with self._session.connection() as connection:
+        async with self._session.connection(patience=600) as connection:
             applied = await migrate.apply(connection)
         await self._session.run("renew_epoch")
         return applied

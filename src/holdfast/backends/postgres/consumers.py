@@ -56,7 +56,8 @@ class Consumers:
     @asynccontextmanager
     async def _giving_way(self) -> AsyncIterator[Any]:
         try:
-            async with self._session.connection() as connection, connection.transaction():
+            # Bounding a consumer that has many jobs counts them once.
+            async with self._session.connection(patience=60) as connection, connection.transaction():
                 await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
                 yield connection
         except Unavailable as error:

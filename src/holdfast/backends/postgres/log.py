@@ -14,7 +14,7 @@ from holdfast import failpoints
 from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.backends.postgres.session import Session, translate
+from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
 from holdfast.model.errors import Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
@@ -49,7 +49,7 @@ class Log:
     ) -> tuple[Any, ...]:
         if len(events) >= _BULK:
             try:
-                async with self._session.connection() as own:
+                async with self._session.connection(_patience(events)) as own:
                     answer = await bulk.publish(own, channel, events, at, priority)
             except (psycopg.errors.UniqueViolation, Overloaded):
                 pass  # some of it may have been published before: take the way that tells repeats apart
@@ -91,6 +91,11 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
     except psycopg.Error as error:
         raise translate(error, url) from error
     return tuple(row)
+
+
+def _patience(events: Sequence[Event]) -> float:
+    """A large batch takes its time: a second a megabyte is long for any server that answers at all."""
+    return PATIENCE + sum(len(event.data) for event in events) / 1_000_000
 
 
 def _single(channel: str, event: Event, at: datetime | None, priority: int, wake: bool) -> dict[str, Any]:
