@@ -82,7 +82,7 @@ class Model:
         job.completions += 1
 
     def fail(self, job: ModelJob) -> None:
-        if job.attempts > MAX_ATTEMPTS:
+        if job.attempts >= MAX_ATTEMPTS:
             job.state = State.DEAD
         else:
             job.state, job.due = State.SCHEDULED, self.after(BACKOFF[min(job.attempts, len(BACKOFF)) - 1])

@@ -42,7 +42,7 @@ async def publish(
     """
     keys = [event.key for event in events]
     parameters = {"channel": channel, "count": len(events), "at": at, "priority": priority}
-    parameters["keys"] = TextArray(keys) if any(keys) else None
+    parameters["keys"] = TextArray(keys) if any(key is not None for key in keys) else None
     async with connection.transaction():
         cursor = connection.cursor(binary=True)
         # The rows are built while the server makes the jobs.

@@ -16,7 +16,7 @@ from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
-from holdfast.model.errors import Overloaded
+from holdfast.model.errors import InvalidInput, Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
 from holdfast.model.position import format_position, parse_position
 
@@ -30,6 +30,7 @@ class Log:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waker = Waker(session)
+        self._known: set[str] = set()
 
     async def publish(
         self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
@@ -38,11 +39,18 @@ class Log:
         if not events:
             return []
         if connection is not None:
+            await self._know(channel)
             parameters = _columns(channel, events, at, priority, wake=True)
             return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
         answer = await self._append(channel, events, at, priority)
         failpoints.hit("publish.after_commit")
         return _receipts(events, *answer)
+
+    async def _know(self, channel: str) -> None:
+        """Create a channel outside the caller's transaction: inside, it would lock out other publishers."""
+        if channel not in self._known:
+            await self._session.row("create_channel", channel=channel)
+            self._known.add(channel)
 
     async def _append(
         self, channel: str, events: Sequence[Event], at: datetime | None, priority: int
@@ -79,6 +87,8 @@ class Log:
 
 
 async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...]:
+    if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        raise InvalidInput(f"connection is a {type(connection).__name__}; pass a connection of psycopg 3")
     try:
         if isinstance(connection, psycopg.AsyncConnection):
             cursor = connection.cursor(binary=True)
