@@ -121,21 +121,22 @@ def working_app() -> tuple[holdfast.App, set[str]]:
     return app, seen
 
 
+@pytest.mark.parametrize("new", [False, True])
 async def test_a_worker_starts_while_one_of_its_stores_is_dead_and_takes_it_in_later(
-    frail: list[str], mortal: Postgres
+    frail: list[str], mortal: Postgres, new: bool
 ) -> None:
+    """A new store does not know the consumer yet: it gets it before it takes any event."""
     app, seen = working_app()
-    async with holdfast.connect(frail) as before:
+    async with holdfast.connect(frail[: DIES if new else None]) as before:
         await before.subscribe(CHANNEL, CONSUMER)
-        await before.publish(CHANNEL, {}, id=id_of(DIES))
     await asyncio.to_thread(mortal.kill)
     stop = asyncio.Event()
     async with holdfast.connect(frail) as bus:
         running = asyncio.create_task(app.run(bus, stop=stop, idle="100ms"))
         try:
-            await bus.publish(CHANNEL, {}, id=id_of(LIVES))
 
             async def saw(name: str) -> bool:
+                await eventually(lambda: bus.publish(CHANNEL, {}, id=name))
                 return name in seen or running.done()
 
             await until(lambda: saw(id_of(LIVES)), 10)
@@ -145,7 +146,7 @@ async def test_a_worker_starts_while_one_of_its_stores_is_dead_and_takes_it_in_l
             stop.set()
             [outcome] = await asyncio.gather(running, return_exceptions=True)
         assert outcome is None
-        assert seen == {id_of(LIVES), id_of(DIES)}
+        assert id_of(DIES) in seen
 
 
 @pytest.mark.parametrize("new", [False, True])

@@ -21,7 +21,8 @@ BULK = 250
 @pytest.fixture
 async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
     """The second store's proxy. Nobody here is as patient as in real life."""
-    monkeypatch.setattr("holdfast.backends.postgres.session._PATIENCE", 0.5, raising=False)
+    for module in ("session", "log"):
+        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 0.5)
     monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
     async with Proxy(urls[SILENT]) as started:
         yield started

@@ -110,10 +110,9 @@ async def test_a_store_that_is_back_is_used_again_soon(bus: holdfast.Bus, server
     """Whoever waits for a connection must not sit out the whole timeout after the server has returned."""
     await bus.publish(CHANNEL, {}, id="before")
     await asyncio.to_thread(server.kill)
-    waiting = asyncio.create_task(bus.publish(CHANNEL, {}, id="meanwhile"))
+    waiting = asyncio.create_task(published(bus, "meanwhile"))
     await asyncio.to_thread(server.start)
-    receipt = await asyncio.wait_for(waiting, SOON)
-    assert receipt.id == "meanwhile"
+    await asyncio.wait_for(waiting, SOON)
 
 
 async def test_a_short_outage_does_not_cost_a_running_job_its_lease(
@@ -121,7 +120,7 @@ async def test_a_short_outage_does_not_cost_a_running_job_its_lease(
 ) -> None:
     app, begun, go = holdfast.App(), asyncio.Event(), asyncio.Event()
 
-    @app.handler(CHANNEL, CONSUMER, lease="4s", start="earliest")
+    @app.handler(CHANNEL, CONSUMER, lease="9s", start="earliest")
     async def work(event: holdfast.Event) -> None:
         begun.set()
         await go.wait()
@@ -139,7 +138,7 @@ async def test_a_short_outage_does_not_cost_a_running_job_its_lease(
             found = await find(bus, "a")
             return found is not None and found.lease_until is not None and found.lease_until > deadline
 
-        await until(extended, 10)
+        await until(extended)
         go.set()
         found = await done(bus, "a")
     assert (found.abandonments, found.token) == (0, 1)

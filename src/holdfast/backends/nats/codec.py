@@ -1,0 +1,147 @@
+"""Events as messages: CloudEvents' attributes in headers, the data as the body, large ones in parts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+import orjson
+
+from holdfast.backends.nats import subjects
+from holdfast.backends.nats.batch import Message
+from holdfast.backends.nats.link import Stored
+from holdfast.backends.nats.times import from_micros
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
+
+_PART = 512_000
+_MOST_IN_HEADER = 16_000
+_SPARE = 32_000  # for the attributes and what the batch adds
+_PLAIN = "!#$&'()*+,/:;=?@[]^`{|}~"  # with letters, digits and _.-~ what a header's value carries as it is
+_RESERVED = ("nats-", "ce-", "holdfast-")
+
+
+class Delivery(NamedTuple):
+    """How an event's jobs are to be delivered, and the publish of several batches that it belongs to."""
+
+    at: int | None = None
+    priority: int = 0
+    publish: str | None = None
+
+
+def content_hash(event: Event) -> str:
+    """What makes two events of one id the same. Headers and time do not: a repeat may carry fresh ones."""
+    digest = hashlib.sha256()
+    for part in (event.type.encode(), b"-" if event.key is None else b"+" + event.key.encode(), event.data):
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return digest.hexdigest()[:32]
+
+
+def encode(channel: str, event: Event, delivery: Delivery, max_payload: int) -> list[Message]:
+    """The messages of one event: the last one is the event, those before it are its parts."""
+    headers = _attributes(event, delivery)
+    extra = orjson.dumps(dict(event.headers)) if event.headers else b""
+    if len(extra) <= _MOST_IN_HEADER and len(event.data) + len(extra) + _SPARE <= max_payload:
+        if extra:
+            headers[subjects.HEADERS] = _quoted(extra.decode())
+        return [Message(channel, event.data, headers)]
+    whole = len(extra).to_bytes(4, "big") + extra + event.data
+    size = min(_PART, max_payload - _SPARE)
+    parts = [Message(subjects.PARTS, whole[at : at + size]) for at in range(0, len(whole), size)]
+    return [*parts, Message(channel, b"", headers | {subjects.PART_COUNT: str(len(parts))})]
+
+
+def _attributes(event: Event, delivery: Delivery) -> dict[str, str]:
+    headers = {subjects.CE_ID: _quoted(event.id)}
+    if event.source != DEFAULT_SOURCE:
+        headers[subjects.CE_SOURCE] = _quoted(event.source)
+    if event.type != DEFAULT_TYPE:
+        headers[subjects.CE_TYPE] = _quoted(event.type)
+    if event.key is not None:
+        headers[subjects.CE_KEY] = f"={_quoted(event.key)}"  # an empty value would be lost on the way
+    if event.time is not None:
+        headers[subjects.CE_TIME] = event.time.isoformat()
+    if delivery.at is not None:
+        headers[subjects.DUE] = str(delivery.at)
+    if delivery.priority:
+        headers[subjects.PRIORITY] = str(delivery.priority)
+    if delivery.publish is not None:
+        headers[subjects.PUBLISH] = delivery.publish
+    return headers
+
+
+def part_count(stored: Stored) -> int:
+    """How many messages before this one belong to it."""
+    return _number(stored.headers.get(subjects.PART_COUNT)) or 0
+
+
+def delivery(stored: Stored) -> Delivery:
+    """How an event is to be delivered; a foreign one at once."""
+    headers = stored.headers
+    priority = _number(headers.get(subjects.PRIORITY)) or 0
+    return Delivery(_number(headers.get(subjects.DUE)), priority, headers.get(subjects.PUBLISH))
+
+
+def decode(stored: Stored, published: int, whole: bytes | None = None) -> Event:
+    """The event of a message, ours or a foreign client's, with its parts put together."""
+    headers, data = stored.headers, stored.data
+    extra: Mapping[str, str] = _foreign(headers)
+    if whole is not None:
+        size = int.from_bytes(whole[:4], "big")
+        data = whole[4 + size :]
+        extra = orjson.loads(whole[4 : 4 + size]) if size else {}
+    elif subjects.HEADERS in headers:
+        extra = _json(unquote(headers[subjects.HEADERS]))
+    key = headers.get(subjects.CE_KEY)
+    return Event(
+        data,
+        event_id(stored),
+        source(stored),
+        unquote(headers.get(subjects.CE_TYPE, "")) or DEFAULT_TYPE,
+        None if key is None else unquote(key.removeprefix("=")),
+        _time(headers.get(subjects.CE_TIME)) or from_micros(published),
+        extra,
+    )
+
+
+def event_id(stored: Stored) -> str:
+    """The event's id; a foreign one without is called by its place in the stream."""
+    headers = stored.headers
+    return unquote(headers.get(subjects.CE_ID) or headers.get(subjects.MESSAGE_ID) or str(stored.seq))
+
+
+def source(stored: Stored) -> str:
+    """The event's source, or the default."""
+    return unquote(stored.headers.get(subjects.CE_SOURCE, "")) or DEFAULT_SOURCE
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=_PLAIN)
+
+
+def _number(text: str | None) -> int | None:
+    digits = (text or "").removeprefix("-")
+    return int(text or 0) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        given = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None  # a foreign client's own format
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if not name.lower().startswith(_RESERVED)}
+
+
+def _json(text: str) -> dict[str, str]:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

@@ -1,0 +1,138 @@
+"""Channels and worker consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from holdfast.backends.nats import stream, subjects
+from holdfast.backends.nats.batch import Message, state
+from holdfast.backends.nats.entries import Entries
+from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.mirror import Cursor
+from holdfast.backends.nats.registry import Member, Registry
+from holdfast.backends.nats.store import Store
+from holdfast.backends.nats.times import format_stamp, from_micros, to_micros
+from holdfast.contracts import ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.model.errors import NotFound
+from holdfast.model.job import State
+from holdfast.model.policy import Policy
+
+_PAUSE = 0.05
+
+
+class Consumers:
+    """Creates, changes and describes channels and consumers."""
+
+    def __init__(self, store: Store, entries: Entries, ingest: Ingest) -> None:
+        self._store, self._entries, self._ingest = store, entries, ingest
+
+    async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
+        """Create a consumer or change its policy."""
+        now = await self._store.fresh()
+        self._store.registry.check_policy(channel, consumer, policy)
+        await self._store.ensure_channel(channel)
+        cursor = await self._start(channel, start)
+
+        def change(known: Registry) -> Registry:
+            known.check_policy(channel, consumer, policy)
+            old = known.by_name.get((channel, consumer))
+            if old is not None:
+                return known.with_member(replace(old, stored=policy.to_json()))
+            ref = str(max(map(int, known.members), default=0) + 1)
+            return known.with_member(Member(ref, channel, consumer, policy.to_json(), False, now))
+
+        def begin(wanted: Registry) -> Sequence[Message]:
+            member = wanted.by_name[channel, consumer]
+            new = member.ref not in self._store.registry.members
+            return [state(subjects.cursor(member.ref), cursor.encode(), 0)] if new else []
+
+        await self._store.change_registry(change, begin)
+        return self._shown(self._store.registry.member(channel, consumer))
+
+    async def _start(self, channel: str, start: Start) -> Cursor:
+        """Where a new consumer begins. What is appended from now on stands behind `last`."""
+        last = int((await self._store.info())["state"]["last_seq"])
+        if start == "latest":
+            await self._resolved(channel)
+            return Cursor(last)
+        query: dict[str, object] = {"next_by_subj": channel, "batch": 1}
+        since = to_micros(start) if isinstance(start, datetime) else None
+        if since is None:
+            query["seq"] = 1
+        else:
+            query["start_time"] = format_stamp(since - self._store.registry.offset)
+        found, _ = await self._store.link.read(query)
+        if not found or found[0].seq > last:
+            return Cursor(last)
+        return Cursor(found[0].seq - 1, last, since)
+
+    async def _resolved(self, channel: str) -> None:
+        """A publish of several batches that commits later must not stand before a consumer's start."""
+        while True:
+            await self._store.mirror.sync()
+            opened = [name for name, at in self._store.mirror.opened.items() if at["channel"] == channel]
+            if not opened:
+                return
+            for name in opened:
+                await self._entries.fate_of_open(name)
+            await asyncio.sleep(_PAUSE)
+
+    def _shown(self, member: Member) -> Consumer:
+        return member.shown(self._store.mirror.cursors[member.ref].target is not None)
+
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
+        """One consumer, or `NotFound`."""
+        await self._store.fresh()
+        return self._shown(self._store.registry.member(channel, consumer))
+
+    async def consumers(self, channel: str | None) -> list[Consumer]:
+        """All consumers of a channel, or of all."""
+        await self._store.fresh()
+        found = [self._shown(member) for member in self._store.registry.members.values()]
+        chosen = [each for each in found if channel in (None, each.channel)]
+        return sorted(chosen, key=lambda each: (each.channel, each.name))
+
+    async def stats(self, channel: str, consumer: str) -> ConsumerStats:
+        """Jobs by state, from counts that move with every transition."""
+        await self._store.fresh()
+        member = self._store.registry.member(channel, consumer)
+        await self._ingest.level(member)
+        counts, queues = self._store.mirror.counts(member.ref), self._store.mirror.queues
+        states = {each: counts[each] for each in State if counts[each]}
+        oldest, following = queues.oldest_ready(member.ref), queues.next_due(member.ref)
+        return ConsumerStats(
+            states,
+            None if oldest is None else from_micros(oldest),
+            None if following is None else from_micros(following),
+        )
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        """Stop or resume handing out jobs."""
+        await self._store.fresh()
+
+        def change(known: Registry) -> Registry:
+            member = known.member(channel, consumer)
+            return known if member.paused == paused else known.with_member(replace(member, paused=paused))
+
+        await self._store.change_registry(change)
+
+    async def channels(self) -> list[str]:
+        """All channels by name."""
+        await self._store.fresh()
+        return sorted(self._store.registry.channels)
+
+    async def channel_stats(self, channel: str) -> ChannelStats:
+        """One channel's log at a glance."""
+        await self._store.fresh()
+        registry = self._store.registry
+        if channel not in registry.channels:
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        info = await stream.info(self._store.link, subjects_filter=channel)
+        count = int((info["state"].get("subjects") or {}).get(channel, 0))
+        newest, _ = await self._store.link.read({"multi_last": [channel], "batch": 1})
+        published = from_micros(self._entries.published(newest[0])) if newest else None
+        names = [member.name for member in registry.by_channel.get(channel, ())]
+        return ChannelStats(channel, from_micros(registry.channels[channel]), count, published, names)

@@ -1,0 +1,122 @@
+"""Ingest: jobs follow from the log. Each consumer's cursor turns entries into jobs, ours and foreign ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.backends.nats import codec, subjects
+from holdfast.backends.nats.batch import Message, Stale, state
+from holdfast.backends.nats.entries import Entries
+from holdfast.backends.nats.keys import Keys, foreign_key
+from holdfast.backends.nats.link import Stored
+from holdfast.backends.nats.mirror import Cursor
+from holdfast.backends.nats.records import Record
+from holdfast.backends.nats.registry import Member
+from holdfast.backends.nats.store import TRIES, Store
+from holdfast.backends.nats.times import to_micros
+from holdfast.model.errors import Unavailable
+from holdfast.model.job import State
+
+PAGE = 450  # a foreign client's event takes a key beside its job
+_LATEST = 1 << 60
+
+
+class Ingest:
+    """Moves cursors. Whoever looks at a consumer's jobs brings it level with the log first."""
+
+    def __init__(self, store: Store, entries: Entries, keys: Keys) -> None:
+        self._store, self._entries, self._keys = store, entries, keys
+
+    async def level(self, member: Member) -> None:
+        """Every entry so far has a job, except for a consumer that still works on the past."""
+        async with self._store.lock(member.ref):
+            await self.catch_up(member)
+
+    async def level_channel(self, channel: str) -> None:
+        members = self._store.registry.by_channel.get(channel, ())
+        await asyncio.gather(*(self.level(member) for member in members))
+
+    async def catch_up(self, member: Member) -> None:
+        """The same for who holds the consumer's lock."""
+        stale, more = 0, True
+        while more:
+            cursor = self._store.mirror.cursors[member.ref]
+            if cursor.target is not None:
+                return
+            try:
+                _, more = await self._step(member, cursor, PAGE)
+            except Stale:
+                stale = await self._again(member, stale)
+
+    async def _again(self, member: Member, stale: int) -> int:
+        if stale > TRIES:
+            raise Unavailable(
+                f"consumer {member.name!r} of {member.channel!r} did not become level; try again"
+            )
+        await self._store.look_again(stale + 1)
+        return stale + 1
+
+    async def backfill(self, ref: str, limit: int) -> int:
+        """One page of the past; answers how many entries it looked at."""
+        await self._store.fresh()
+        member, stale = self._store.registry.members.get(ref), 0
+        if member is None:
+            return 0
+        async with self._store.lock(ref):
+            while (cursor := self._store.mirror.cursors[ref]).target is not None:
+                try:
+                    return (await self._step(member, cursor, min(limit, PAGE)))[0]
+                except Stale:
+                    stale = await self._again(member, stale)
+        return 0
+
+    async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
+        """One page in one batch: the jobs, their count and the cursor. Tells whether more may follow."""
+        found, reached = await self._entries.page(member.channel, cursor.at, limit)
+        past = cursor.target is not None
+        if reached == cursor.at and not past:
+            return 0, False
+        # The past ends where its last entry was, or where nothing of the channel is left before it.
+        ended = past and (len(found) < limit or reached >= (cursor.target or 0))
+        moved = Cursor(reached) if ended or not past else Cursor(reached, cursor.target, cursor.since)
+        edit = self._store.edit(member.ref)
+        for message in found:
+            published = self._entries.published(message)
+            if cursor.since is None or published >= cursor.since:
+                edit.create(self._record(member, message, published))
+        subject = subjects.cursor(member.ref)
+        edit.also(await self._foreign_keys(member.channel, found))
+        edit.also([state(subject, moved.encode(), cursor.revision)])
+        await self._store.commit(edit.messages())
+        return len(found), len(found) == limit
+
+    async def _foreign_keys(self, channel: str, found: list[Stored]) -> list[Message]:
+        """Another client's events get keys as well, so that they are found by their ids."""
+        foreign = {
+            subjects.key(channel, codec.source(message), codec.event_id(message)): message.seq
+            for message in found
+            if subjects.BATCH not in message.headers
+        }
+        if not foreign:
+            return []
+        known = await self._keys.find(channel, list(foreign))
+        return [foreign_key(key, seq, 0) for key, seq in foreign.items() if key not in known]
+
+    def _record(self, member: Member, message: Stored, published: int) -> Record:
+        policy, delivery = member.policy, codec.delivery(message)
+        due = published if delivery.at is None else max(published, min(delivery.at, _LATEST))
+        headers = message.headers
+        key = headers.get(subjects.CE_KEY) if policy.ordered else None
+        wait = policy.expires_after
+        return Record(
+            member.ref,
+            message.seq,
+            State.SCHEDULED if due > published else State.READY,
+            codec.event_id(message),
+            codec.source(message),
+            published,
+            due,
+            delivery.priority,
+            key,
+            None if wait is None else due + to_micros(wait),
+        )

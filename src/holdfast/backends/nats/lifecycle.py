@@ -1,0 +1,133 @@
+"""The lifecycle's two phases against this store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast import failpoints
+from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.leases import buried
+from holdfast.backends.nats.records import Record
+from holdfast.backends.nats.store import Store
+from holdfast.backends.nats.transitions import Step, Transitions
+from holdfast.contracts import Applied, Reading
+from holdfast.model.decide import Action, Due, DueKind, Move
+from holdfast.model.job import Failure, Reason, State
+
+_WAITING = (State.READY, State.SCHEDULED)
+_ORDER = (Move.PROMOTE, Move.ABANDON, Move.BURY)
+
+
+class Lifecycle:
+    """Reads what is due; applies what still holds."""
+
+    def __init__(self, store: Store, ingest: Ingest, transitions: Transitions) -> None:
+        self._store, self._ingest, self._transitions = store, ingest, transitions
+
+    async def due(self, limit: int) -> Reading:
+        """Phase one. What was appended becomes jobs first: that follows from the log and decides nothing."""
+        now = await self._store.fresh()
+        members, mirror = self._store.registry.members, self._store.mirror
+        await asyncio.gather(*(self._ingest.level(member) for member in members.values()))
+        found = [
+            (kind, heap.peek(limit, _wanted(kind, now), now)) for kind, heap in mirror.queues.due.items()
+        ]
+        past = [ref for ref, cursor in mirror.cursors.items() if cursor.target is not None]
+        due = [self._due(kind, record, now) for kind, records in found for record in records]
+        full = any(len(records) >= limit for _, records in found)
+        return Reading(due, sorted(past, key=int), len(mirror.queues.jobs), full)
+
+    def _due(self, kind: DueKind, record: Record, now: int) -> Due:
+        policy = self._store.registry.members[record.ref].policy
+        return Due(
+            kind,
+            (record.ref, record.seq),
+            record.token,
+            record.attempts,
+            record.abandonments,
+            record.expires is not None and record.expires <= now,
+            policy.max_attempts,
+            policy.max_abandonments,
+            record.worker,
+        )
+
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        """Phase two: move by move, each step checking again."""
+        applied, now = Applied(), await self._store.fresh()
+        for move in _ORDER:
+            chosen = [action for action in actions if action.move is move]
+            changed = sum(await self._transitions.apply([self._step(action) for action in chosen], now))
+            match move:
+                case Move.PROMOTE:
+                    applied.promoted = changed
+                    failpoints.hit("lifecycle.mid_apply")
+                case Move.ABANDON:
+                    applied.abandoned = changed
+                case Move.BURY:
+                    applied.buried = changed
+            if changed and move is not Move.BURY:
+                members = self._store.registry.members
+                await self._transitions.wake({members[str(a.due.ref[0])].channel for a in chosen})
+        applied.refused = len(actions) - applied.total
+        return applied
+
+    def _step(self, action: Action) -> Step:
+        due, (ref, seq) = action.due, action.due.ref
+        member = self._store.registry.members.get(str(ref))
+        change: Callable[[Record, int], Record]
+        match action.move:
+            case Move.PROMOTE:
+                change = _promoted
+            case Move.ABANDON:
+                change = _abandoned(action.failure)
+            case Move.BURY:
+                reason, failure = action.reason or Reason.TERMINAL, action.failure or Failure("")
+                change = buried(member, reason, failure, overdue=due.kind is DueKind.LEASE)
+        return Step(str(ref), int(seq), _still(due), change)
+
+
+def _wanted(kind: DueKind, now: int) -> Callable[[Record], bool]:
+    match kind:
+        case DueKind.LEASE:
+            return lambda record: record.state is State.LEASED
+        case DueKind.EXPIRY:
+            return lambda record: record.state in _WAITING
+        case DueKind.SCHEDULE:
+            return lambda record: (
+                record.state is State.SCHEDULED and (record.expires is None or record.expires > now)
+            )
+
+
+def _still(due: Due) -> Callable[[Record, int], bool]:
+    """Whether what phase one has read still holds."""
+
+    def accepts(record: Record, now: int) -> bool:
+        if record.token != due.token:
+            return False
+        match due.kind:
+            case DueKind.LEASE:
+                return record.state is State.LEASED and (record.lease or 0) <= now
+            case DueKind.EXPIRY:
+                return record.state in _WAITING and record.expires is not None and record.expires <= now
+            case DueKind.SCHEDULE:
+                return record.state is State.SCHEDULED and record.due <= now
+
+    return accepts
+
+
+def _promoted(record: Record, now: int) -> Record:
+    return record.waiting(State.READY, record.due)
+
+
+def _abandoned(failure: Failure | None) -> Callable[[Record, int], Record]:
+    def change(record: Record, now: int) -> Record:
+        return record.waiting(
+            State.READY,
+            now,
+            attempts=record.attempts - 1,
+            abandonments=record.abandonments + 1,
+            errors=record.failed(failure, now),
+        )
+
+    return change

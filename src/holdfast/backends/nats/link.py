@@ -1,0 +1,237 @@
+"""The link: one connection to a NATS server, with answers of several messages and the one error tree."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import nats.errors
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+import nats
+from holdfast.backends.nats import subjects
+from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavailable
+
+PATIENCE = 5.0
+_READ_BYTES = 16_000_000
+_UNLIMITED = 1 << 40
+
+
+class Stored(NamedTuple):
+    """A message as the stream holds it."""
+
+    subject: str
+    seq: int
+    stamp: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class _Answer:
+    """The messages of one answer, until the last one has come."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.messages: list[Msg] = []
+        self.done: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+    def take(self, message: Msg) -> None:
+        headers = message.headers
+        if not self.done.done():
+            if headers and subjects.SEQUENCE in headers and "Status" not in headers:
+                self.messages.append(message)
+            else:
+                self.done.set_result(message)
+
+
+class Link:
+    """A connection that is made when it is needed, and made again after it broke.
+
+    nats-py's own reconnecting is off: it keeps what was published while the server was away and sends it
+    later, long after the caller was told that the store did not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.generation = 0
+        """Rises with every new connection: behind it may be another server."""
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._answers: dict[str, _Answer] = {}
+        self._inbox = ""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._open = False
+
+    async def open(self) -> None:
+        """Connect once, so that a wrong URL is said at once."""
+        self._open = True
+        await self.client()
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        self._open = False
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        if self._closing:
+            _, unheard = await asyncio.wait(self._closing, timeout=1)
+            for closing in unheard:
+                closing.cancel()
+
+    async def client(self) -> Client:
+        """The connection, made anew if it broke."""
+        if self._client is not None and self._client.is_connected:
+            return self._client
+        async with self._connecting:
+            if not self._open:
+                raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
+            if self._client is None or not self._client.is_connected:
+                self._client = await self._connect()
+                self.generation += 1
+            return self._client
+
+    async def _connect(self) -> Client:
+        client, url = Client(), _plain(self.url)
+
+        async def closed() -> None:
+            self._lost(client)
+
+        try:
+            async with asyncio.timeout(PATIENCE), self._translated():
+                await client.connect(
+                    url,
+                    allow_reconnect=False,
+                    connect_timeout=2,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    error_cb=_ignore,
+                    closed_cb=closed,
+                )
+                self._inbox = f"_INBOX.{secrets.token_hex(8)}"
+                await client.subscribe(
+                    f"{self._inbox}.*",
+                    cb=self._hear,
+                    pending_msgs_limit=_UNLIMITED,
+                    pending_bytes_limit=_UNLIMITED,
+                )
+        except BaseException as error:
+            with suppress(AssertionError):  # raised where it was not even begun
+                await client.close()  # nats-py leaves a half-made connection open
+            if isinstance(error, TimeoutError):
+                told = f"NATS at {redacted(self.url)} did not answer in {PATIENCE:g} s"
+                raise Unavailable(told) from error
+            raise
+        return client
+
+    async def _hear(self, message: Msg) -> None:
+        answer = self._answers.get(message.subject.rpartition(".")[2])
+        if answer is not None:
+            answer.take(message)
+
+    def _lost(self, client: Client) -> None:
+        for answer in self._answers.values():
+            if answer.client is client and not answer.done.done():
+                answer.done.set_exception(nats.errors.ConnectionClosedError())
+
+    @asynccontextmanager
+    async def ask(self) -> AsyncIterator[tuple[Client, str, _Answer]]:
+        """A reply subject on the connection, and what comes in on it."""
+        client, token = await self.client(), secrets.token_hex(6)
+        answer = self._answers[token] = _Answer(client)
+        try:
+            async with self._translated():
+                yield client, f"{self._inbox}.{token}", answer
+        except TimeoutError:
+            self._hang_up(client)
+            raise Unavailable(f"NATS at {redacted(self.url)} did not answer in time") from None
+        finally:
+            del self._answers[token]
+            if not answer.done.cancel() and not answer.done.cancelled():
+                answer.done.exception()  # somebody has looked at it
+
+    def _hang_up(self, client: Client) -> None:
+        """A silent server is not waited for again and again: the next call connects anew, or fails."""
+        if client is self._client:
+            self._client = None
+            closing = asyncio.create_task(client.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def request(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One question to the JetStream API. An error that it answers with is in the answer."""
+        async with self.ask() as (client, reply, answer):
+            await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
+            message = await asyncio.wait_for(answer.done, PATIENCE)
+            _refuse_silence(message)
+            found: dict[str, Any] = orjson.loads(message.data)
+        return found
+
+    async def read(self, query: Mapping[str, Any]) -> tuple[list[Stored], int]:
+        """A batched direct get: what was found, and how much more matches."""
+        async with self.ask() as (client, reply, answer):
+            body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
+            await client.publish(f"$JS.API.DIRECT.GET.{subjects.STREAM}", body, reply=reply)
+            last = await asyncio.wait_for(answer.done, 2 * PATIENCE)
+        _refuse_silence(last)
+        headers = last.headers or {}
+        if headers.get("Status") not in ("204", "404"):
+            raise HoldfastError(f"NATS refused to read {dict(query)}: {headers}")
+        return [_stored(message) for message in answer.messages], int(headers.get(subjects.PENDING, 0))
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except (nats.errors.Error, OSError) as error:
+            if isinstance(error, nats.errors.MaxPayloadError):
+                raise TooLarge(f"a message is over the server's max_payload: {error}; raise it") from error
+            said = str(error).strip() or type(error).__name__
+            raise Unavailable(f"NATS at {redacted(self.url)} did not answer: {said}") from error
+
+
+def _stored(message: Msg) -> Stored:
+    headers = message.headers or {}
+    return Stored(
+        headers[subjects.SUBJECT],
+        int(headers[subjects.SEQUENCE]),
+        headers[subjects.STAMP],
+        headers,
+        message.data,
+    )
+
+
+def _refuse_silence(message: Msg) -> None:
+    if (message.headers or {}).get("Status") == "503":
+        raise nats.errors.NoRespondersError
+
+
+async def _ignore(error: Exception) -> None:
+    """What nats-py tells of broken connections is told to whoever was waiting."""
+
+
+def _plain(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname:
+            raise ValueError("it names no host")
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"the URL of the NATS store cannot be used: {error}") from None
+    return url
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for messages and logs."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname}:{parts.port or 4222}"
+    except ValueError:
+        return "the given URL"

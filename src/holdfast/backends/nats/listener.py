@@ -1,0 +1,60 @@
+"""Wake-ups: a core subscription to the channels' own subjects, on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from holdfast.backends.nats import subjects
+
+_PAUSE = 1.0
+
+
+class NatsListener:
+    """Calls `wake` when something was published to a channel, by whomever. Reconnects by itself."""
+
+    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+        self._url, self._channels, self._wake = url, list(channels), wake
+        self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            client, lost = Client(), asyncio.Event()
+            try:
+                await self._connect(client, lost)
+                for channel in self._channels:  # what was said before we listened is found by a poll
+                    self._wake(channel)
+                await lost.wait()
+            except (nats.errors.Error, OSError, TimeoutError):
+                pass
+            finally:
+                await client.close()
+            await asyncio.sleep(_PAUSE)
+
+    async def _connect(self, client: Client, lost: asyncio.Event) -> None:
+        async def closed() -> None:
+            lost.set()
+
+        async def ignore(error: Exception) -> None:
+            """A lost connection is told by `closed`; a slow listener only misses what it would hear again."""
+
+        await client.connect(
+            self._url, allow_reconnect=False, max_reconnect_attempts=1, closed_cb=closed, error_cb=ignore
+        )
+        for channel in self._channels:
+
+            async def hear(message: Msg, channel: str = channel) -> None:
+                self._wake(channel)
+
+            await client.subscribe(channel, cb=hear)
+            await client.subscribe(subjects.wake(channel), cb=hear)
+        await client.flush()

@@ -1,0 +1,181 @@
+"""The mirror: the store's state in memory, brought up to date by reading on from where it was.
+
+It only proposes. Whatever is done with it is committed against the revisions that it was based on, so that a
+mirror that has fallen behind costs a repetition and never a wrong step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from holdfast.backends.nats import records, registry, subjects
+from holdfast.backends.nats.batch import Message
+from holdfast.backends.nats.link import Link
+from holdfast.backends.nats.queues import Queues
+from holdfast.backends.nats.registry import Registry
+
+TOMBSTONE_SECONDS = 600
+"""How long the empty message stays that tells that a job is live no more."""
+_TRUSTED = TOMBSTONE_SECONDS / 2
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the log has become jobs: up to `at`. Until `target` it is the past, from `since` on."""
+
+    at: int
+    target: int | None = None
+    since: int | None = None
+    revision: int = 0
+
+    def encode(self) -> bytes:
+        return orjson.dumps([self.at, self.target, self.since])
+
+
+class View:
+    """The state as of some sequence."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.queues = Queues()
+        self.cursors: dict[str, Cursor] = {}
+        self.opened: dict[str, dict[str, Any]] = {}
+        self.counts: dict[str, dict[str, dict[str, int]]] = {}
+        self.revisions: dict[str, int] = {}
+        self.known = 0
+
+    def apply(self, subject: str, seq: int, data: bytes) -> None:
+        """Take over one message, unless it is older than what is known of its subject."""
+        _, _, kind, *rest = subject.split(".")
+        if kind == "job":
+            if data:
+                self.queues.put(records.decode(data, seq))
+            else:
+                self.queues.drop(rest[0], int(rest[1]), seq)
+            return
+        if seq <= self.revisions.get(subject, 0):
+            return
+        self.revisions[subject] = seq
+        match kind:
+            case "registry":
+                self.registry = registry.decode(data, seq)
+            case "cursor":
+                at, target, since = orjson.loads(data)
+                self.cursors[rest[0]] = Cursor(at, target, since, seq)
+            case "count" if data:
+                self.counts.setdefault(rest[0], {})[rest[1]] = orjson.loads(data)
+            case "count":
+                self.counts.get(rest[0], {}).pop(rest[1], None)
+            case "open" if data:
+                self.opened[rest[0]] = orjson.loads(data)
+            case "open":
+                self.opened.pop(rest[0], None)
+                del self.revisions[subject]
+
+
+class Mirror:
+    """One process's copy of `HF.S.>`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._syncing = asyncio.Lock()
+        self._view = View()
+        self._synced, self._trusted = time.monotonic(), True
+        self._asked = self._answered = 0
+
+    @property
+    def registry(self) -> Registry:
+        return self._view.registry
+
+    @property
+    def queues(self) -> Queues:
+        return self._view.queues
+
+    @property
+    def cursors(self) -> dict[str, Cursor]:
+        return self._view.cursors
+
+    @property
+    def opened(self) -> dict[str, dict[str, Any]]:
+        """Publishes of several batches that are under way."""
+        return self._view.opened
+
+    def revision(self, subject: str) -> int:
+        """The sequence of a subject's only message, 0 where there is none."""
+        return self._view.revisions.get(subject, 0)
+
+    def counts(self, ref: str, instance: str | None = None) -> Counter[str]:
+        """Jobs by state, by all processes or by one."""
+        total: Counter[str] = Counter()
+        for name, counted in self._view.counts.get(ref, {}).items():
+            if instance is None or name == instance:
+                for state, number in counted.items():
+                    total[state] += number
+        return total
+
+    def counted_by(self, instance: str) -> list[str]:
+        """The consumers whose jobs one process has moved."""
+        return [ref for ref, counted in self._view.counts.items() if instance in counted]
+
+    async def sync(self) -> None:
+        """Learn everything that was committed before this call. Calls that wait together share a reading."""
+        self._asked += 1
+        mine = self._asked
+        async with self._syncing:
+            if self._answered >= mine:
+                return
+            covered = self._asked
+            # Tombstones may have come and gone while nobody looked.
+            recent = time.monotonic() - self._synced < _TRUSTED
+            await self._read_on(self._view if recent and self._trusted else View())
+            self._answered = covered
+
+    async def sync_registry(self) -> None:
+        """Learn of the registry only: a publisher need not know of jobs."""
+        query = {"seq": self.registry.revision + 1, "next_by_subj": subjects.REGISTRY, "batch": 1}
+        for message in (await self._link.read(query))[0]:
+            self._view.apply(message.subject, message.seq, message.data)
+
+    async def reload(self) -> None:
+        """Learn everything anew."""
+        async with self._syncing:
+            await self._read_on(View())
+
+    async def distrust(self) -> None:
+        """The server may be another one: learn of its registry now, of everything else when it is needed."""
+        async with self._syncing:
+            self._trusted = False
+            found, _ = await self._link.read({"multi_last": [subjects.REGISTRY], "batch": 1})
+            view = self._view
+            view.revisions.pop(subjects.REGISTRY, None)
+            view.registry = Registry()
+            for message in found:
+                view.apply(message.subject, message.seq, message.data)
+
+    async def _read_on(self, view: View) -> None:
+        """Read until there is no more. A new view takes the old one's place when it is whole."""
+        began, pending = time.monotonic(), 1
+        while pending:
+            query = {"seq": view.known + 1, "next_by_subj": subjects.STATE, "batch": _PAGE}
+            found, pending = await self._link.read(query)
+            for message in found:
+                view.apply(message.subject, message.seq, message.data)
+                view.known = max(view.known, message.seq)
+        self._view, self._synced, self._trusted = view, began, True
+
+    def adopt(self, messages: Sequence[Message], last: int) -> None:
+        """Take over a batch of our own, so that it need not be read back."""
+        view, first = self._view, last - len(messages) + 1
+        for seq, message in enumerate(messages, start=first):
+            if message.subject.startswith(subjects.STATE_PREFIX):
+                view.apply(message.subject, seq, message.data)
+        if first == view.known + 1:  # nobody wrote in between
+            view.known = last

@@ -1,0 +1,180 @@
+"""Publishing: events and their idempotency keys, all or none, in one batch or in several under one fate."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import orjson
+
+from holdfast.backends.nats import codec, subjects
+from holdfast.backends.nats.batch import MOST, MOST_BYTES, Message, Stale, state
+from holdfast.backends.nats.codec import Delivery
+from holdfast.backends.nats.edit import live
+from holdfast.backends.nats.entries import COMMITTED, Entries, end_of
+from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.keys import Keys, key_message
+from holdfast.backends.nats.store import TRIES, Store
+from holdfast.model.errors import IdConflict, Overloaded, Unavailable
+from holdfast.model.event import Event
+
+_CLOSING = 4  # messages that a batch may carry besides events: the gate, and the marks of several batches
+_LOOK_FIRST = 200  # from here on a refused batch costs more than a look at the keys
+
+
+@dataclass(slots=True)
+class Draft:
+    """One event to append, and the sequence that it got."""
+
+    event: Event
+    key: str
+    digest: str
+    expect: int = 0
+    seq: int | None = None
+    duplicate: bool = False
+
+
+class Publishing:
+    """Appends to channels."""
+
+    def __init__(self, store: Store, entries: Entries, keys: Keys, ingest: Ingest) -> None:
+        self._store, self._entries, self._keys, self._ingest = store, entries, keys, ingest
+
+    async def append(self, channel: str, events: Sequence[Event], delivery: Delivery) -> list[Draft]:
+        """Append what is new; answers a draft for each event in order, repeats included."""
+        drafts = [Draft(event, subjects.key(channel, event.source, event.id), "") for event in events]
+        firsts = _firsts(channel, drafts)
+        await self._store.recognise()
+        if len(firsts) >= _LOOK_FIRST:
+            await self._look(channel, firsts.values())
+        for _ in range(TRIES):
+            fresh = [draft for draft in firsts.values() if draft.seq is None]
+            if not fresh:
+                break
+            await self._store.ensure_channel(channel)
+            try:
+                await self._append(channel, fresh, delivery, await self._gate(channel))
+                break
+            except Stale:
+                await self._look(channel, firsts.values())
+            except Overloaded:
+                # A publisher whose answer was lost asks again: its own events may have filled the consumer.
+                await self._look(channel, firsts.values())
+                if any(draft.seq is None for draft in firsts.values()):
+                    raise
+        else:
+            raise Unavailable(f"channel {channel!r} is published to by too many at once; try again")
+        for draft in drafts:
+            first = firsts[draft.key]
+            if draft is not first:
+                draft.seq, draft.duplicate = first.seq, True
+        return drafts
+
+    async def _look(self, channel: str, drafts: Iterable[Draft]) -> None:
+        """Find out which events there are already; the same id with other content refuses them all."""
+        by_key = {draft.key: draft for draft in drafts if draft.seq is None}
+        conflicts = []
+        for key, known in (await self._keys.find(channel, list(by_key))).items():
+            draft = by_key[key]
+            draft.expect = known.revision
+            if known.seq is not None:
+                if known.digest not in ("", draft.digest):
+                    conflicts.append(draft.event.id)
+                draft.seq, draft.duplicate = known.seq, True
+        if conflicts:
+            raise IdConflict(channel, conflicts)
+
+    async def _gate(self, channel: str) -> list[Message]:
+        """For a channel with bounded consumers: refuse when one is full, and exclude other publishes."""
+        await self._store.mirror.sync_registry()
+        members = self._store.registry.by_channel.get(channel, ())
+        bounded = [member for member in members if member.policy.max_depth is not None]
+        if not bounded:
+            return []
+        await self._store.fresh()
+        subject = subjects.gate(channel)
+        revision = self._store.mirror.revision(subject)
+        for member in bounded:
+            await self._ingest.level(member)
+            jobs, most = live(self._store.mirror.counts(member.ref)), member.policy.max_depth
+            if most is not None and jobs >= most:
+                raise Overloaded(
+                    f"consumer {member.name} of channel {channel} holds {jobs} live jobs; its max_depth is "
+                    f"{most}; publish again once it has caught up"
+                )
+        return [state(subject, b"", revision)]
+
+    async def _append(
+        self, channel: str, drafts: Sequence[Draft], delivery: Delivery, gate: list[Message]
+    ) -> None:
+        client = await self._store.link.client()
+        groups = [_messages(channel, draft, delivery, client.max_payload) for draft in drafts]
+        batches = list(_batches(groups))
+        if len(batches) == 1:
+            await self._send(drafts, groups, gate, [])
+            return
+        publish = secrets.token_hex(8)
+        named = delivery._replace(publish=publish)
+        opening = [state(subjects.opened(publish), orjson.dumps({"channel": channel}), 0)]
+        rest, sent = iter(drafts), False
+        try:
+            for number, size in enumerate(batches, start=1):
+                part = list(islice(rest, size))
+                groups = [_messages(channel, draft, named, client.max_payload) for draft in part]
+                last = number == len(batches)
+                closing = end_of(publish, COMMITTED) if last else []
+                await self._send(part, groups, opening if number == 1 else gate if last else [], closing)
+            sent = True
+        finally:
+            if not sent:
+                for draft in drafts:
+                    draft.seq = None
+                await self._entries.abort(publish)
+
+    async def _send(
+        self,
+        drafts: Sequence[Draft],
+        groups: Sequence[list[Message]],
+        before: list[Message],
+        after: list[Message],
+    ) -> None:
+        messages = [*before, *(message for group in groups for message in group), *after]
+        seq = await self._store.commit(messages) - len(messages) + len(before)
+        for draft, group in zip(drafts, groups, strict=True):
+            seq += len(group)
+            draft.seq = seq
+
+
+def _firsts(channel: str, drafts: Sequence[Draft]) -> dict[str, Draft]:
+    """The first event of each id; another one with other content is a conflict."""
+    firsts: dict[str, Draft] = {}
+    conflicts = []
+    for draft in drafts:
+        draft.digest = codec.content_hash(draft.event)
+        first = firsts.setdefault(draft.key, draft)
+        if first.digest != draft.digest:
+            conflicts.append(draft.event.id)
+    if conflicts:
+        raise IdConflict(channel, conflicts)
+    return firsts
+
+
+def _messages(channel: str, draft: Draft, delivery: Delivery, max_payload: int) -> list[Message]:
+    """An event behind its key, so that what a dying server kept of a batch never becomes a second event."""
+    messages = codec.encode(channel, draft.event, delivery, max_payload)
+    key = key_message(draft.key, draft.digest, len(messages), delivery.publish, draft.expect)
+    return [key, *messages]
+
+
+def _batches(groups: Sequence[list[Message]]) -> Iterable[int]:
+    """How many events go into each batch."""
+    events = messages = size = 0
+    for group in groups:
+        more = sum(len(message.data) for message in group)
+        if events and (messages + len(group) > MOST - _CLOSING or size + more > MOST_BYTES):
+            yield events
+            events = messages = size = 0
+        events, messages, size = events + 1, messages + len(group), size + more
+    yield events

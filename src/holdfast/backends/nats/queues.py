@@ -1,0 +1,167 @@
+"""Queues: live jobs in memory, by turn and by deadline.
+
+Entries of a heap are never removed, only passed over: one counts while the job's record is still the one that
+it was made from. So a change costs one push, and a look at what is due costs what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from holdfast.backends.nats.records import Record
+from holdfast.model.decide import DueKind
+from holdfast.model.job import State
+
+Place = tuple[str, int]
+_Entry = tuple[tuple[int, ...], str, int, int]
+_SLACK = 1_000
+
+
+class Heap:
+    """Jobs by some key, lowest first."""
+
+    def __init__(self, jobs: dict[Place, Record]) -> None:
+        self._jobs, self._entries = jobs, list[_Entry]()
+
+    def push(self, key: tuple[int, ...], record: Record) -> None:
+        heappush(self._entries, (key, record.ref, record.seq, record.revision))
+        if len(self._entries) > 4 * len(self._jobs) + _SLACK:
+            self._entries = [entry for entry in self._entries if self._current(entry) is not None]
+            heapify(self._entries)
+
+    def take(
+        self, limit: int, wanted: Callable[[Record], bool], until: int | None = None
+    ) -> Iterator[Record]:
+        """Take out up to `limit` wanted jobs; what is not wanted is passed over for good."""
+        taken = 0
+        while self._entries and taken < limit:
+            if until is not None and self._entries[0][0][0] > until and self._current(self._entries[0]):
+                return
+            record = self._current(heappop(self._entries))
+            if record is not None and wanted(record):
+                taken += 1
+                yield record
+
+    def peek(self, limit: int, wanted: Callable[[Record], bool], until: int) -> list[Record]:
+        """The first wanted jobs whose key is not above `until`; they stay."""
+        kept = list[tuple[tuple[int, ...], Record]]()
+        while self._entries and len(kept) < limit:
+            key = self._entries[0][0]
+            if key[0] > until and self._current(self._entries[0]) is not None:
+                break
+            record = self._current(heappop(self._entries))
+            if record is not None and wanted(record) and key[0] <= until:
+                kept.append((key, record))
+        for key, record in kept:
+            self.push(key, record)
+        return [record for _, record in kept]
+
+    def first(self, wanted: Callable[[Record], bool]) -> Record | None:
+        found = self.peek(1, wanted, 1 << 62)
+        return found[0] if found else None
+
+    def _current(self, entry: _Entry) -> Record | None:
+        record = self._jobs.get((entry[1], entry[2]))
+        return record if record is not None and record.revision == entry[3] else None
+
+
+class Lanes:
+    """Ordered consumers: for each key its live jobs, in the order of the log."""
+
+    def __init__(self, jobs: dict[Place, Record]) -> None:
+        self._jobs = jobs
+        self._lanes: dict[tuple[str, str], list[int]] = {}
+
+    def join(self, record: Record) -> None:
+        if record.lane is not None:
+            heappush(self._lanes.setdefault((record.ref, record.lane), []), record.seq)
+
+    def head(self, ref: str, lane: str) -> Record | None:
+        """The one job of a key that may run."""
+        seqs = self._lanes.get((ref, lane), [])
+        while seqs:
+            record = self._jobs.get((ref, seqs[0]))
+            if record is not None and record.lane == lane:
+                return record
+            heappop(seqs)
+        self._lanes.pop((ref, lane), None)
+        return None
+
+    def is_free(self, record: Record) -> bool:
+        if record.lane is None:
+            return True
+        head = self.head(record.ref, record.lane)
+        return head is not None and head.seq == record.seq
+
+
+class Queues:
+    """Every live job, and the orders in which they are looked for."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[Place, Record] = {}
+        self.due = {kind: Heap(self.jobs) for kind in DueKind}
+        self._lanes = Lanes(self.jobs)
+        self._ready: dict[str, Heap] = {}
+        self._scheduled: dict[str, Heap] = {}
+
+    def put(self, record: Record) -> None:
+        """A job as it is now; an older record of it counts no more."""
+        place = record.ref, record.seq
+        old = self.jobs.get(place)
+        if old is not None and old.revision >= record.revision:
+            return
+        self.jobs[place] = record
+        if old is None:
+            self._lanes.join(record)
+        match record.state:
+            case State.READY:
+                self._offer(record)
+            case State.SCHEDULED:
+                self.due[DueKind.SCHEDULE].push((record.due,), record)
+                self._scheduled.setdefault(record.ref, Heap(self.jobs)).push((record.due,), record)
+            case State.LEASED:
+                self.due[DueKind.LEASE].push((record.lease or 0,), record)
+        if record.expires is not None and record.state is not State.LEASED:
+            self.due[DueKind.EXPIRY].push((record.expires,), record)
+
+    def drop(self, ref: str, seq: int, revision: int) -> None:
+        """A job that is live no more; the next one of its lane may run."""
+        record = self.jobs.get((ref, seq))
+        if record is None or record.revision > revision:
+            return
+        del self.jobs[ref, seq]
+        if record.lane is not None:
+            head = self._lanes.head(ref, record.lane)
+            if head is not None and head.state is State.READY:
+                self._offer(head)
+
+    def _offer(self, record: Record) -> None:
+        if self._lanes.is_free(record):
+            self._ready.setdefault(record.ref, Heap(self.jobs)).push(record.rank, record)
+
+    def take_ready(self, ref: str, limit: int, now: int) -> list[Record]:
+        """The next jobs of a consumer. What has expired only waits for the lifecycle."""
+        heap = self._ready.get(ref)
+
+        def wanted(record: Record) -> bool:
+            unexpired = record.expires is None or record.expires > now
+            return record.state is State.READY and unexpired and self._lanes.is_free(record)
+
+        return [] if heap is None else list(heap.take(limit, wanted))
+
+    def give_back(self, records: list[Record]) -> None:
+        """What was taken and not leased; those that have changed since count no more."""
+        for record in records:
+            self._ready.setdefault(record.ref, Heap(self.jobs)).push(record.rank, record)
+
+    def next_due(self, ref: str) -> int | None:
+        heap = self._scheduled.get(ref)
+        found = None if heap is None else heap.first(lambda record: record.state is State.SCHEDULED)
+        return None if found is None else found.due
+
+    def oldest_ready(self, ref: str) -> int | None:
+        ready = (
+            job.due for (owner, _), job in self.jobs.items() if owner == ref and job.state is State.READY
+        )
+        return min(ready, default=None)

@@ -1,0 +1,109 @@
+"""Records: jobs as the stream keeps them, live and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from holdfast.backends.nats.times import from_micros
+from holdfast.model.job import LIVE, Failure, JobRecord, State
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event for one worker consumer. Times are microseconds of the store's clock.
+
+    `lane` is the event's key where the consumer is ordered; `revision` the sequence of this very record, the
+    one that the next must replace.
+    """
+
+    ref: str
+    seq: int
+    state: State
+    event: str
+    source: str
+    created: int
+    due: int
+    priority: int = 0
+    lane: str | None = None
+    expires: int | None = None
+    attempts: int = 0
+    abandonments: int = 0
+    token: int = 0
+    lease: int | None = None
+    worker: str | None = None
+    ended: int | None = None
+    reason: str | None = None
+    errors: tuple[dict[str, Any], ...] = ()
+    revision: int = field(default=0, compare=False)
+
+    @property
+    def id(self) -> str:
+        return str(self.seq)
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The order of claims: by priority, then due time, then place in the log."""
+        return -self.priority, self.due, self.seq
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self)
+
+    def failed(self, failure: Failure | None, now: int) -> tuple[dict[str, Any], ...]:
+        """The errors so far, and one more."""
+        if failure is None:
+            return self.errors
+        entry = {"attempt": self.attempts, "at": from_micros(now).isoformat(), **failure._asdict()}
+        return (*self.errors, entry)
+
+    def waiting(self, state: State, due: int, **changes: Any) -> Record:
+        """The same job without its lease."""
+        return replace(self, state=state, due=due, lease=None, worker=None, **changes)
+
+    def at_end(self, state: State, now: int, **changes: Any) -> Record:
+        """The same job at its end."""
+        return replace(self, state=state, ended=now, lease=None, worker=None, **changes)
+
+
+def decode(data: bytes, revision: int) -> Record:
+    """A record as it was stored."""
+    stored: dict[str, Any] = orjson.loads(data)
+    stored["state"], stored["errors"] = State(stored["state"]), tuple(stored["errors"])
+    stored["revision"] = revision  # what was written there is the one that it replaced
+    return Record(**stored)
+
+
+def encode_counts(counts: Mapping[str, int]) -> bytes:
+    return orjson.dumps({str(name): number for name, number in counts.items() if number})
+
+
+def shown(record: Record, channel: str, consumer: str, position: str) -> JobRecord:
+    """The job as an operator sees it."""
+
+    def time(micros: int | None) -> datetime | None:
+        return None if micros is None else from_micros(micros)
+
+    return JobRecord(
+        record.id,
+        channel,
+        consumer,
+        record.state,
+        record.event,
+        record.source,
+        position,
+        record.attempts,
+        record.abandonments,
+        record.token,
+        record.priority,
+        from_micros(record.created),
+        from_micros(record.due) if record.state in LIVE else None,
+        time(record.lease),
+        time(record.ended),
+        record.worker,
+        record.reason,
+        list(record.errors),
+    )

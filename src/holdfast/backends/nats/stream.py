@@ -1,0 +1,98 @@
+"""The stream: its settings, and the subjects that it captures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.backends.nats import subjects
+from holdfast.backends.nats.link import Link
+from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.names import matches
+
+OLDEST = (2, 12)
+_API = "$JS.API.STREAM"
+_NOT_FOUND, _EXISTS = 10059, 10058
+_SETTINGS: dict[str, Any] = {
+    "name": subjects.STREAM,
+    "description": "Holdfast: events, jobs and everything else; see docs/nats.md",
+    "retention": "limits",
+    "discard": "new",  # a full stream refuses, and removes nothing
+    "storage": "file",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "num_replicas": 1,
+    "allow_direct": True,
+    "allow_atomic": True,
+    "allow_rollup_hdrs": True,
+    "allow_msg_ttl": True,
+}
+_NEEDED = ("allow_direct", "allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
+
+
+async def info(link: Link, **query: Any) -> dict[str, Any]:
+    """The stream as the server has it now."""
+    answer = await link.request(f"{_API}.INFO.{subjects.STREAM}", query or None)
+    return _checked(answer, f"look at the stream {subjects.STREAM}")
+
+
+async def ensure(link: Link) -> str:
+    """Create the stream where there is none; answers who it is.
+
+    A restarted server may lack the newest messages that its clients have seen, so that it counts as another
+    one, unless the stream has replicas.
+    """
+    client = await link.client()
+    server: dict[str, Any] = client._server_info  # nats-py has no other way to its id
+    version = tuple(int(part) for part in str(server.get("version", "0.0")).split(".")[:2] if part.isdigit())
+    if version < OLDEST:
+        raise HoldfastError(f"NATS {server.get('version')} has no atomic batches; use 2.12 or newer")
+    answer = await link.request(f"{_API}.INFO.{subjects.STREAM}")
+    if answer.get("error", {}).get("err_code") == _NOT_FOUND:
+        settings = _SETTINGS | {"subjects": [subjects.OURS]}
+        answer = await link.request(f"{_API}.CREATE.{subjects.STREAM}", settings)
+        if answer.get("error", {}).get("err_code") == _EXISTS:
+            answer = await link.request(f"{_API}.INFO.{subjects.STREAM}")
+    answer = _checked(answer, f"create the stream {subjects.STREAM}")
+    missing = [name for name in _NEEDED if not answer["config"].get(name)]
+    if missing:
+        raise HoldfastError(
+            f"the stream {subjects.STREAM} lacks {', '.join(missing)}; update it, or remove it"
+        )
+    replicated = int(answer["config"].get("num_replicas", 1)) > 1
+    return f"{answer['created']}" + ("" if replicated else f" {server.get('server_id')}")
+
+
+async def capture(link: Link, channels: Iterable[str]) -> None:
+    """Let the stream capture channels that it does not capture yet."""
+    wanted = list(channels)
+    for _ in range(10):
+        config = (await info(link))["config"]
+        missing = [channel for channel in wanted if not _captured(channel, config["subjects"])]
+        if not missing:
+            return
+        update = config | {"subjects": [*config["subjects"], *missing]}
+        _checked(
+            await link.request(f"{_API}.UPDATE.{subjects.STREAM}", update),
+            f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
+        )
+    raise Unavailable(f"the subjects of the stream {subjects.STREAM} changed too often; try again")
+
+
+def _captured(channel: str, captured: Iterable[str]) -> bool:
+    return any(
+        channel == each or (each.islower() and ("*" in each or ">" in each) and matches(each, channel))
+        for each in captured
+    )
+
+
+def _checked(answer: dict[str, Any], what: str) -> dict[str, Any]:
+    error = answer.get("error")
+    if error is None:
+        return answer
+    if error.get("code") == 503:
+        raise Unavailable(f"NATS could not {what}: {error.get('description')}")
+    raise HoldfastError(f"NATS refused to {what}: {error.get('description')} ({error.get('err_code')})")
