@@ -6,7 +6,7 @@ job that waits in one process cannot be worked on by another.
 
 from __future__ import annotations
 
-MOST = 1000
+MOST = 500
 _AHEAD = 0.25
 _GROWTH = 8
 

@@ -88,7 +88,7 @@ class Worker:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch(self) -> int:
-        """Lease a batch once half of the last one is worked off."""
+        """Lease the next batch while the last one is worked on."""
         while self._full() and not self._stopping.is_set():
             self._room.clear()
             await self._room.wait()
@@ -98,7 +98,7 @@ class Worker:
             now = time.monotonic()
             self._prefetch.learn(self._finished, now - self._learnt_at)
             self._finished, self._learnt_at = 0, now
-        limit = max(self._prefetch.size - len(self._waiting), 1)
+        limit = self._prefetch.size
         jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
         failpoints.hit("worker.after_claim")
         if self._stopping.is_set():
@@ -110,7 +110,7 @@ class Worker:
         return len(jobs)
 
     def _full(self) -> bool:
-        return len(self._waiting) > self._prefetch.size // 2 or self.settler.pending > 2 * MOST
+        return len(self._waiting) >= self._prefetch.size or self.settler.pending > 4 * MOST
 
     async def _doze(self) -> None:
         try:
@@ -128,7 +128,7 @@ class Worker:
                 self._work.clear()
                 await self._work.wait()
             job = self._waiting.popleft()
-            if len(self._waiting) <= self._prefetch.size // 2:
+            if len(self._waiting) < self._prefetch.size:
                 self._make_room()
             await self._attempt(job)
             done += 1
