@@ -19,12 +19,12 @@ Action: TypeAlias = Literal["kill", "stop", "raise"] | Callable[[], object]
 VARIABLE: Final = "HOLDFAST_FAILPOINTS"
 
 KNOWN: Final[dict[str, str]] = {
-    "publish.before_commit": "the events are written, the transaction is still open",
+    "publish.before_commit": "bulk: the events are written, the transaction is still open; else: nothing is sent yet",
     "publish.after_commit": "the events are durable, the publisher does not know it yet",
     "worker.after_claim": "the jobs are leased, no handler has seen them",
     "worker.mid_handler": "a handler is at work",
     "worker.after_effect": "the handler's effect has happened, the job is not completed",
-    "worker.after_ack": "the job is completed, the worker does not know it yet",
+    "worker.after_ack": "a batch of answers was settled, the worker does not know it yet",
     "lifecycle.after_read": "what is due has been read, nothing has been applied",
     "lifecycle.mid_apply": "some of the decisions have been applied",
     "subscribe.mid_backfill": "a new consumer has some of the jobs for the events before it",

@@ -77,7 +77,7 @@ class Bus:
     ) -> Consumer:
         """Like subscribe, but a store that is faulty gets the consumer when it heals. For workers."""
         wanted = _wanted(channel, consumer, policy, start)
-        self.partitions.wanted.append(wanted)
+        self.partitions.want(wanted)
         made = [await store.backend.subscribe(*wanted) for store in await self.partitions.usable()]
         return made[0]
 

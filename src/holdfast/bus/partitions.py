@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.contracts import Applied, Backend, Start
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from holdfast.upkeep.health import Health
@@ -63,11 +63,17 @@ class Partition:
                 await self.backend.open()
                 self.opened = True
             for each in wanted:
-                await self.backend.subscribe(*each)
-        except Unavailable as error:
+                await self._ensure(*each)
+        except HoldfastError as error:
             self.health.failed(str(error))
             raise
         await self.step()
+
+    async def _ensure(self, channel: str, consumer: str, policy: Policy, start: Start) -> None:
+        try:
+            await self.backend.consumer(channel, consumer)
+        except NotFound:  # one that is there keeps the policy that an operator may have given it
+            await self.backend.subscribe(channel, consumer, policy, start)
 
     def heal_soon(self, wanted: Sequence[Wanted]) -> None:
         """Try in the background: whoever asks the other stores does not wait for this one."""
@@ -105,8 +111,11 @@ class Partitions:
     def __init__(self, backends: Sequence[Backend]) -> None:
         self.all = [Partition(index, backend) for index, backend in enumerate(backends)]
         self.wanted: list[Wanted] = []
-        """Consumers that every store must have, as soon as it can be reached."""
         self._turn = 0
+
+    def want(self, wanted: Wanted) -> None:
+        """From now on, every store must have this consumer as soon as it can be reached."""
+        self.wanted = [each for each in self.wanted if each[:2] != wanted[:2]] + [wanted]
 
     async def open(self) -> None:
         """Open every store. One that fails is faulty; if none opens, the first error is raised."""

@@ -77,10 +77,9 @@ class Consumers:
     async def stats(self, channel: str, consumer: str) -> ConsumerStats:
         """Jobs by state. Counts what is live; the dead are a sum of a few rows."""
         ref = (await self._find(channel, consumer))[6]
-        live = await self._session.rows("live_states", consumer=ref)
-        ended = await self._session.rows("ended_states", consumer=ref)
-        states = {State(name): count for name, count, *_ in (*live, *ended) if count}
-        due = {name: at for name, _, at in live}
+        rows = await self._session.rows("states", consumer=ref)
+        states = {State(name): count for name, count, _ in rows if count}
+        due = {name: at for name, _, at in rows}
         return ConsumerStats(states, due.get("ready"), due.get("scheduled"))
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:

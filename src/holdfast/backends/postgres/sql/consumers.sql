@@ -31,14 +31,15 @@ ORDER BY ch.name, c.name;
 UPDATE holdfast.consumers c SET paused = %(paused)s FROM holdfast.channels ch
 WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
 
--- name: live_states
+-- name: states
+-- One statement, so that a job in motion is counted once.
 SELECT j.state::text, count(*), min(j.due_at) FROM holdfast.jobs j
-WHERE j.consumer_id = %(consumer)s GROUP BY j.state;
-
--- name: ended_states
-SELECT outcome, count(*) FROM holdfast.job_log WHERE consumer_id = %(consumer)s GROUP BY outcome
+WHERE j.consumer_id = %(consumer)s GROUP BY j.state
 UNION ALL
-SELECT 'dead', coalesce(sum(dead), 0)::bigint FROM holdfast.dead_totals WHERE consumer_id = %(consumer)s;
+SELECT outcome, count(*), NULL FROM holdfast.job_log WHERE consumer_id = %(consumer)s GROUP BY outcome
+UNION ALL
+SELECT 'dead', coalesce(sum(dead), 0)::bigint, NULL FROM holdfast.dead_totals
+WHERE consumer_id = %(consumer)s;
 
 -- name: publishers
 -- Who holds publishes to a channel open, longest first.
