@@ -19,7 +19,7 @@ Action: TypeAlias = Literal["kill", "stop", "raise"] | Callable[[], object]
 VARIABLE: Final = "HOLDFAST_FAILPOINTS"
 
 KNOWN: Final[dict[str, str]] = {
-    "publish.before_commit": "bulk: the events are written, the transaction is still open; else: nothing is sent yet",
+    "publish.before_commit": "bulk: events written, transaction open; otherwise: nothing is sent yet",
     "publish.after_commit": "the events are durable, the publisher does not know it yet",
     "worker.after_claim": "the jobs are leased, no handler has seen them",
     "worker.mid_handler": "a handler is at work",
