@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import nats
 import pytest
-
 import redis
+
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.embedded import Nats, Redis

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import nats
 import pytest
 from nats.aio.client import Client
 
-import nats
 from holdfast.backends.nats import NatsBackend
 from holdfast.embedded import Nats
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-
 import redis
+
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
 

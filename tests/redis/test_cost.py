@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import redis
+
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
 from holdfast.model.event import Event

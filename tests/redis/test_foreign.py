@@ -6,9 +6,9 @@ import json
 from datetime import timedelta
 
 import pytest
+import redis
 
 import holdfast
-import redis
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.event import Event
 from holdfast.model.job import State

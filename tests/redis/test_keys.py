@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 
 import pytest
-
 import redis
+
 from holdfast.backends.redis import RedisBackend, keys
 from holdfast.model.event import Event
 from kit import CHANNEL, MINUTE, bury, claim, claim_one, complete, publish, subscribe

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import redis
 
 import holdfast
-import redis
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.event import Event
 from holdfast.model.job import State

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import nats
 import nats.errors
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-import nats
 from holdfast.backends.nats import subjects
 from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavailable
 
