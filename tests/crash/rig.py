@@ -78,7 +78,9 @@ class Process:
     async def stopped(self) -> None:
         """Ask it to stop, and see that it does so by itself."""
         self.send(signal.SIGTERM)
-        assert await self.ended() == 0, f"{self.name} did not stop cleanly; see its log"
+        # Death by the signal itself means that it had not begun: once it has, it handles the signal.
+        ways = (0, -signal.SIGTERM)
+        assert await self.ended() in ways, f"{self.name} did not stop cleanly; see its log"
 
     def kill(self) -> None:
         self._popen.kill()

@@ -19,6 +19,12 @@ class Prefetch:
         self._most = MOST if fixed is None else fixed
         self.size = self._least
 
+    def room(self, waiting: int) -> int:
+        """How many to lease while so many wait: up to a fixed size, or a whole batch ahead."""
+        if waiting >= self.size:
+            return 0
+        return self.size - waiting if self._least == self._most else self.size
+
     def learn(self, finished: int, seconds: float) -> None:
         """So many jobs were finished in so long a time."""
         wanted = int(_AHEAD * finished / max(seconds, 1e-6))

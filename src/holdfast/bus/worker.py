@@ -98,7 +98,7 @@ class Worker:
             now = time.monotonic()
             self._prefetch.learn(self._finished, now - self._learnt_at)
             self._finished, self._learnt_at = 0, now
-        limit = self._prefetch.size
+        limit = max(self._prefetch.room(len(self._waiting)), 1)
         jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
         failpoints.hit("worker.after_claim")
         if self._stopping.is_set():
@@ -110,7 +110,7 @@ class Worker:
         return len(jobs)
 
     def _full(self) -> bool:
-        return len(self._waiting) >= self._prefetch.size or self.settler.pending > 4 * MOST
+        return not self._prefetch.room(len(self._waiting)) or self.settler.pending > 4 * MOST
 
     async def _doze(self) -> None:
         try:
@@ -128,7 +128,7 @@ class Worker:
                 self._work.clear()
                 await self._work.wait()
             job = self._waiting.popleft()
-            if len(self._waiting) < self._prefetch.size:
+            if self._prefetch.room(len(self._waiting)):
                 self._make_room()
             await self._attempt(job)
             done += 1
