@@ -64,9 +64,9 @@ $(BENCH): $(STAMP) $(LOCKED)
 
 lock: $(STAMP)
 	$(PIP) install pip-tools
-	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra dev \
+	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra server --extra dev \
 		--output-file requirements/dev.txt pyproject.toml
-	$(PIP_COMPILE) --extra postgres --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra bench --output-file requirements/bench.txt pyproject.toml
 
 clean:
 	rm -rf dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

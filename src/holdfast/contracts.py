@@ -9,7 +9,7 @@ A refused one changed nothing. Whatever cannot be reached raises `Unavailable`; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -17,7 +17,9 @@ from typing import Any, Literal, Protocol
 from holdfast.model.decide import Action, Due
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry, State
+from holdfast.model.log import Cut, Extent, Lag, Page
 from holdfast.model.policy import Policy
+from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
 Start = Literal["latest", "earliest"] | datetime
 
@@ -30,6 +32,8 @@ class Capabilities:
     """Publish on the caller's own connection takes part in the caller's transaction."""
     foreign_appends: bool = False
     """What another client appends to the log is delivered too."""
+    foreign_groups: bool = False
+    """Other software can have consumer groups of its own on a channel's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +240,119 @@ class Backend(Protocol):
 
     async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> Listener:
         """Call `wake(channel)` on this event loop when a channel may have new work, until closed."""
+
+    # the log in bulk
+
+    async def extent(self, channel: str) -> Extent:
+        """From where to where the log can be read; all None for a channel that does not exist or is empty."""
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        """The position of the last event published before a time; None where there is none."""
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        """Cut what follows `after`, up to and including `until`, into slices of about `every` events.
+
+        Ends at `limit` events, or a little above where it is not worth knowing exactly (less than one slice).
+        The last cut ends the whole; an empty list means that there is nothing to read. Costs far less than
+        reading the events.
+        """
+
+    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        """Every event after `after` up to and including `until`, in order, in pages of at most `size`.
+
+        Pure: the same range gives the same events again, as long as nothing of it was trimmed. Raises
+        `DataLost` where something after `after` was trimmed.
+        """
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        """How many events follow a position, counted up to `limit`, and how old the first of them is."""
+
+    # stream consumers
+
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
+        """Create a stream consumer with its cursor at `start`, or answer the one that is there.
+
+        From here on nothing after its cursor is trimmed.
+        """
+
+    async def cursors(self, channel: str | None = None) -> list[Cursor]:
+        """All stream consumers, of one channel or of all."""
+
+    async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
+        """Move a cursor forward from `expected`. False, and no change, where it stands elsewhere by now, or
+        where `position` is not after `expected`. `NotFound` where there is no such stream consumer."""
+
+    async def detach(self, channel: str, consumer: str) -> bool:
+        """Remove a stream consumer; it holds nothing back any more. False where there was none."""
+
+    # locks
+
+    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        """Take a lock that is free or past its deadline, under a new, higher token. None while it is held."""
+
+    async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
+        """Move the deadline to now plus `ttl`, even past it, while nobody else took it; else `LockLost`."""
+
+    async def unlock(self, lock: Lock) -> bool:
+        """Free the lock if it is still this holder's."""
+
+    # retention: each step carries the sweeper's lock, and raises `LockLost` once a newer token was issued
+
+    async def trim(
+        self,
+        channel: str,
+        before: datetime,
+        limit: int,
+        lock: Lock,
+        *,
+        ignore: Sequence[str] = (),
+        groups: Sequence[str] = (),
+    ) -> Trim:
+        """Remove the oldest events, published before a time, as far as nobody needs them any more.
+
+        Needed is what follows the cursor of any stream consumer that is not in `ignore`, what any worker
+        consumer has not finished or not yet turned into jobs, and what a foreign group listed in `groups`
+        has not acknowledged; a listed group that does not exist needs everything. A dead letter keeps its
+        event, however old. The judgement and the removal are one step: what is needed by the time of the
+        removal stays.
+        """
+
+    async def size(self, channel: str) -> Size:
+        """How much the log holds, without reading it."""
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        """A full channel refuses publishes with `Overloaded` until it is no longer full."""
+
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+        """Remove idempotency keys published, and jobs ended other than dead, before these times, where the
+        store does not let them expire by itself."""
+
+    async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
+        """dead → purged for what died before a time; how many, by consumer. Each purge leaves a record."""
+
+    # foreign groups
+
+    async def groups(self, alive: timedelta) -> list[Group]:
+        """Foreign groups on all channels; a member counts as living if it was seen within `alive`."""
+
+    async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
+        """Hand stale pending entries over to the group's living member; answers how many."""
+
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+        """Remove a foreign group, unless a member was seen within `alive`."""
+
+    # state records
+
+    async def put_record(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
+    ) -> int | None:
+        """Write a record whole if it still has the revision `expected` (0: it does not exist); answers the
+        new revision, or None where it was refused. With `due` it is found by `due_records` from then on."""
+
+    async def record(self, key: str) -> Record | None:
+        """One record."""
+
+    async def due_records(self, prefix: str, limit: int) -> list[Record]:
+        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest first."""

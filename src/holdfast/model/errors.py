@@ -8,6 +8,8 @@ HoldfastError
 ├── NotFound          a channel, consumer or job that does not exist
 ├── IdConflict        the id was published before with other content
 ├── LeaseLost         the token is stale, or the job is no longer leased
+├── LockLost          another holder has the lock since
+├── DataLost          a position was trimmed before it was read
 ├── Terminal          do not retry (raise it in a handler)
 ├── Snooze            come back later, at no cost (raise it in a handler)
 └── Transient         try again later (raise it in a handler)
@@ -68,6 +70,18 @@ class LeaseLost(HoldfastError):
             f"the lease on job {', '.join(self.jobs[:5])} was lost to its deadline or to a requeue; "
             "its effects may run again elsewhere"
         )
+
+
+class LockLost(HoldfastError):
+    """The lock ended or was taken by another holder: nothing was changed."""
+
+    def __init__(self, name: str, token: int) -> None:
+        self.name, self.token = name, token
+        super().__init__(f"the lock {name!r} with token {token} was lost to its deadline; take it again")
+
+
+class DataLost(HoldfastError):
+    """What a reader asks for was trimmed before it was read."""
 
 
 class Terminal(HoldfastError):
