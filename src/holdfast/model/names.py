@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from holdfast.model.errors import InvalidName
@@ -20,6 +21,15 @@ def check_name(name: str, what: str = "channel") -> str:
             "at most 128, starting with a letter or digit, with no empty token between dots"
         )
     return name
+
+
+def check_token(token: str, what: str) -> str:
+    """Return `token` if it can stand between two dots of a name, else raise `InvalidName`."""
+    if not _TOKEN.fullmatch(token) or len(token) > 64:
+        raise InvalidName(
+            f"{what} {token!r} is not usable: write at most 64 lower-case letters, digits, '_' and '-'"
+        )
+    return token
 
 
 @lru_cache(maxsize=4096)
@@ -45,3 +55,13 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 def matches(pattern: str, channel: str) -> bool:
     """Whether `channel` is selected by `pattern` (a plain name selects itself)."""
     return compile_pattern(pattern).fullmatch(channel) is not None
+
+
+def most_specific(patterns: Iterable[str], channel: str) -> str | None:
+    """The pattern that says most about a channel: compared token by token from the left, a name says more
+    than `*`, and `*` more than `>`. None where no pattern selects it."""
+    return max((each for each in patterns if matches(each, channel)), key=_specificity, default=None)
+
+
+def _specificity(pattern: str) -> list[int]:
+    return [{"*": 1, ">": 0}.get(token, 2) for token in pattern.split(".")]

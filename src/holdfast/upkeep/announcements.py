@@ -1,0 +1,117 @@
+"""Announcements: the system events of `{namespace}.events.system.*`, each a documented schema."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.contracts import Backend
+from holdfast.model.event import Event, new_id
+
+SOURCE = "holdfast"
+
+
+class Announcement(BaseModel):
+    """What all of them share. Consumers ignore fields that they do not know."""
+
+    model_config = ConfigDict(frozen=True)
+    topic: ClassVar[str]
+
+
+class Retried(Announcement):
+    """Stuck work went back to its queue: its worker vanished, and its lease ended without an answer."""
+
+    topic: ClassVar[str] = "retry"
+    channel: str = Field(description="The channel that the job's event is on.")
+    consumer: str = Field(description="The worker consumer that the job belongs to.")
+    event_id: str = Field(description="The event's id.")
+    source: str = Field(description="The event's source.")
+    worker: str | None = Field(description="Who held the lease.")
+    retry_count: int = Field(description="How often this job was abandoned so far.")
+    max_retries: int = Field(description="At how many abandonments it is given up.")
+
+
+class Alert(Announcement):
+    """Something that a person should look at."""
+
+    topic: ClassVar[str] = "error"
+    kind: Literal["exhausted", "held_back", "lag", "full", "dropped", "dead_consumer", "task_failed"] = Field(
+        description="What happened."
+    )
+    message: str = Field(description="The same in words, with what to do.")
+    channel: str | None = Field(default=None, description="The channel that it is about.")
+    consumer: str | None = Field(default=None, description="The consumer or foreign group that it is about.")
+    event_id: str | None = Field(default=None, description="The event that it is about.")
+    count: int | None = Field(default=None, description="How many events.")
+    age_seconds: float | None = Field(default=None, description="How old the oldest of them is.")
+
+
+class Held(BaseModel):
+    """A trim that a consumer kept from going further."""
+
+    channel: str
+    consumer: str
+    events: int = Field(description="Events behind the consumer, counted up to 1,000,000.")
+    age_seconds: float = Field(description="Age of the oldest of them.")
+
+
+class DeadGroup(BaseModel):
+    """A foreign group without living members, or with entries that only a dead member holds."""
+
+    channel: str
+    group: str
+    pending: int
+    reclaimed: int
+    removed: bool
+
+
+class Swept(Announcement):
+    """What one sweep of one store found and did."""
+
+    topic: ClassVar[str] = "sweep"
+    started_at: datetime
+    duration_seconds: float
+    token: int = Field(description="The sweeper's fencing token.")
+    dry_run: bool = Field(description="Nothing was changed; the counts are what would be, at most.")
+    retried: int = Field(description="Stuck jobs that went back to their queue.")
+    buried: int = Field(description="Jobs that became dead letters: exhausted or expired.")
+    promoted: int = Field(description="Scheduled jobs that became ready.")
+    trimmed: dict[str, int] = Field(description="Events removed from the log, by channel.")
+    held: list[Held] = Field(description="What held trimming back.")
+    dropped: dict[str, int] = Field(description="Events that `on_full: drop_oldest` removed, by channel.")
+    full: list[str] = Field(description="Channels that refuse publishes, being over their max_bytes.")
+    forgotten_keys: int = Field(description="Idempotency keys past the dedupe window.")
+    forgotten_jobs: int = Field(description="Ended jobs past the history's time.")
+    purged: dict[str, int] = Field(description="Dead letters past their time, by channel/consumer.")
+    groups: list[DeadGroup] = Field(description="Dead foreign consumers.")
+    chores: dict[str, int] = Field(description="What further chores did, by name.")
+
+
+class Archived(Announcement):
+    """A batch of a channel is durable in the archive, and its cursor has moved."""
+
+    topic: ClassVar[str] = "archive"
+    stream: str = Field(description="The archived channel.")
+    count: int = Field(description="Events in this batch.")
+    destination: str = Field(description="Where the objects are.")
+    objects: int = Field(description="How many objects the batch has.")
+    first: str = Field(description="Position of the first event.")
+    last: str = Field(description="Position of the last event; the archiver's cursor stands here.")
+
+
+ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Archived)
+
+
+async def announce(
+    backend: Backend, namespace: str, announcement: Announcement, event_id: str | None = None
+) -> None:
+    """Publish it. With an id of the caller's a repeat is a duplicate, and changes nothing."""
+    event = Event(
+        announcement.model_dump_json().encode(),
+        event_id or new_id(),
+        source=SOURCE,
+        type=f"{SOURCE}.{announcement.topic}",
+    )
+    await backend.publish(f"{namespace}.events.system.{announcement.topic}", [event])

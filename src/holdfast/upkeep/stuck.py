@@ -1,0 +1,77 @@
+"""Stuck work: leases whose worker vanished go back to their queue, or to the dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.contracts import Applied, Backend
+from holdfast.model.decide import Move, when_due
+from holdfast.model.job import JobRecord, State
+from holdfast.upkeep.announcements import Alert, Announcement, Retried
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Lifecycle
+
+REPORTED = 1_000
+_STEPS = 1_000
+
+
+@dataclass(slots=True)
+class Unstuck:
+    """What was moved, and what is to be told about it, each with the id that makes a repeat a duplicate."""
+
+    applied: Applied = field(default_factory=Applied)
+    told: dict[str, Announcement] = field(default_factory=dict)
+
+
+async def would_unstick(backend: Backend) -> Applied:
+    """What a step of the lifecycle would do now."""
+    moves = [when_due(due).move for due in (await backend.due(REPORTED)).due]
+    return Applied(moves.count(Move.PROMOTE), moves.count(Move.ABANDON), moves.count(Move.BURY))
+
+
+async def unstick(backend: Backend, health: Health) -> Unstuck:
+    """Take the lifecycle's steps until nothing is due."""
+    done = Unstuck()
+    stuck = await backend.stuck(REPORTED)
+    lifecycle = Lifecycle(backend, health)
+    for _ in range(_STEPS):
+        applied = await lifecycle.run_once()
+        done.applied += applied
+        if not applied.total:
+            break
+    for record in stuck:
+        await _tell(backend, record, done.told)
+    return done
+
+
+async def _tell(backend: Backend, before: JobRecord, told: dict[str, Announcement]) -> None:
+    """What became of a job that was stuck: one that somebody else has claimed since is no news."""
+    after = [
+        record
+        for record in await backend.find_jobs(before.channel, before.source, before.event_id)
+        if record.consumer == before.consumer and record.id == before.id
+    ]
+    if not after or after[0].token != before.token:
+        return
+    [record] = after
+    name = f"{record.channel}/{record.consumer}/{record.id}/{record.token}"
+    if record.state in (State.READY, State.SCHEDULED):
+        policy = (await backend.consumer(record.channel, record.consumer)).policy
+        told[f"retry:{name}"] = Retried(
+            channel=record.channel,
+            consumer=record.consumer,
+            event_id=record.event_id,
+            source=record.source,
+            worker=before.worker,
+            retry_count=record.abandonments,
+            max_retries=policy.max_abandonments,
+        )
+    elif record.state is State.DEAD:
+        told[f"exhausted:{name}"] = Alert(
+            kind="exhausted",
+            message=f"event {record.event_id} was given up for {record.consumer}: {record.reason}",
+            channel=record.channel,
+            consumer=record.consumer,
+            event_id=record.event_id,
+            count=record.attempts + record.abandonments,
+        )

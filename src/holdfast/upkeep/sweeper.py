@@ -1,0 +1,183 @@
+"""The sweeper, one per deployment: stuck work, retention, dead consumers, under a lock that fences it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from holdfast import failpoints
+from holdfast.contracts import Applied, Backend
+from holdfast.model.errors import HoldfastError
+from holdfast.model.upkeep import Lock
+from holdfast.upkeep import deadconsumers, stuck
+from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
+from holdfast.upkeep.deadconsumers import DeadConsumers
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.holding import holding
+from holdfast.upkeep.retention import COUNTED, Kept, Retention
+from holdfast.upkeep.rules import Rules
+
+log = logging.getLogger(__name__)
+
+_STEP = 5_000
+_REPEAT = 3600.0
+Chore = Callable[[Backend, Lock], Awaitable[int]]
+"""Something else to see to in each sweep; answers how much it did."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a sweep has done so far, field by field as the report has it."""
+
+    kept: Kept = field(default_factory=Kept)
+    applied: Applied = field(default_factory=Applied)
+    keys: int = 0
+    jobs: int = 0
+    purged: dict[str, int] = field(default_factory=dict)
+    groups: list[DeadGroup] = field(default_factory=list)
+    chores: dict[str, int] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+
+
+class Sweeper:
+    """Sweeps one store."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        rules: Rules,
+        owner: str,
+        *,
+        health: Health | None = None,
+        chores: Mapping[str, Chore] | None = None,
+    ) -> None:
+        self._backend, self._rules, self._owner = backend, rules, owner
+        self._health = health or Health()
+        self._chores = chores or {}
+        self._alerted: dict[tuple[str | None, ...], float] = {}
+        self.last: Swept | None = None
+
+    async def run(self) -> None:
+        """Sweep until cancelled, at once on start, then every interval."""
+        while True:
+            try:
+                await self.run_once()
+            except HoldfastError as error:
+                log.warning("the sweep failed: %s", error)
+            await asyncio.sleep(self._rules.interval.total_seconds())
+
+    async def run_once(self) -> Swept | None:
+        """One sweep; its report is published. None where another sweeper holds the lock.
+
+        `LockLost` ends it where it stands: what it did so far was done under the lock, and the new holder
+        goes on from there.
+        """
+        async with holding(self._backend, self._rules.lock_name, self._owner, self._rules.lock_ttl) as lock:
+            if lock is None:
+                return None
+            failpoints.hit("sweeper.after_lock")
+            started, begun = await self._backend.now(), time.monotonic()
+            work = await self._sweep(lock)
+            self.last = _report(work, started, time.monotonic() - begun, lock.token, dry_run=False)
+            await self._alert(work.alerts)
+            failpoints.hit("sweeper.before_report")
+            await announce(self._backend, self._rules.namespace, self.last)
+            return self.last
+
+    async def dry_run(self) -> Swept:
+        """What a sweep would do, at most. Takes no lock and changes nothing."""
+        started, begun = await self._backend.now(), time.monotonic()
+        work = _Work(applied=await stuck.would_unstick(self._backend))
+        work.kept.trimmed = await Retention(self._backend, self._rules).would_trim()
+        work.groups = await DeadConsumers(self._backend, self._rules).run_once(None)
+        return _report(work, started, time.monotonic() - begun, 0, dry_run=True)
+
+    async def _sweep(self, lock: Lock) -> _Work:
+        backend, work = self._backend, _Work()
+        unstuck = await stuck.unstick(backend, self._health)
+        work.applied = unstuck.applied
+        for event_id, announcement in unstuck.told.items():
+            await announce(backend, self._rules.namespace, announcement, event_id)
+        failpoints.hit("sweeper.after_stuck")
+        for name, chore in self._chores.items():
+            work.chores[name] = await chore(backend, lock)
+        work.kept = await Retention(backend, self._rules).run_once(lock)
+        work.groups = await DeadConsumers(backend, self._rules).run_once(lock)
+        await self._forget(lock, work)
+        await self._purge(lock, work)
+        work.alerts = work.kept.alerts + deadconsumers.alerts(work.groups) + await self._lagging()
+        return work
+
+    async def _forget(self, lock: Lock, work: _Work) -> None:
+        now = await self._backend.now()
+        keys, jobs = now - self._rules.dedupe_window, now - self._rules.history
+        while True:
+            step = await self._backend.forget(keys, jobs, _STEP, lock)
+            work.keys += step.keys
+            work.jobs += step.jobs
+            if not step.more:
+                return
+
+    async def _purge(self, lock: Lock, work: _Work) -> None:
+        if self._rules.dead_letters is None:
+            return
+        before = await self._backend.now() - self._rules.dead_letters
+        for channel in await self._backend.channels():
+            while step := await self._backend.purge_dead(channel, before, _STEP, lock):
+                for consumer, count in step.items():
+                    name = f"{channel}/{consumer}"
+                    work.purged[name] = work.purged.get(name, 0) + count
+
+    async def _lagging(self) -> list[Alert]:
+        """Stream consumers that are further behind than they should be."""
+        alerts, now = [], await self._backend.now()
+        for cursor in await self._backend.cursors():
+            lag = await self._backend.behind(cursor.channel, cursor.position, COUNTED)
+            age = 0.0 if lag.oldest is None else (now - lag.oldest).total_seconds()
+            if lag.events > self._rules.lag_events or age > self._rules.lag_age.total_seconds():
+                message = f"{cursor.name} is {lag.events} events and {age:.0f} s behind on {cursor.channel}"
+                alerts.append(
+                    Alert(
+                        kind="lag",
+                        message=message,
+                        channel=cursor.channel,
+                        consumer=cursor.name,
+                        count=lag.events,
+                        age_seconds=age,
+                    )
+                )
+        return alerts
+
+    async def _alert(self, alerts: Sequence[Alert]) -> None:
+        """Each alert at once, then again every hour while it lasts."""
+        now = time.monotonic()
+        for alert in alerts:
+            about = (alert.kind, alert.channel, alert.consumer)
+            if now - self._alerted.get(about, -_REPEAT) >= _REPEAT:
+                await announce(self._backend, self._rules.namespace, alert)
+                self._alerted[about] = now
+
+
+def _report(work: _Work, started: datetime, seconds: float, token: int, *, dry_run: bool) -> Swept:
+    return Swept(
+        started_at=started,
+        duration_seconds=seconds,
+        token=token,
+        dry_run=dry_run,
+        retried=work.applied.abandoned,
+        buried=work.applied.buried,
+        promoted=work.applied.promoted,
+        trimmed=work.kept.trimmed,
+        held=work.kept.held,
+        dropped=work.kept.dropped,
+        full=work.kept.full,
+        forgotten_keys=work.keys,
+        forgotten_jobs=work.jobs,
+        purged=work.purged,
+        groups=work.groups,
+        chores=work.chores,
+    )

@@ -1,0 +1,169 @@
+"""Task records: `{namespace}.state.tasks.TYPE.ID`, kept equal to what the task's job says.
+
+A record is a projection, never the truth: whoever moves a job brings its record up to date afterwards, and
+the sweeper does it for whoever died in between. It finds them by two ways that cost nothing while all goes
+well: a running task's record is due when its lease ends, and every task that was given up stands in its
+dead-letter channel, which the sweeper follows with a cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import orjson
+
+from holdfast import failpoints
+from holdfast.contracts import Backend
+from holdfast.model.event import DEFAULT_SOURCE, Event
+from holdfast.model.job import JobRecord, State
+from holdfast.model.names import matches
+from holdfast.model.upkeep import Lock, Record
+from holdfast.upkeep.announcements import SOURCE, Alert, announce
+
+WORKERS = "workers"
+"""The worker consumer of every task queue."""
+_FOLLOWER = "sweeper"
+_PAGE = 500
+
+STATES = {
+    State.SCHEDULED: "pending",
+    State.READY: "pending",
+    State.LEASED: "running",
+    State.DONE: "completed",
+    State.CANCELLED: "cancelled",
+    State.DEAD: "failed",
+    State.DISCARDED: "failed",
+    State.PURGED: "failed",
+}
+TERMINAL = frozenset({"completed", "cancelled", "failed"})
+
+
+def project(job: JobRecord, max_retries: int, old: Mapping[str, str], now: datetime) -> dict[str, str]:
+    """The record of a task whose job is in this state. A result that was written before is kept."""
+    error = job.errors[-1].get("error", "") if job.errors else ""
+    return {
+        "state": STATES[job.state],
+        "updated_at": now.isoformat(),
+        "timeout_at": job.lease_until.isoformat() if job.lease_until else "",
+        "retry_count": str(_retries(job)),
+        "max_retries": str(max_retries),
+        "worker": job.worker or "",
+        "error": error,
+        "result": old.get("result", ""),
+    }
+
+
+def _retries(job: JobRecord) -> int:
+    """Runs after the first one: attempts that failed and leases that were abandoned."""
+    first = 1 if job.state in (State.LEASED, State.DONE, State.DEAD) else 0
+    return max(0, job.attempts + job.abandonments - first)
+
+
+class TaskRecords:
+    """The task records of one store."""
+
+    def __init__(self, backend: Backend, namespace: str = "gbe") -> None:
+        self._backend, self._namespace = backend, namespace
+
+    def key(self, kind: str, task: str) -> str:
+        """The key of a task's record."""
+        return f"{self._namespace}.state.tasks.{kind}.{task}"
+
+    def channel(self, kind: str, what: str) -> str:
+        """The task channel `queue`, `progress` or `terminal` of a type."""
+        return f"{self._namespace}.tasks.{kind}.{what}"
+
+    def dead_letters(self, kind: str) -> str:
+        """The dead-letter channel of a type."""
+        return f"{self._namespace}._deadletter.{kind}"
+
+    async def job(self, kind: str, task: str) -> JobRecord | None:
+        """The task's job, as far as the store still knows it."""
+        jobs = await self._backend.find_jobs(self.channel(kind, "queue"), DEFAULT_SOURCE, task)
+        return next((job for job in jobs if job.consumer == WORKERS), None)
+
+    async def update(self, kind: str, task: str) -> dict[str, str]:
+        """Make the record say what the job says; a task that has ended is announced first, once."""
+        key = self.key(kind, task)
+        while True:
+            job, old = await self.job(kind, task), await self._backend.record(key)
+            known = old or Record(key, {}, 0)
+            if job is None:
+                return dict(known.fields)
+            policy = (await self._backend.consumer(job.channel, WORKERS)).policy
+            fields = project(job, policy.max_abandonments - 1, known.fields, await self._backend.now())
+            if fields["state"] in TERMINAL:
+                await self._announce(kind, task, fields, job.token)
+                failpoints.hit("tasks.after_terminal")
+            if await self._backend.put_record(key, fields, known.revision, job.lease_until) is not None:
+                return fields
+
+    async def set_result(self, kind: str, task: str, result: bytes, due: datetime) -> None:
+        """Keep a result before the job is finished: whoever ends the task finds it there."""
+        key = self.key(kind, task)
+        while True:
+            old = await self._backend.record(key) or Record(key, {}, 0)
+            fields = {**old.fields, "result": result.decode()}
+            if await self._backend.put_record(key, fields, old.revision, due) is not None:
+                return
+
+    async def settle(self, _lock: Lock) -> int:
+        """The sweeper's chore: records that fell behind, and tasks that were given up."""
+        settled = await self._settle_given_up()
+        prefix = f"{self._namespace}.state.tasks."
+        for record in await self._backend.due_records(prefix, _PAGE):
+            kind, _, task = record.key.removeprefix(prefix).rpartition(".")
+            if await self.job(kind, task) is None:
+                # Its history was forgotten while nobody swept: nobody can say any more how it ended.
+                fields = {**record.fields, "state": "unknown", "timeout_at": ""}
+                await self._backend.put_record(record.key, fields, record.revision)
+            else:
+                await self.update(kind, task)
+            settled += 1
+        return settled
+
+    async def _settle_given_up(self) -> int:
+        settled, pattern = 0, f"{self._namespace}._deadletter.*"
+        for channel in await self._backend.channels():
+            if not matches(pattern, channel):
+                continue
+            cursor = await self._backend.attach(channel, _FOLLOWER, "earliest")
+            position = cursor.position
+            while entries := await self._backend.read(channel, position, _PAGE):
+                for entry in entries:
+                    settled += await self._given_up(channel, entry.event)
+                failpoints.hit("tasks.before_cursor")
+                if not await self._backend.move(channel, _FOLLOWER, position, entries[-1].position):
+                    break
+                position = entries[-1].position
+        return settled
+
+    async def _given_up(self, channel: str, event: Event) -> bool:
+        kind = channel.rpartition(".")[2]
+        task = event.headers.get("holdfast-id")
+        if task is None or event.headers.get("holdfast-channel") != self.channel(kind, "queue"):
+            return False  # a dead letter, but not of a task
+        return bool(await self.update(kind, task))
+
+    async def _announce(self, kind: str, task: str, fields: Mapping[str, str], token: int) -> None:
+        """Tell the terminal channel, and where it failed the operators. The ids make a repeat a duplicate."""
+        state, retries = fields["state"], fields["retry_count"]
+        end = {"task_id": task, "type": kind, "state": state, "retry_count": int(retries)}
+        if state == "completed":
+            end["result"] = orjson.loads(fields["result"]) if fields["result"] else None
+        else:
+            end["error"] = fields["error"]
+        name = f"{task}#{token}"  # a task that was requeued and ends again is told again
+        event = Event(end, name, SOURCE, f"task.{state}", key=task)
+        await self._backend.publish(self.channel(kind, "terminal"), [event])
+        if state == "failed":
+            alert = Alert(
+                kind="task_failed",
+                message=f"task {task} of type {kind} failed after {retries} retries: {fields['error']}",
+                channel=self.channel(kind, "queue"),
+                consumer=WORKERS,
+                event_id=task,
+                count=int(retries),
+            )
+            await announce(self._backend, self._namespace, alert, f"task:{kind}:{name}")
