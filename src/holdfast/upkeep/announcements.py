@@ -51,8 +51,8 @@ class Alert(Announcement):
 class Held(BaseModel):
     """A trim that a consumer kept from going further."""
 
-    channel: str
-    consumer: str
+    channel: str = Field(description="The channel that could not be trimmed.")
+    consumer: str = Field(description="Who still needs it.")
     events: int = Field(description="Events behind the consumer, counted up to 1,000,000.")
     age_seconds: float = Field(description="Age of the oldest of them.")
 
@@ -60,19 +60,19 @@ class Held(BaseModel):
 class DeadGroup(BaseModel):
     """A foreign group without living members, or with entries that only a dead member holds."""
 
-    channel: str
-    group: str
-    pending: int
-    reclaimed: int
-    removed: bool
+    channel: str = Field(description="The channel that it reads.")
+    group: str = Field(description="Its name.")
+    pending: int = Field(description="Entries that were delivered and not acknowledged.")
+    reclaimed: int = Field(description="Entries that a living member has now.")
+    removed: bool = Field(description="Whether the group was removed.")
 
 
 class Swept(Announcement):
     """What one sweep of one store found and did."""
 
     topic: ClassVar[str] = "sweep"
-    started_at: datetime
-    duration_seconds: float
+    started_at: datetime = Field(description="When it began, in the store's time.")
+    duration_seconds: float = Field(description="How long it took.")
     token: int = Field(description="The sweeper's fencing token.")
     dry_run: bool = Field(description="Nothing was changed; the counts are what would be, at most.")
     retried: int = Field(description="Stuck jobs that went back to their queue.")

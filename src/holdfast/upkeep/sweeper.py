@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _STEP = 5_000
 _REPEAT = 3600.0
-Chore = Callable[[Backend, Lock], Awaitable[int]]
+Chore = Callable[[], Awaitable[int]]
 """Something else to see to in each sweep; answers how much it did."""
 
 
@@ -104,7 +104,7 @@ class Sweeper:
             await announce(backend, self._rules.namespace, announcement, event_id)
         failpoints.hit("sweeper.after_stuck")
         for name, chore in self._chores.items():
-            work.chores[name] = await chore(backend, lock)
+            work.chores[name] = await chore()
         work.kept = await Retention(backend, self._rules).run_once(lock)
         work.groups = await DeadConsumers(backend, self._rules).run_once(lock)
         await self._forget(lock, work)

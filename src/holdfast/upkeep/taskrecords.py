@@ -18,7 +18,7 @@ from holdfast.contracts import Backend
 from holdfast.model.event import DEFAULT_SOURCE, Event
 from holdfast.model.job import JobRecord, State
 from holdfast.model.names import matches
-from holdfast.model.upkeep import Lock, Record
+from holdfast.model.upkeep import Record
 from holdfast.upkeep.announcements import SOURCE, Alert, announce
 
 WORKERS = "workers"
@@ -108,7 +108,7 @@ class TaskRecords:
             if await self._backend.put_record(key, fields, old.revision, due) is not None:
                 return
 
-    async def settle(self, _lock: Lock) -> int:
+    async def settle(self) -> int:
         """The sweeper's chore: records that fell behind, and tasks that were given up."""
         settled = await self._settle_given_up()
         prefix = f"{self._namespace}.state.tasks."
