@@ -21,6 +21,9 @@ VARIABLE: Final = "HOLDFAST_FAILPOINTS"
 KNOWN: Final[dict[str, str]] = {
     "publish.before_commit": "bulk: events written, transaction open; otherwise: nothing is sent yet",
     "publish.after_commit": "the events are durable, the publisher does not know it yet",
+    "spool.after_append": "events are durable in the spool, their publisher does not know it yet",
+    "spool.after_publish": "events of the spool are in their channel, and still in the spool",
+    "spool.after_advance": "events of the spool are in their channel only",
     "worker.after_claim": "the jobs are leased, no handler has seen them",
     "worker.mid_handler": "a handler is at work",
     "worker.after_effect": "the handler's effect has happened, the job is not completed",
@@ -32,6 +35,8 @@ KNOWN: Final[dict[str, str]] = {
     "sweeper.after_trim": "a step of trimming was done",
     "sweeper.between_channels": "one channel is within its limits, the next was not looked at",
     "sweeper.before_report": "the sweep is done, nobody was told",
+    "trim.after_record": "on NATS: how far a trim goes is written down, nothing is removed",
+    "trim.mid_purge": "on NATS: the trimmed events are gone, the parts of large ones are not",
     "tasks.after_submit": "a task is queued and has no record",
     "tasks.after_claim": "tasks are leased, their records do not say so",
     "tasks.after_result": "a task's result is kept, its job still leased",

@@ -1,41 +1,107 @@
-"""The composition root: from URLs to objects. Only this module knows the concrete backends."""
+"""The composition root: from a configuration to objects. Only this module knows the concrete backends."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 from holdfast.bus.client import Bus
+from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
+from holdfast.upkeep.sweeper import Sweeper
+from holdfast.upkeep.taskrecords import TaskRecords
+
+if TYPE_CHECKING:  # reading a configuration takes longer to import than all the rest
+    from holdfast.config.config import Config
 
 HOME = Path(".holdfast")
+PRIVATE = HOME / "postgres"
 Urls = str | Sequence[str] | None
+Configuration: TypeAlias = "Config | str | os.PathLike[str] | None"
 
 
-def connect(url: Urls = None, *, connections: int = 4) -> Bus:
+def connect(
+    url: Urls = None,
+    *,
+    config: Configuration = None,
+    connections: int = 4,
+    spool: str | os.PathLike[str] | None = None,
+) -> Bus:
     """A bus on one store or, given several URLs, on partitions. Use it with `async with`.
 
-    Without a URL: `HOLDFAST_URL`, then `DATABASE_URL`, then a private PostgreSQL under `.holdfast/`.
+    Without a URL: `HOLDFAST_URL`, then the one of the configuration (`config`, or the file that
+    `HOLDFAST_CONFIG` names), then `DATABASE_URL`, then a private PostgreSQL under `.holdfast/`.
+
+    With a `spool` folder, publish is also acknowledged while no store answers: the events are durable there,
+    under their ids, and are sent in order when a store is back.
     """
-    urls = _urls(url)
-    if urls:
-        return Bus([backend(each, connections=connections) for each in urls])
-    address, leave = _embedded()
-    return Bus([backend(address, connections=connections)], on_close=leave)
+    effective = configured(url, config)
+    addresses, leave = stores(effective.url)
+    backends = [backend(each, connections=connections, config=effective) for each in addresses]
+    return Bus(backends, on_close=leave, spool=None if spool is None else Spool(Path(spool)))
 
 
-def connect_sync(url: Urls = None, *, connections: int = 4) -> SyncBus:
+def connect_sync(
+    url: Urls = None,
+    *,
+    config: Configuration = None,
+    connections: int = 4,
+    spool: str | os.PathLike[str] | None = None,
+) -> SyncBus:
     """The same without await, for scripts: use it with `with`."""
-    return SyncBus(connect(url, connections=connections))
+    return SyncBus(connect(url, config=config, connections=connections, spool=spool))
 
 
-def backend(url: str, *, connections: int = 4) -> Backend:
-    """The backend for a URL's scheme."""
+def configured(url: Urls = None, config: Configuration = None) -> Config:
+    """The configuration that holds: the one given, or that of a file and the environment, with this URL."""
+    from holdfast.config.config import Config
+    from holdfast.config.load import load
+    from holdfast.config.urls import split_urls
+
+    given = None if url is None else split_urls(url)
+    if not isinstance(config, Config):
+        return load(config, flags={"url": given}).config
+    return config if given is None else config.model_copy(update={"url": tuple(given)})
+
+
+def rules(config: Config) -> Rules:
+    """What the sweeper decides by."""
+    sweeper, dead = config.sweeper, config.sweeper.dead_consumers
+    return Rules(
+        namespace=config.namespace,
+        interval=sweeper.interval,
+        lock_ttl=sweeper.lock_ttl,
+        retention={
+            pattern: Keep(keep.max_age, keep.max_bytes, keep.on_full)
+            for pattern, keep in config.retention.items()
+        },
+        guard_groups=sweeper.guard_groups,
+        dedupe_window=sweeper.dedupe_window,
+        history=sweeper.history,
+        dead_letters=sweeper.dead_letters,
+        dead_consumers=DeadConsumers(dead.alive, dead.after, dead.action),
+        lag_events=sweeper.lag_threshold.events,
+        lag_age=sweeper.lag_threshold.age,
+    )
+
+
+def sweeper(store: Backend, config: Config, owner: str, health: Health | None = None) -> Sweeper:
+    """The sweeper of one store, with everything that it has to see to."""
+    chores = {"tasks": TaskRecords(store, config.namespace).settle}
+    return Sweeper(store, rules(config), owner, health=health, chores=chores)
+
+
+def backend(url: str, *, connections: int = 4, config: Config | None = None) -> Backend:
+    """The backend for a URL's scheme. What the store keeps for how long is the configuration's to say."""
+    kept = {} if config is None else {"history": config.sweeper.history}
+    window = {} if config is None else {"dedupe_window": config.sweeper.dedupe_window}
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
@@ -47,11 +113,11 @@ def backend(url: str, *, connections: int = 4) -> Backend:
     if scheme in ("redis", "rediss"):
         from holdfast.backends.redis import RedisBackend
 
-        return RedisBackend(url, connections=connections)
+        return RedisBackend(url, connections=connections, **kept, **window)
     if scheme in ("nats", "tls"):
         from holdfast.backends.nats import NatsBackend
 
-        return NatsBackend(url, connections=connections)
+        return NatsBackend(url, connections=connections, **kept)
     raise InvalidInput(
         f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database, redis://host:6379/0 "
         "or nats://host:4222"
@@ -65,15 +131,12 @@ def migration_script() -> str:
     return migrations.script()
 
 
-async def migrate(url: Urls = None) -> list[list[str]]:
+async def migrate(url: Urls = None, config: Configuration = None) -> list[list[str]]:
     """Bring every store up to date; answers, store by store, the names of what was applied."""
-    urls, leave = _urls(url), None
-    if not urls:
-        address, leave = _embedded()
-        urls = [address]
+    addresses, leave = stores(configured(url, config).url)
     applied = []
     try:
-        for each in urls:
+        for each in addresses:
             store = backend(each)
             applied.append(await store.open())
             await store.close()
@@ -83,19 +146,17 @@ async def migrate(url: Urls = None) -> list[list[str]]:
     return applied
 
 
-def _urls(url: Urls) -> list[str]:
-    if url is None:
-        url = os.environ.get("HOLDFAST_URL") or os.environ.get("DATABASE_URL") or []
-    # A comma before a scheme separates stores; others belong to a URL with several hosts.
-    urls = re.split(r"\s*,\s*(?=[a-z]+://)", url.strip()) if isinstance(url, str) else list(url)
-    if len(set(urls)) != len(urls):
-        raise InvalidInput("the same store is listed twice; name each partition once")
-    return urls
-
-
-def _embedded() -> tuple[str, Callable[[], None]]:
-    """Start, or join, the private server of this folder; it stops when its last user leaves."""
+def stores(urls: Sequence[str]) -> tuple[list[str], Callable[[], None] | None]:
+    """The addresses of the stores that are meant; with how to leave it, where that is the private one."""
+    if urls:
+        return list(urls), None
     from holdfast.embedded import Postgres
 
-    server = Postgres.shared(HOME / "postgres").start()
-    return server.url, server.stop
+    # Start, or join, the private server of this folder; it stops when its last user leaves.
+    server = Postgres.shared(PRIVATE).start()
+    return [server.url], server.stop
+
+
+def urls(url: Urls = None) -> list[str]:
+    """The URLs that are given or configured; none at all means the private store."""
+    return list(configured(url).url)

@@ -13,6 +13,8 @@ from typing import Any, Self
 from holdfast.bus.partitions import Partition, Partitions, Wanted
 from holdfast.bus.publisher import Publisher
 from holdfast.bus.settlement import Failed, Settlement
+from holdfast.bus.spool import Spool
+from holdfast.bus.spooling import SpoolingPublisher
 from holdfast.contracts import Backend, Consumer, Start
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
@@ -26,20 +28,36 @@ from holdfast.model.policy import Policy
 class Bus:
     """Publish, poll, finalize. Use it as an async context manager; it is made by `holdfast.connect`."""
 
-    def __init__(self, backends: Sequence[Backend], on_close: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        on_close: Callable[[], None] | None = None,
+        spool: Spool | None = None,
+    ) -> None:
         self.partitions = Partitions(backends)
         self.settlement = Settlement(self.partitions)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self._publisher = Publisher(self.partitions)
+        self._publisher: Publisher | SpoolingPublisher = Publisher(self.partitions)
+        if spool is not None:
+            self._publisher = SpoolingPublisher(self._publisher, spool)
         self._on_close = on_close
 
     async def __aenter__(self) -> Self:
         try:
-            await self.partitions.open()
+            await self._open()
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _open(self) -> None:
+        try:
+            await self.partitions.open()
+        except Unavailable:
+            if not isinstance(self._publisher, SpoolingPublisher):
+                raise
+        if isinstance(self._publisher, SpoolingPublisher):
+            await self._publisher.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -48,6 +66,8 @@ class Bus:
 
     async def close(self) -> None:
         """Give every connection back; an embedded server is left to its last user."""
+        if isinstance(self._publisher, SpoolingPublisher):
+            await self._publisher.close()
         await self.partitions.close()
         if self._on_close is not None:
             await asyncio.to_thread(self._on_close)

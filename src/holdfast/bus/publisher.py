@@ -75,6 +75,13 @@ class Publisher:
         raise AssertionError("a loop of at least one try returns or raises")
 
 
+def prepared(channel: str, events: Sequence[Event], at: datetime | None, priority: int) -> list[Event]:
+    """The events, checked, under ids that every later try carries."""
+    check_name(channel)
+    _check_delivery(len(events), at, priority)
+    return _named([check_event(event) for event in events])
+
+
 def _named(events: list[Event]) -> list[Event]:
     """The events under ids that are fixed before the first try, so that every try carries the same."""
     named = zip(events, new_ids(len(events)), strict=True)

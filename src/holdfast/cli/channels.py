@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from holdfast.cli.options import Channel, Json, Urls, examples
+from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
 from holdfast.cli.output import write_json, write_pairs, write_table
 from holdfast.cli.session import look_up
 from holdfast.contracts import Backend, ChannelStats, Consumer
@@ -15,9 +15,9 @@ app = typer.Typer(help="Look at channels.", no_args_is_help=True, rich_markup_mo
 
 
 @app.command("list", epilog=examples("holdfast channels list", "holdfast channels list --json"))
-def list_(urls: Urls = None, as_json: Json = False) -> None:
+def list_(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """All channels, with their consumers."""
-    found = _consumers_by_channel(look_up(urls, _names))
+    found = _consumers_by_channel(look_up(urls, config, _names))
     if as_json:
         write_json([{"name": name, "consumers": consumers} for name, consumers in found.items()])
     else:
@@ -25,9 +25,9 @@ def list_(urls: Urls = None, as_json: Json = False) -> None:
 
 
 @app.command(epilog=examples("holdfast channels show orders"))
-def show(channel: Channel, urls: Urls = None, as_json: Json = False) -> None:
+def show(channel: Channel, urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """One channel: its events, its latest publication and its consumers."""
-    stats = _together(look_up(urls, lambda store: store.channel_stats(channel)))
+    stats = _together(look_up(urls, config, lambda store: store.channel_stats(channel)))
     if as_json:
         write_json(stats)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from holdfast.bus.partitions import Partition
-from holdfast.cli.options import Json, Urls, examples
+from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import write_json, write_table
 from holdfast.cli.session import look, name_of, opened
 from holdfast.contracts import Finding
@@ -14,12 +14,12 @@ from holdfast.model.errors import Unavailable
 _STORE = "store"
 
 
-def check(urls: Urls = None, as_json: Json = False) -> None:
+def check(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Durability in words.
 
     Ends with 1 when a finding is an error, with 3 when no store answers.
     """
-    found = [each for findings in look(urls, _findings) for each in findings]
+    found = [each for findings in look(urls, config, _findings) for each in findings]
     if as_json:
         names = ("store", "level", "subject", "message")
         rows = [(store, f.level, f.subject, f.message) for store, f in found]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import Channel, Json, Urls, examples
+from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
 from holdfast.cli.options import Consumer as ConsumerName
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.session import look_up
@@ -20,9 +20,11 @@ OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only t
 
 
 @app.command("list", epilog=examples("holdfast consumers list", "holdfast consumers list orders --json"))
-def list_(channel: OfChannel = None, urls: Urls = None, as_json: Json = False) -> None:
+def list_(
+    channel: OfChannel = None, urls: Urls = None, config: ConfigFile = None, as_json: Json = False
+) -> None:
     """All worker consumers, of one channel or of all."""
-    answers = look_up(urls, lambda store: store.consumers(channel))
+    answers = look_up(urls, config, lambda store: store.consumers(channel))
     found = list({(each.channel, each.name): each for answer in answers for each in answer}.values())
     if as_json:
         write_json(found)
@@ -37,13 +39,19 @@ def list_(channel: OfChannel = None, urls: Urls = None, as_json: Json = False) -
 
 
 @app.command(epilog=examples("holdfast consumers show orders billing"))
-def show(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+def show(
+    channel: Channel,
+    consumer: ConsumerName,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
     """One consumer: its jobs by state, what waits longest, what comes next, and its policy."""
 
     async def ask(store: Backend) -> tuple[Consumer, ConsumerStats]:
         return await store.consumer(channel, consumer), await store.consumer_stats(channel, consumer)
 
-    found = look_up(urls, ask)
+    found = look_up(urls, config, ask)
     kept, stats = found[0][0], together([stats for _, stats in found])
     if as_json:
         write_json({"consumer": kept, "stats": stats})
@@ -52,19 +60,33 @@ def show(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: J
 
 
 @app.command(epilog=examples("holdfast consumers pause orders billing"))
-def pause(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+def pause(
+    channel: Channel,
+    consumer: ConsumerName,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
     """Hand out no more jobs. Leases that run go on, and publishing goes on."""
-    _set_paused(channel, consumer, True, urls, as_json)
+    _set_paused(channel, consumer, True, urls, config, as_json)
 
 
 @app.command(epilog=examples("holdfast consumers resume orders billing"))
-def resume(channel: Channel, consumer: ConsumerName, urls: Urls = None, as_json: Json = False) -> None:
+def resume(
+    channel: Channel,
+    consumer: ConsumerName,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
     """Hand out jobs again."""
-    _set_paused(channel, consumer, False, urls, as_json)
+    _set_paused(channel, consumer, False, urls, config, as_json)
 
 
-def _set_paused(channel: str, consumer: str, paused: bool, urls: Sequence[str] | None, as_json: bool) -> None:
-    look_up(urls, lambda store: store.set_paused(channel, consumer, paused))
+def _set_paused(
+    channel: str, consumer: str, paused: bool, urls: Urls, config: ConfigFile, as_json: bool
+) -> None:
+    look_up(urls, config, lambda store: store.set_paused(channel, consumer, paused))
     if as_json:
         write_json({"channel": channel, "consumer": consumer, "paused": paused})
     else:

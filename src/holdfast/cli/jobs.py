@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.bus.client import Bus
-from holdfast.cli.options import Channel, Consumer, EventId, Json, Source, Urls, examples
+from holdfast.cli.options import Channel, ConfigFile, Consumer, EventId, Json, Source, Urls, examples
 from holdfast.cli.output import plain, say, show, write_json, write_line, write_pairs, write_table
 from holdfast.cli.session import look_up, stores, with_bus
 from holdfast.model.errors import NotFound
@@ -23,9 +23,9 @@ OfConsumer = Annotated[str | None, typer.Option("--consumer", help="Only this co
 
 
 @app.command(epilog=examples("holdfast jobs stuck", "holdfast jobs stuck --limit 10 --json"))
-def stuck(limit: Limit = 100, urls: Urls = None, as_json: Json = False) -> None:
+def stuck(limit: Limit = 100, urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Leased jobs past their deadline. Workers and polls give them back by themselves."""
-    answers = look_up(urls, lambda store: store.stuck(limit))
+    answers = look_up(urls, config, lambda store: store.stuck(limit))
     found = [(index, job) for index, answer in enumerate(answers) for job in answer]
     found = sorted(found, key=lambda each: str(each[1].lease_until))[:limit]
     if as_json:
@@ -49,10 +49,11 @@ def show_(
     event_id: EventId,
     source: Source = DEFAULT_SOURCE,
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """An event's job for every consumer: its state, its budgets and every attempt's error."""
-    answers = look_up(urls, lambda store: store.find_jobs(channel, source, event_id))
+    answers = look_up(urls, config, lambda store: store.find_jobs(channel, source, event_id))
     found = [(index, job) for index, answer in enumerate(answers) for job in answer]
     if not found:
         raise _no_job(channel, source, event_id)
@@ -72,6 +73,7 @@ def requeue(
     event_id: EventId,
     source: Source = DEFAULT_SOURCE,
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Make a dead or live job ready again, with fresh budgets. A lease that runs on it is lost."""
@@ -86,7 +88,7 @@ def requeue(
             )
         return job
 
-    job = with_bus(urls, ask)
+    job = with_bus(urls, config, ask)
     lost = job.state is State.LEASED
     if as_json:
         write_json({"job": job.id, "was": job.state, "lease_lost": lost})
@@ -107,6 +109,7 @@ def cancel(
     consumer: OfConsumer = None,
     source: Source = DEFAULT_SOURCE,
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Cancel an event's waiting jobs. What is leased or has ended stays as it is."""
@@ -117,7 +120,7 @@ def cancel(
             _of_consumer(found, consumer)
         return await bus.cancel(channel, event_id, source=source, consumer=consumer)
 
-    cancelled = with_bus(urls, ask)
+    cancelled = with_bus(urls, config, ask)
     if as_json:
         write_json({"cancelled": cancelled})
     else:

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from holdfast import wiring
-from holdfast.cli.options import Json, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line
 
 
 def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Print the whole script; change nothing.")] = False,
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Apply what is missing, under a lock. Opening a store does the same by itself."""
@@ -22,7 +23,7 @@ def migrate(
         script = wiring.migration_script()
         write_json({"sql": script}) if as_json else typer.echo(script, nl=False)
         return
-    applied = asyncio.run(wiring.migrate(flat(urls)))
+    applied = asyncio.run(wiring.migrate(flat(urls), config))
     if as_json:
         write_json([{"partition": index, "applied": names} for index, names in enumerate(applied)])
         return

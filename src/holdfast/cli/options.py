@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
+from holdfast.config.urls import split_urls
 from holdfast.model.errors import InvalidInput
 
 Urls = Annotated[
@@ -17,10 +17,13 @@ Urls = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        envvar="HOLDFAST_URL",
-        help="The store; several, or a comma list, are partitions. Default: DATABASE_URL, "
-        "else a private PostgreSQL under .holdfast/.",
+        help="The store; several, or a comma list, are partitions. Default: HOLDFAST_URL, the config "
+        "file's, DATABASE_URL, else a private PostgreSQL under .holdfast/.",
     ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The configuration. Default: the file in HOLDFAST_CONFIG."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]
@@ -28,22 +31,15 @@ Consumer = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer'
 EventId = Annotated[str, typer.Argument(metavar="ID", help="The event's id.")]
 Source = Annotated[str, typer.Option("--source", help="The event's source.")]
 
-_BETWEEN_URLS = re.compile(r",(?=[a-z][a-z0-9+.-]*://)")
-
 
 def flat(urls: Sequence[str] | None) -> list[str] | None:
-    """Every URL on its own. A comma inside one, as between PostgreSQL's hosts, stays."""
+    """Every URL on its own; None where none is given."""
     if not urls:
         return None
-    return [_checked(each.strip()) for text in urls for each in _BETWEEN_URLS.split(text)]
-
-
-def _checked(url: str) -> str:
     try:
-        urlsplit(url).port  # noqa: B018 - reading it is the check
-    except ValueError as error:  # the URL itself stays unsaid: it may hold a password
-        raise InvalidInput(f"--url is not a URL: {error}; write postgresql://user@host/database") from None
-    return url
+        return split_urls(urls)
+    except InvalidInput as error:
+        raise InvalidInput(f"--url: {error}") from None
 
 
 def parse_time(text: str, option: str) -> datetime:

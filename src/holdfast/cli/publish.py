@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from holdfast.bus.sync import SyncBus
 from holdfast.cli.lines import parse_json, read_events
-from holdfast.cli.options import Channel, Json, Source, Urls, examples, flat, parse_time
+from holdfast.cli.options import Channel, ConfigFile, Json, Source, Urls, examples, flat, parse_time
 from holdfast.cli.output import say, stderr, write_json, write_line
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, Receipt
@@ -54,6 +54,7 @@ def publish(
     priority: Priority = 0,
     envelope: Envelope = False,
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Append events, and print what the store acknowledged.
@@ -71,7 +72,7 @@ def publish(
         raise InvalidInput("--envelope is about lines of stdin; use it with -")
     delivery: Delivery = {"at": due, "priority": priority}
     event = None if many else Event(_data(data), id=event_id or "", **common)
-    with connect_sync(flat(urls)) as bus:
+    with connect_sync(flat(urls), config=config) as bus:
         if event is None:
             arriving = read_events(sys.stdin.buffer, common, envelope=envelope)
             _publish_arriving(bus, channel, arriving, delivery, as_json)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.bus.client import Bus
 from holdfast.bus.partitions import Partition
-from holdfast.cli.options import flat
+from holdfast.cli.options import ConfigFile, Urls, flat
 from holdfast.contracts import Backend
 from holdfast.model.errors import NotFound
 from holdfast.wiring import connect
@@ -18,21 +18,21 @@ T = TypeVar("T")
 Ask = Callable[[Backend], Awaitable[T]]
 
 
-def with_bus(urls: Sequence[str] | None, work: Callable[[Bus], Awaitable[T]]) -> T:
+def with_bus(urls: Urls, config: ConfigFile, work: Callable[[Bus], Awaitable[T]]) -> T:
     """Open the bus, do the work, close it. Like every bus, it takes a step of the lifecycle when it opens."""
 
     async def session() -> T:
-        async with connect(flat(urls)) as bus:
+        async with connect(flat(urls), config=config) as bus:
             return await work(bus)
 
     return asyncio.run(session())
 
 
-def look(urls: Sequence[str] | None, ask: Callable[[Partition], Awaitable[T]]) -> list[T]:
+def look(urls: Urls, config: ConfigFile, ask: Callable[[Partition], Awaitable[T]]) -> list[T]:
     """Ask every partition, in order, without a step of the lifecycle: to look changes nothing."""
 
     async def session() -> list[T]:
-        bus = connect(flat(urls))
+        bus = connect(flat(urls), config=config)
         try:
             return [await ask(partition) for partition in bus.partitions.all]
         finally:
@@ -41,7 +41,7 @@ def look(urls: Sequence[str] | None, ask: Callable[[Partition], Awaitable[T]]) -
     return asyncio.run(session())
 
 
-def look_up(urls: Sequence[str] | None, ask: Ask[T]) -> list[T]:
+def look_up(urls: Urls, config: ConfigFile, ask: Ask[T]) -> list[T]:
     """What the stores know of something; `NotFound` when none knows it."""
 
     async def answer(partition: Partition) -> T | NotFound:
@@ -50,7 +50,7 @@ def look_up(urls: Sequence[str] | None, ask: Ask[T]) -> list[T]:
         except NotFound as error:
             return error
 
-    answers = look(urls, answer)
+    answers = look(urls, config, answer)
     found = [each for each in answers if not isinstance(each, NotFound)]
     for each in answers:
         if isinstance(each, NotFound) and not found:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.options import Channel, Consumer, Json, Urls, examples, parse_time
+from holdfast.cli.options import Channel, ConfigFile, Consumer, Json, Urls, examples, parse_time
 from holdfast.cli.output import say, write_json, write_pairs
 from holdfast.cli.session import with_bus
 from holdfast.model.policy import Policy
@@ -51,6 +51,7 @@ def subscribe(
     max_depth: MaxDepth = None,
     start: Start = "latest",
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Create a worker consumer, or change its policy.
@@ -70,7 +71,7 @@ def subscribe(
     }
     policy = {name: value for name, value in given.items() if value is not None}
     begin: Any = start if start in ("latest", "earliest") else _time(start)
-    made = with_bus(urls, lambda bus: bus.subscribe(channel, consumer, start=begin, **policy))
+    made = with_bus(urls, config, lambda bus: bus.subscribe(channel, consumer, start=begin, **policy))
     if as_json:
         write_json(made)
     else:

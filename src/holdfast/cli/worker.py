@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.bus.app import App
+from holdfast.bus.client import Bus
 from holdfast.cli import logs
-from holdfast.cli.options import Json, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say
 from holdfast.model.errors import InvalidInput
 from holdfast.wiring import connect
@@ -34,6 +35,7 @@ def worker(
     idle: Idle = "1s",
     grace: Grace = "30s",
     urls: Urls = None,
+    config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Run the handlers of an app. SIGTERM or Ctrl-C drains, a second one aborts.
@@ -46,16 +48,16 @@ def worker(
     options = {"listen": not poll_only, "idle": idle, "grace": grace}
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(app, flat(urls), options))
+            runner.run(_serve(app, connect(flat(urls), config=config), options))
     except asyncio.CancelledError:
         say("aborted: what ran was released and will run again")
         sys.stderr.flush()
         os._exit(1)  # a handler that blocks in its thread must not hold the process
 
 
-async def _serve(app: App, urls: list[str] | None, options: dict[str, Any]) -> None:
+async def _serve(app: App, bus: Bus, options: dict[str, Any]) -> None:
     names = ", ".join(f"{handler.channel}/{handler.consumer}" for handler in app.handlers)
-    async with connect(urls) as bus:
+    async with bus:
         log.info("worker %s: %s", bus.name, names or "no handlers")
         await app.serve(bus, **options)
         log.info("worker %s: drained", bus.name)

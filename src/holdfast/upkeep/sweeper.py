@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +9,6 @@ from datetime import datetime
 
 from holdfast import failpoints
 from holdfast.contracts import Applied, Backend
-from holdfast.model.errors import HoldfastError
 from holdfast.model.upkeep import Lock
 from holdfast.upkeep import deadconsumers, stuck
 from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
@@ -20,8 +17,6 @@ from holdfast.upkeep.health import Health
 from holdfast.upkeep.holding import holding
 from holdfast.upkeep.retention import COUNTED, Kept, Retention
 from holdfast.upkeep.rules import Rules
-
-log = logging.getLogger(__name__)
 
 _STEP = 5_000
 _REPEAT = 3600.0
@@ -60,15 +55,6 @@ class Sweeper:
         self._chores = chores or {}
         self._alerted: dict[tuple[str | None, ...], float] = {}
         self.last: Swept | None = None
-
-    async def run(self) -> None:
-        """Sweep until cancelled, at once on start, then every interval."""
-        while True:
-            try:
-                await self.run_once()
-            except HoldfastError as error:
-                log.warning("the sweep failed: %s", error)
-            await asyncio.sleep(self._rules.interval.total_seconds())
 
     async def run_once(self) -> Swept | None:
         """One sweep; its report is published. None where another sweeper holds the lock.

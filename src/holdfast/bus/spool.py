@@ -1,0 +1,226 @@
+"""The spool: a folder in which a publisher keeps events durably while no store takes them.
+
+Segments of lines, each `CRC JSON`, and a file `drained` with the number of the next event to send. A line is
+durable (fsync) before its publish is acknowledged. A torn last line was never acknowledged and is cut; a
+damaged one in the middle is set aside in `damaged` and named in the log. One process at a time has a spool.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from holdfast.model.errors import InvalidInput, Overloaded
+from holdfast.model.event import Event
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 1_000_000
+MAX_BYTES = 256_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """An event on its way, with everything that its publish was given."""
+
+    channel: str
+    event: Event
+    at: datetime | None
+    priority: int
+
+
+class Spool:
+    """The events of one folder, first in, first out. Not for several tasks at once: its user takes turns."""
+
+    def __init__(self, path: str | Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = Path(path), max_bytes
+        self._lock = self._tail = -1
+        self._first = self._next = self._bytes = 0
+
+    def open(self) -> None:
+        """Take the folder, and find what an earlier process left in it."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise InvalidInput(
+                f"the spool {self._path} is in use by another process; give each publisher its own folder"
+            ) from None
+        drained = self._path / "drained"
+        self._first = int(drained.read_text()) if drained.exists() else 0
+        self._remove_drained()
+        segments = self._segments()
+        self._next = max(self._first, _cut_torn_line(segments[-1]) if segments else 0)
+        self._bytes = sum(segment.stat().st_size for segment in segments)
+        self._start_segment()
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        for descriptor in (self._tail, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._tail = self._lock = -1
+
+    def __len__(self) -> int:
+        return self._next - self._first
+
+    def append(self, entries: Sequence[Spooled]) -> None:
+        """Keep events; they are durable when this returns. `Overloaded` where the bound is reached."""
+        lines = b"".join(_line(entry) for entry in entries)
+        if self._bytes + len(lines) > self._max_bytes:
+            raise Overloaded(
+                f"the spool {self._path} holds {self._bytes} of {self._max_bytes} bytes; "
+                "publish again once a store is back and has taken them"
+            )
+        size = os.fstat(self._tail).st_size
+        try:
+            _write_all(self._tail, lines)
+            os.fsync(self._tail)
+        except OSError:
+            os.ftruncate(self._tail, size)  # half a batch must not be sent later: it was refused
+            raise
+        self._next += len(entries)
+        self._bytes += len(lines)
+        if size + len(lines) > SEGMENT_BYTES:
+            self._start_segment()
+
+    def peek(self, limit: int) -> list[Spooled]:
+        """The oldest events, up to `limit`. A damaged one is set aside, and the next one is the oldest."""
+        while True:
+            found: list[Spooled] = []
+            for line in self._lines(min(limit, len(self))):
+                try:
+                    found.append(_parse(line))
+                except ValueError as error:
+                    if found:
+                        return found
+                    log.error("event %s of the spool %s is damaged: %s", self._first, self._path, error)
+                    self._note("damaged", line + b"\n")
+                    self.advance(1)
+                    break
+            else:
+                return found
+
+    def _lines(self, count: int) -> Iterator[bytes]:
+        """The oldest `count` lines. What is appended meanwhile may be half there, and is not among them."""
+        number = self._first
+        for segment in self._segments():
+            for line in segment.read_bytes().splitlines()[number - int(segment.stem) :]:
+                if number == self._first + count:
+                    return
+                yield line
+                number += 1
+
+    def advance(self, count: int) -> None:
+        """The oldest `count` events are where they belong."""
+        self._first += count
+        fresh = self._path / "drained.new"
+        fresh.write_text(str(self._first))
+        _sync(fresh)
+        fresh.rename(self._path / "drained")
+        _sync(self._path)
+        if not len(self):
+            self._start_segment()
+        self._remove_drained()
+
+    def set_aside(self, entry: Spooled, error: Exception) -> None:
+        """Keep an event that no store will ever take beside the others, with the reason."""
+        self._note("refused", orjson.dumps({"error": str(error)}) + b" " + _line(entry))
+
+    def _note(self, name: str, line: bytes) -> None:
+        with (self._path / name).open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _segments(self) -> list[Path]:
+        return sorted(self._path.glob("*.log"))
+
+    def _start_segment(self) -> None:
+        if self._tail >= 0:
+            os.close(self._tail)
+        name = self._path / f"{self._next:016d}.log"
+        self._tail = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        _sync(self._path)
+
+    def _remove_drained(self) -> None:
+        segments = self._segments()
+        for segment, following in pairwise(segments):
+            if int(following.stem) <= self._first:
+                self._bytes -= segment.stat().st_size
+                segment.unlink()
+
+
+def _cut_torn_line(segment: Path) -> int:
+    """Remove what a crash left of an unacknowledged append; answers the number of the next event."""
+    content = segment.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(segment, len(whole))
+        _sync(segment)
+    return int(segment.stem) + whole.count(b"\n")
+
+
+def _line(entry: Spooled) -> bytes:
+    data, name, source, kind, key, time, headers = entry.event
+    values = [
+        entry.channel,
+        base64.b64encode(data).decode(),
+        [name, source, kind, key, time, dict(headers)],
+        entry.at,
+        entry.priority,
+    ]
+    document = orjson.dumps(values)
+    return b"%08x %b\n" % (zlib.crc32(document), document)
+
+
+def _parse(line: bytes) -> Spooled:
+    checksum, _, document = line.partition(b" ")
+    if int(checksum, 16) != zlib.crc32(document):
+        raise ValueError("its checksum is wrong")
+    channel, data, (name, source, kind, key, time, headers), at, priority = orjson.loads(document)
+    event = Event(base64.b64decode(data), name, source, kind, key, _time(time), headers)
+    return Spooled(channel, event, _time(at), priority)
+
+
+def _time(value: Any) -> datetime | None:
+    return None if value is None else datetime.fromisoformat(value)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def runs(entries: Sequence[Spooled]) -> Iterator[list[Spooled]]:
+    """Neighbours that can go in one publish."""
+    run: list[Spooled] = []
+    for entry in entries:
+        if run and (entry.channel, entry.at, entry.priority) != (run[0].channel, run[0].at, run[0].priority):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run

@@ -1,0 +1,1 @@
+"""Configuration: one file, the environment over it, flags over both."""

@@ -1,0 +1,52 @@
+"""The environment over the file: `HOLDFAST_SWEEPER__INTERVAL=10s` is `sweeper: {interval: 10s}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
+
+from holdfast.config.config import Config
+from holdfast.config.problems import Origin, Path, Problem
+
+PREFIX, BETWEEN = "HOLDFAST_", "__"
+Variable = tuple[Origin, dict[str, Any]]
+
+
+class _Shape(Config, BaseSettings):
+    """The configuration as pydantic-settings knows it: which variables there are, and which hold JSON."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=BETWEEN)
+
+
+class _OneVariable(EnvSettingsSource):
+    """Reads one variable at a time, so that each problem can name its own."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self._given = {name.lower(): value}
+        super().__init__(_Shape)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return self._given
+
+
+def variables(environ: Mapping[str, str]) -> Iterator[Variable | Problem]:
+    """What each of our variables says; one with JSON for a whole section comes before those for its keys."""
+    names = [name for name, value in environ.items() if name.upper().startswith(PREFIX) and value]
+    for name in sorted(names, key=lambda each: (each.count(BETWEEN), each)):
+        path: Path = tuple(name[len(PREFIX) :].lower().split(BETWEEN))
+        origin = Origin("environment", name)
+        if path[0] in Config.model_fields:
+            yield _read(origin, path, environ[name])
+        elif len(path) > 1:  # other variables of ours have no two underscores
+            known = ", ".join(Config.model_fields)
+            yield Problem(origin, path, f"there is no section {path[0]!r}; use one of {known}")
+
+
+def _read(origin: Origin, path: Path, value: str) -> Variable | Problem:
+    try:
+        return origin, _OneVariable(origin.name, value)()
+    except SettingsError as error:
+        return Problem(origin, path, f"{value!r} is not the JSON that is needed here: {error.__cause__}")

@@ -1,0 +1,114 @@
+"""Parts: the lifecycle and the sweeper of each partition, as the supervisor runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+
+from prometheus_client.core import Metric
+
+from holdfast.bus.partitions import Partition, Partitions
+from holdfast.model.errors import HoldfastError
+from holdfast.server.families import SWEEPER_ACTIONS, SWEEPS, counter
+from holdfast.upkeep.announcements import Swept
+from holdfast.upkeep.lifecycle import INTERVAL
+from holdfast.upkeep.sweeper import Sweeper
+
+log = logging.getLogger(__name__)
+
+ACTIONS = (
+    "retried",
+    "buried",
+    "promoted",
+    "forgotten_keys",
+    "forgotten_jobs",
+    "trimmed",
+    "dropped",
+    "purged",
+)
+
+
+class LifecyclePart:
+    """The lifecycle of one partition. A store that is not there at the start is opened when it is."""
+
+    def __init__(self, partitions: Partitions, partition: Partition) -> None:
+        self.name = f"lifecycle-{partition.index}"
+        self._partitions, self._partition = partitions, partition
+
+    async def run(self) -> None:
+        """Step until cancelled."""
+        while not self._partition.opened:
+            try:
+                await self._partitions.ready(self._partition)
+            except HoldfastError as error:
+                log.info("partition %s cannot be opened: %s", self._partition.index, error)
+                await asyncio.sleep(INTERVAL)
+        await self._partition.lifecycle.run()
+
+    def status(self) -> str:
+        """Whether the store answers."""
+        health = self._partition.health
+        return f"the store does not answer: {health.reason}" if health.faulty else "the store answers"
+
+    def metrics(self) -> Iterator[Metric]:
+        """Nothing of its own: a partition's health is read where all stores are."""
+        yield from ()
+
+
+class SweeperPart:
+    """The sweeper of one partition."""
+
+    def __init__(self, partition: Partition, sweeper: Sweeper, interval: timedelta) -> None:
+        self.name = f"sweeper-{partition.index}"
+        self._partition, self._sweeper, self._interval = partition, sweeper, interval
+        self._status = "not yet swept"
+        self._outcomes: Counter[str] = Counter(done=0, skipped=0, failed=0)
+        self._actions: Counter[str] = Counter(dict.fromkeys(ACTIONS, 0))
+
+    async def run(self) -> None:
+        """Sweep until cancelled, at once on start, then every interval."""
+        while True:
+            await self._sweep()
+            await asyncio.sleep(self._interval.total_seconds())
+
+    async def _sweep(self) -> None:
+        if not self._partition.opened:  # its lifecycle opens it
+            self._outcomes["failed"] += 1
+            self._status = "waits for its store"
+            return
+        try:
+            report = await self._sweeper.run_once()
+        except HoldfastError as error:
+            log.warning("the sweep failed: %s", error)
+            self._outcomes["failed"] += 1
+            self._status = f"the last sweep failed: {error}"
+            return
+        if report is None:
+            self._outcomes["skipped"] += 1
+            self._status = "another sweeper is at work"
+            return
+        done = actions(report)
+        self._outcomes["done"] += 1
+        self._actions.update(done)
+        words = [f"{count:,} {name.replace('_', ' ')}" for name, count in done.items() if count]
+        self._status = ", ".join(words) or "nothing to do"
+
+    def status(self) -> str:
+        """What the last sweep did."""
+        return self._status
+
+    def metrics(self) -> Iterator[Metric]:
+        """What all sweeps did."""
+        partition = str(self._partition.index)
+        yield counter(SWEEPS, {(partition, name): count for name, count in self._outcomes.items()})
+        yield counter(SWEEPER_ACTIONS, {(partition, name): count for name, count in self._actions.items()})
+
+
+def actions(report: Swept) -> dict[str, int]:
+    """How much a sweep did, by kind."""
+    found = {name: getattr(report, name) for name in ACTIONS}
+    done = {name: sum(value.values()) if isinstance(value, dict) else value for name, value in found.items()}
+    return done | report.chores

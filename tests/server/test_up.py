@@ -1,0 +1,120 @@
+"""`holdfast up` as a process: its lines, its signals and its exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from conftest import Up
+from holdfast.embedded import ports
+
+STUBBORN = """
+import asyncio
+from holdfast.cli import main
+from holdfast.server import system
+from holdfast.server.parts import LifecyclePart
+
+async def ignore(self):
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            print("not yet", flush=True)
+
+LifecyclePart.run = ignore
+main(["up", "--no-http", "--no-sweeper"])
+"""
+
+
+def lines(process: subprocess.Popen[str], part: str, phase: str) -> dict[str, Any]:
+    """Read JSON lines until a part is in a phase; answers that line."""
+    assert process.stdout is not None
+    for text in process.stdout:
+        line: dict[str, Any] = json.loads(text)
+        if (line["part"], line["phase"]) == (part, phase):
+            return line
+    raise AssertionError(f"{part} was never {phase}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_starts_serves_drains_and_ends_with_0(up: Up, number: signal.Signals) -> None:
+    process = up("--json")
+    url = lines(process, "http", "running")["status"]
+    lines(process, "sweeper-0", "running")
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    last = {line["part"]: line["phase"] for line in map(json.loads, out.splitlines())}
+    assert last == dict.fromkeys(["http", "lifecycle-0", "sweeper-0"], "stopped")
+    assert process.returncode == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/healthz")
+
+
+def test_plain_lines_are_one_per_change(up: Up) -> None:
+    process = up("--no-http", "--no-sweeper")
+    assert process.stdout is not None
+    found = [process.stdout.readline().split() for _ in range(2)]
+    assert found == [["lifecycle-0", "starting"], ["lifecycle-0", "running", "the", "store", "answers"]]
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert out.split() == ["lifecycle-0", "stopped", "stopped"]
+    assert process.returncode == 0
+
+
+def test_a_part_that_dies_is_shown_as_being_restarted(up: Up) -> None:
+    # The first hit is the opening of the store.
+    process = up("--no-sweeper", "--json", HOLDFAST_FAILPOINTS="lifecycle.after_read=raise:1")
+    url = lines(process, "http", "running")["status"]
+    line = lines(process, "lifecycle-0", "restarting")
+    assert (line["status"], line["restarts"]) == ("FailpointError: failpoint lifecycle.after_read", 1)
+    for _ in range(1000):  # it runs for a moment between two restarts
+        if httpx.get(f"{url}/readyz").status_code == 503:
+            break
+    else:
+        raise AssertionError("it was always ready")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once_with_1(python: Up, tmp_path: Path) -> None:
+    process = python("-c", STUBBORN)
+    assert process.stdout is not None
+    while "running" not in process.stdout.readline():
+        continue
+    process.terminate()
+    while process.stdout.readline() != "not yet\n":
+        continue
+    process.terminate()
+    assert process.wait(timeout=30) == 1
+    assert "aborted" in (tmp_path / "stderr").read_text()
+
+
+def test_flags_go_over_the_file(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "h.yaml").write_text("server: {host: nowhere.invalid, port: 1}\nsweeper: {interval: 1h}\n")
+    process = up("--json", "--host", "127.0.0.1", "--config", "h.yaml")
+    assert lines(process, "http", "running")["status"].startswith("http://127.0.0.1:")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_what_cannot_start_says_why(python: Up, tmp_path: Path) -> None:
+    [port] = ports.choose(1)
+    nowhere = f"postgresql://u@127.0.0.1:{port}/d"
+    for arguments, code, message in (
+        (["--url", nowhere], 3, "holdfast: "),
+        (["--host", "nowhere.invalid"], 2, "cannot listen on nowhere.invalid port 8420"),
+        (["--port", "70000"], 2, "--port: server.port: 70000 is too large; write at most 65535"),
+    ):
+        process = python("-m", "holdfast.cli", "up", *arguments)
+        process.communicate(timeout=30)
+        assert process.returncode == code
+        assert message in (tmp_path / "stderr").read_text()

@@ -1,0 +1,221 @@
+"""The spool: publishes that are acknowledged while no store answers are never lost, doubled or reordered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import failpoints
+from holdfast.bus.spool import Spool, Spooled
+from holdfast.contracts import Backend
+from holdfast.embedded import Redis
+from holdfast.model.event import Event
+from holdfast.wiring import backend as connect_backend
+from kit import until
+
+CHANNEL = "orders"
+
+
+def spooled(number: int, **fields: object) -> Spooled:
+    return Spooled(CHANNEL, Event({"n": number}, str(number), **fields), None, 0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    opened = Spool(tmp_path / "spool")
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def reopened(spool: Spool, path: Path) -> Spool:
+    spool.close()
+    again = Spool(path)
+    again.open()
+    return again
+
+
+def test_events_come_back_whole_and_in_order(tmp_path: Path, spool: Spool) -> None:
+    whole = Spooled(
+        CHANNEL,
+        Event(b"\x00\xff", "a", "shop", "order", "k", datetime(2026, 2, 14, tzinfo=UTC), {"t": "x"}),
+        datetime(2030, 1, 1, tzinfo=UTC),
+        7,
+    )
+    spool.append([whole, spooled(1)])
+    spool.append([spooled(2)])
+    again = reopened(spool, tmp_path / "spool")
+    assert again.peek(10) == [whole, spooled(1), spooled(2)]
+    assert len(again) == 3
+    again.advance(2)
+    again = reopened(again, tmp_path / "spool")
+    assert again.peek(10) == [spooled(2)]
+    again.close()
+
+
+def test_segments_that_are_drained_are_removed(tmp_path: Path, spool: Spool) -> None:
+    for number in range(30):
+        spool.append([spooled(number, headers={"fill": "x" * 100_000})])
+    assert len(list((tmp_path / "spool").glob("*.log"))) > 2
+    spool.advance(30)
+    assert len(list((tmp_path / "spool").glob("*.log"))) == 1
+    spool.append([spooled(30)])
+    assert spool.peek(5) == [spooled(30)]
+
+
+def test_a_torn_line_is_cut_since_nobody_was_told_that_it_is_safe(tmp_path: Path, spool: Spool) -> None:
+    spool.append([spooled(1), spooled(2)])
+    spool.close()
+    [segment] = (tmp_path / "spool").glob("*.log")
+    os.truncate(segment, segment.stat().st_size - 5)
+    again = Spool(tmp_path / "spool")
+    again.open()
+    assert again.peek(10) == [spooled(1)]
+    again.append([spooled(3)])
+    assert again.peek(10) == [spooled(1), spooled(3)]
+    again.close()
+
+
+def test_a_damaged_line_is_set_aside_and_named(
+    tmp_path: Path, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool.append([spooled(1), spooled(2), spooled(3)])
+    [segment] = (tmp_path / "spool").glob("*.log")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b"W", b"X", 1) if b"W" in lines[1] else lines[1][:-3] + b"#]\n"
+    segment.write_bytes(b"".join(lines))
+    assert spool.peek(10) == [spooled(1)]
+    spool.advance(1)
+    with caplog.at_level(logging.ERROR):
+        assert spool.peek(10) == [spooled(3)]
+    assert "event 1" in caplog.text
+    assert (tmp_path / "spool" / "damaged").read_bytes() == lines[1]
+
+
+def test_the_bound_is_refused_and_nothing_is_half_there(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", max_bytes=500)
+    spool.open()
+    spool.append([spooled(1)])
+    with pytest.raises(holdfast.Overloaded, match="holds"):
+        spool.append([spooled(number) for number in range(2, 20)])
+    assert spool.peek(10) == [spooled(1)]
+    spool.close()
+
+
+def test_one_process_at_a_time(tmp_path: Path, spool: Spool) -> None:
+    with pytest.raises(holdfast.InvalidInput, match="in use"):
+        Spool(tmp_path / "spool").open()
+
+
+async def ids(backend: Backend) -> list[str]:
+    return [entry.event.id for entry in await backend.read(CHANNEL, None, 1000)]
+
+
+async def test_publishes_go_on_without_a_store_and_arrive_in_order(tmp_path: Path) -> None:
+    """The whole way: acknowledged while the server is down, drained in order when it is back."""
+    server = Redis(tmp_path / "redis", appendfsync="always").start()
+    url = server.url
+    try:
+        async with holdfast.connect(url, spool=tmp_path / "spool") as hf:
+            assert (await hf.publish(CHANNEL, {}, id="0")).position
+            server.kill()
+            receipts = [await hf.publish(CHANNEL, {}, id=str(number)) for number in range(1, 6)]
+            assert [receipt.position for receipt in receipts] == [""] * 5
+            server.start()
+            backend = connect_backend(url)
+            await backend.open()
+
+            async def all_there() -> bool:
+                return len(await ids(backend)) == 6
+
+            await until(all_there, 30)
+            assert await ids(backend) == [str(number) for number in range(6)]
+            await backend.close()
+    finally:
+        server.stop()
+
+
+PUBLISHER = """
+import asyncio, sys, holdfast
+async def main(url, spool):
+    async with holdfast.connect(url, spool=spool) as hf:
+        for number in range(5):
+            receipt = await hf.publish("orders", {}, id=str(number))
+            print(receipt.id, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("point", ["spool.after_append", "spool.after_publish", "spool.after_advance"])
+async def test_a_publisher_killed_at_any_step_loses_and_doubles_nothing(tmp_path: Path, point: str) -> None:
+    server = Redis(tmp_path / "redis").start()
+    url = server.url
+    server.stop()
+
+    def publisher(environment: dict[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PUBLISHER, url, str(tmp_path / "spool")],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    acknowledged: set[str] = set()
+    first = publisher({failpoints.VARIABLE: f"{point}=kill"} if point == "spool.after_append" else {})
+    assert first.stdout is not None
+    for line in first.stdout:  # ends where the process is killed
+        acknowledged.add(line.strip())
+        if len(acknowledged) == 5:
+            first.kill()
+    first.wait()
+    server.start()
+    if point != "spool.after_append":
+        second = publisher({failpoints.VARIABLE: f"{point}=kill"})
+        await asyncio.to_thread(second.wait, 30)
+        assert second.returncode == -9
+        assert second.stdout is not None
+        second.stdout.close()
+    backend = connect_backend(url)
+    await backend.open()
+    async with holdfast.connect(url, spool=tmp_path / "spool") as hf:
+        await hf.publish(CHANNEL, {}, id="last")
+
+        async def last_there() -> bool:
+            return "last" in await ids(backend)
+
+        await until(last_there, 30)
+    found = await ids(backend)
+    assert acknowledged <= set(found)
+    assert len(found) == len(set(found)), "each one once"
+    numbers = [int(name) for name in found if name != "last"]
+    assert numbers == sorted(numbers)
+    await backend.close()
+    server.stop()
+    first.stdout.close()
+
+
+async def test_what_no_store_will_ever_take_is_set_aside(tmp_path: Path) -> None:
+    with Redis(tmp_path / "redis") as server:
+        async with holdfast.connect(server.url) as hf:
+            await hf.publish(CHANNEL, {"n": 1}, id="a")
+        left = Spool(tmp_path / "spool")
+        left.open()
+        left.append([Spooled(CHANNEL, Event({"n": 2}, "a"), None, 0), spooled(1)])
+        left.close()
+        async with holdfast.connect(server.url, spool=tmp_path / "spool") as hf:
+
+            async def drained() -> bool:
+                return len(await hf.read(CHANNEL)) == 2
+
+            await until(drained, 30)
+        assert b'"a"' in (tmp_path / "spool" / "refused").read_bytes()
