@@ -13,11 +13,11 @@ from pathlib import Path
 from .payload import sent_at
 
 WORD = 8
-READY, HANDLED, HEAD = 0, 1, 2
+READY, BEGAN, HANDLED, HEAD = 0, 1, 2, 3
 
 
 class Board:
-    """Words of 64 bits: ready, handled, then one latency in nanoseconds per event where asked for."""
+    """Words of 64 bits: ready, began, handled, then one latency in nanoseconds per event where asked for."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -33,6 +33,11 @@ class Board:
         return bool(self.words[READY])
 
     @property
+    def began(self) -> int:
+        """When the first event was handled, by `time.perf_counter_ns`; 0 before."""
+        return self.words[BEGAN]
+
+    @property
     def handled(self) -> int:
         return self.words[HANDLED]
 
@@ -45,7 +50,10 @@ class Board:
 
     def count(self, _: bytes | str) -> None:
         """The no-op handler of the throughput measures."""
-        self.words[HANDLED] += 1
+        handled = self.words[HANDLED]
+        if not handled:
+            self.words[BEGAN] = time.perf_counter_ns()
+        self.words[HANDLED] = handled + 1
 
     def clock(self, payload: bytes | str) -> None:
         """The handler of the latency measure: time since the publish call."""

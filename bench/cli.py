@@ -12,9 +12,9 @@ import orjson
 import uvloop
 
 from . import report
-from .contestants import BACKENDS
+from .contestants import CONTESTANTS
 from .measures import MEASURES, Plan
-from .runner import run
+from .runner import Results, run
 from .stores import STORES
 
 CHECK = Plan(events=500, singles=100, rate=100, seconds=2.0, rounds=1)
@@ -23,7 +23,7 @@ CHECK = Plan(events=500, singles=100, rate=100, seconds=2.0, rounds=1)
 def arguments() -> argparse.ArgumentParser:
     default = Plan()
     parser = argparse.ArgumentParser(description="Holdfast beside its peers and a hand-written limit.")
-    parser.add_argument("--backend", choices=sorted(BACKENDS), default="postgres")
+    parser.add_argument("--store", choices=[*STORES, "all"], default="all")
     parser.add_argument("--events", type=int, default=default.events, help="in bulk and in a backlog")
     parser.add_argument("--singles", type=int, default=default.singles, help="published one by one")
     parser.add_argument("--rate", type=int, default=default.rate, help="events/s of the latency measure")
@@ -54,16 +54,24 @@ def chosen(text: str | None, known: Iterable[str]) -> list[str]:
 def main() -> int:
     """0 when everything ran and no event was lost, whatever the goals say; 1 otherwise."""
     options = arguments().parse_args()
-    plan, known = plan_from(options), BACKENDS[options.backend]
-    contestants = {name: known[name] for name in chosen(options.only, known)}
-    with STORES[options.backend]() as store:
-        results = uvloop.run(run(store, contestants, plan, tell))
-        server = store.describe()
-    report.show(results)
-    if options.json:
-        document = report.as_json(results, plan, server)
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    return 1 if results.failures else 0
+    plan, stores = plan_from(options), list(STORES) if options.store == "all" else [options.store]
+    known = dict.fromkeys(name for store in stores for name in CONTESTANTS[store])
+    names, documents, failed = chosen(options.only, known), {}, False
+    for store in stores:
+        contestants = {name: target for name, target in CONTESTANTS[store].items() if name in names}
+        results, server = uvloop.run(measure(store, contestants, plan))
+        report.show(store, results)
+        documents[store] = report.as_json(store, results, plan, server)
+        failed = failed or bool(results.failures)
+        if options.json:  # after each store: what is measured is kept, whatever comes next
+            options.json.write_bytes(orjson.dumps(documents, option=orjson.OPT_INDENT_2))
+    return 1 if failed else 0
+
+
+async def measure(store: str, contestants: dict[str, str], plan: Plan) -> tuple[Results, dict[str, str]]:
+    """All turns on one store, and what its server says of itself."""
+    with STORES[store]() as opened:
+        return await run(opened, contestants, plan, tell), await opened.describe()
 
 
 def tell(line: str) -> None:

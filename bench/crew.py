@@ -13,6 +13,8 @@ from pathlib import Path
 from .board import Board
 
 ROOT = Path(__file__).resolve().parent.parent
+CALM = 0.5
+"""Seconds between the moment that every worker is loaded and their start."""
 PATIENCE = 30.0
 """Seconds without any progress after which a measure has failed."""
 
@@ -32,6 +34,10 @@ class Worker:
             tail = "\n".join(self.errors.read_text().splitlines()[-4:])
             raise WorkerError(f"worker ended with code {self.process.returncode}:\n{tail}")
 
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"!")
+
     async def stop(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -47,8 +53,9 @@ class Crew:
     workers: list[Worker]
 
     @property
-    def ready(self) -> bool:
-        return all(worker.board.ready for worker in self.workers)
+    def began(self) -> int:
+        """When the first event of all was handled, by `time.perf_counter_ns`."""
+        return min(worker.board.began for worker in self.workers if worker.board.began)
 
     @property
     def handled(self) -> int:
@@ -57,6 +64,17 @@ class Crew:
     @property
     def latencies(self) -> list[int]:
         return [taken for worker in self.workers for taken in worker.board.latencies]
+
+    async def begin(self) -> None:
+        """Let the workers begin together, once all of them are loaded."""
+
+        async def loaded() -> bool:
+            return all(worker.board.ready for worker in self.workers)
+
+        await self.until(loaded, pause=0.05)
+        await asyncio.sleep(CALM)
+        for worker in self.workers:
+            worker.begin()
 
     async def until(self, done: Callable[[], Awaitable[bool]], pause: float) -> None:
         """Wait for `done`, as long as the workers live and handle something now and then."""
@@ -95,7 +113,10 @@ async def start(folder: Path, number: int, target: str, url: str, samples: int) 
 
 @asynccontextmanager
 async def crew(target: str, url: str, processes: int, samples: int = 0) -> AsyncIterator[Crew]:
-    """Worker processes for the time of the block; `samples` asks for that many latencies from each."""
+    """Worker processes for the time of the block, which wait for `begin`.
+
+    `samples` asks for that many latencies from each.
+    """
     workers: list[Worker] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         try:

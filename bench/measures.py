@@ -20,8 +20,6 @@ from .payload import stamped
 WARM_ONE = 50
 WARM_BULK = 500
 WARM_LATENCY = 20
-CALM = 0.5
-"""Seconds between the moment that every worker stands before the gate and its opening."""
 
 
 class LostEventsError(Exception):
@@ -83,7 +81,7 @@ async def publish_bulk(stage: Stage, plan: Plan) -> Figures:
 
 
 async def consume(stage: Stage, plan: Plan, *, processes: int) -> Figures:
-    """From the opening of the gate to the last finalize that the store shows."""
+    """From the first event that is handled to the last finalize that the store shows."""
     contestant = stage.contestant
     await contestant.publish_bulk([stamped() for _ in range(plan.events)])
     await verify(stage, Counts(waiting=plan.events, done=0))
@@ -92,18 +90,11 @@ async def consume(stage: Stage, plan: Plan, *, processes: int) -> Figures:
     async def drained() -> bool:
         return (await contestant.counts()).waiting == 0
 
-    async with contestant.hold() as gate, crew(stage.target, stage.url, processes) as workers:
-
-        async def lined_up() -> bool:
-            return workers.ready and await gate.waiting() >= processes
-
-        await workers.until(lined_up, pause=0.05)
-        await asyncio.sleep(CALM)
-        start = time.perf_counter()
-        await gate.open()
+    async with crew(stage.target, stage.url, processes) as workers:
+        await workers.begin()
         await workers.until_handled(plan.events, pause=0.003)
         await workers.until(drained, pause=0.002)
-        taken = time.perf_counter() - start
+        taken = (time.perf_counter_ns() - workers.began) / 1e9
         await verify(stage, Counts(waiting=0, done=plan.events))
         verify_handled(workers, plan.events)
     return {f"consume_{processes}": plan.events / taken}
@@ -114,6 +105,7 @@ async def latency(stage: Stage, plan: Plan) -> Figures:
     steady = round(plan.rate * plan.seconds)
     events = WARM_LATENCY + steady
     async with crew(stage.target, stage.url, 1, samples=events) as workers:
+        await workers.begin()
         for number in range(WARM_LATENCY):
             await stage.contestant.publish(stamped())
             await workers.until_handled(number + 1, pause=0.01)
@@ -136,12 +128,12 @@ async def publish_steadily(contestant: Contestant, events: int, rate: int) -> No
 
 
 async def finalized(stage: Stage, events: int) -> bool:
-    return await stage.contestant.counts() == Counts(waiting=0, done=events)
+    return (await stage.contestant.counts()).agrees(Counts(waiting=0, done=events))
 
 
 async def verify(stage: Stage, expected: Counts) -> None:
     found = await stage.contestant.counts()
-    if found != expected:
+    if not found.agrees(expected):
         raise LostEventsError(f"expected {expected} in the store, found {found}")
 
 

@@ -16,7 +16,7 @@ from .goals import GOALS, is_latency, ratio, verdict
 from .measures import Plan
 from .runner import Results
 
-WIDTH = 150
+WIDTH = 180
 LABELS = {
     "publish_one": "publish one, events/s",
     "publish_bulk": "publish bulk, events/s",
@@ -25,21 +25,25 @@ LABELS = {
     "latency_p50": "latency p50, ms",
     "latency_p99": "latency p99, ms",
 }
-PACKAGES = ["holdfast", "pgqueuer", "procrastinate", "psycopg", "asyncpg", "uvloop"]
+PACKAGES = {
+    "postgres": ["holdfast", "pgqueuer", "procrastinate", "psycopg", "asyncpg", "uvloop"],
+    "redis": ["holdfast", "dramatiq", "taskiq", "taskiq-redis", "celery", "rq", "redis", "hiredis", "uvloop"],
+    "nats": ["holdfast", "nats-py", "uvloop"],
+}
 
 
-def show(results: Results) -> None:
-    """Print the table; failures go below it."""
+def show(store: str, results: Results) -> None:
+    """Print the table of one store; failures go below it."""
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(table(results))
+    console.print(table(store, results))
     for failure in results.failures:
         console.print(f"failed: {failure}", style="red", markup=False, highlight=False)
 
 
-def table(results: Results) -> Table:
-    shown = Table(title="median over the rounds (min – max)", show_lines=True)
+def table(store: str, results: Results) -> Table:
+    shown = Table(title=f"{store}: median over the rounds (min – max)", show_lines=True)
     shown.add_column("measure")
     for name in results.roles:
         shown.add_column(name, justify="right", no_wrap=True)
@@ -47,15 +51,15 @@ def table(results: Results) -> Table:
         shown.add_column(heading, justify="right")
     shown.add_column("goal")
     for measure in results.figures:
-        shown.add_row(*row(results, measure))
+        shown.add_row(*row(store, results, measure))
     return shown
 
 
-def row(results: Results, measure: str) -> list[str]:
+def row(store: str, results: Results, measure: str) -> list[str]:
     figures = results.figures[measure]
     cells = [cell(measure, figures.get(name, [])) for name in results.roles]
     ratios = [ratio(results, measure, "peer"), ratio(results, measure, "limit")]
-    goals = [f"{goal.text}: {verdict(goal, results)}" for goal in GOALS if goal.measure == measure]
+    goals = [f"{goal.text}: {verdict(goal, results)}" for goal in GOALS[store] if goal.measure == measure]
     return [LABELS[measure], *cells, *map(times, ratios), "\n".join(goals)]
 
 
@@ -71,12 +75,12 @@ def times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
-def as_json(results: Results, plan: Plan, server: dict[str, str]) -> dict[str, Any]:
+def as_json(store: str, results: Results, plan: Plan, server: dict[str, str]) -> dict[str, Any]:
     return {
-        "environment": environment(server),
+        "environment": environment(store, server),
         "plan": asdict(plan),
         "measures": {name: measured(results, name) for name in results.figures},
-        "goals": [asdict(goal) | {"verdict": verdict(goal, results)} for goal in GOALS],
+        "goals": [asdict(goal) | {"verdict": verdict(goal, results)} for goal in GOALS[store]],
         "failures": results.failures,
     }
 
@@ -90,12 +94,12 @@ def measured(results: Results, measure: str) -> dict[str, Any]:
     return {"contestants": figures, "ratios": ratios}
 
 
-def environment(server: dict[str, str]) -> dict[str, Any]:
+def environment(store: str, server: dict[str, str]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "server": server,
-        "packages": {name: installed(name) for name in PACKAGES},
+        "packages": {name: installed(name) for name in PACKAGES[store]},
     }
 
 

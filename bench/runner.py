@@ -50,8 +50,8 @@ def turns(contestants: dict[str, str], measures: list[str], rounds: int) -> list
 
 
 async def perform(store: Store, turn: Turn, measure: Measure, plan: Plan) -> tuple[Role, Figures]:
-    """One measure of one contestant on an empty database."""
-    with store.empty(f"{turn.name}_{turn.measure}_{turn.round}") as url:
+    """One measure of one contestant on an empty store."""
+    async with store.empty(f"{turn.name}_{turn.measure}_{turn.round}") as url:
         contestant = load(turn.target)(url)
         await contestant.setup()
         try:

@@ -1,30 +1,38 @@
-"""The servers that contestants run on: one server for all, an empty database for each measure."""
+"""The servers that contestants run on: one server for all, an empty store for each measure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Protocol
 
+import nats
 import psycopg
+import redis.asyncio as redis
 from psycopg.sql import SQL, Identifier
 
-from holdfast.embedded import Postgres
+from holdfast.embedded import Nats, Postgres, Redis
 
 SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "512MB"}
 
 
 class Store(Protocol):
-    def empty(self, name: str) -> AbstractContextManager[str]:
-        """The URL of an empty database, which is gone after the block."""
+    def empty(self, name: str) -> AbstractAsyncContextManager[str]:
+        """The URL of an empty store, whose content is gone after the block."""
         ...
 
     async def settle(self, url: str) -> None:
         """Write back and clean up what earlier work left behind."""
         ...
 
-    def describe(self) -> dict[str, str]:
-        """Version and durability, as the server itself states them."""
+    async def describe(self) -> dict[str, str]:
+        """Version and durability, as the server itself states them where it does."""
         ...
 
 
@@ -32,25 +40,76 @@ class PostgresStore:
     def __init__(self, server: Postgres) -> None:
         self.server = server
 
-    @contextmanager
-    def empty(self, name: str) -> Iterator[str]:
+    @asynccontextmanager
+    async def empty(self, name: str) -> AsyncIterator[str]:
         try:
             yield self.server.create_database(name)
         finally:
-            with psycopg.connect(self.server.url, autocommit=True) as connection:
+            async with await psycopg.AsyncConnection.connect(self.server.url, autocommit=True) as connection:
                 drop = SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-                connection.execute(drop.format(Identifier(name)))
+                await connection.execute(drop.format(Identifier(name)))
 
     async def settle(self, url: str) -> None:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             await connection.execute("VACUUM (ANALYZE)")
             await connection.execute("CHECKPOINT")
 
-    def describe(self) -> dict[str, str]:
+    async def describe(self) -> dict[str, str]:
         names = ["server_version", *SETTINGS]
         query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
-        with psycopg.connect(self.server.url) as connection:
-            return dict(connection.execute(query, (names,)).fetchall())
+        async with await psycopg.AsyncConnection.connect(self.server.url) as connection:
+            return dict(await (await connection.execute(query, (names,))).fetchall())
+
+
+class RedisStore:
+    def __init__(self, server: Redis) -> None:
+        self.server = server
+
+    @asynccontextmanager
+    async def empty(self, name: str) -> AsyncIterator[str]:
+        try:
+            yield self.server.url
+        finally:
+            async with redis.Redis.from_url(self.server.url) as client:
+                await client.flushall()
+
+    async def settle(self, url: str) -> None:
+        """Rewrite the append-only file, so that no rewrite falls into a measure."""
+        async with redis.Redis.from_url(url) as client:
+            await client.bgrewriteaof()
+            while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def describe(self) -> dict[str, str]:
+        async with redis.Redis.from_url(self.server.url) as client:
+            version = (await client.info("server"))["redis_version"]
+            synced = (await client.config_get("appendfsync"))["appendfsync"]
+            return {"server_version": version, "appendfsync": str(synced)}
+
+
+class NatsStore:
+    def __init__(self, server: Nats) -> None:
+        self.server = server
+
+    @asynccontextmanager
+    async def empty(self, name: str) -> AsyncIterator[str]:
+        try:
+            yield self.server.url
+        finally:
+            async with await nats.connect(self.server.url) as client:
+                jetstream = client.jetstream()
+                for stream in await jetstream.streams_info():
+                    await jetstream.delete_stream(stream.config.name or "")
+
+    async def settle(self, url: str) -> None:
+        """Nothing to do: the server writes every message when it comes, and has no log to rewrite."""
+
+    async def describe(self) -> dict[str, str]:
+        """The server tells only its administrators how it syncs; `always` is what we configured."""
+        async with await nats.connect(self.server.url) as client:
+            version = client.connected_server_version
+            number = f"{version.major}.{version.minor}.{version.patch}"
+            return {"server_version": number, "sync_interval": "always"}
 
 
 @contextmanager
@@ -59,4 +118,20 @@ def postgres() -> Iterator[Store]:
         yield PostgresStore(server)
 
 
-STORES: dict[str, Callable[[], AbstractContextManager[Store]]] = {"postgres": postgres}
+@contextmanager
+def redis_() -> Iterator[Store]:
+    with Redis(appendfsync="always") as server:
+        yield RedisStore(server)
+
+
+@contextmanager
+def nats_() -> Iterator[Store]:
+    with Nats(sync_interval="always") as server:
+        yield NatsStore(server)
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[Store]]] = {
+    "postgres": postgres,
+    "redis": redis_,
+    "nats": nats_,
+}

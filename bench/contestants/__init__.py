@@ -1,9 +1,8 @@
-"""What a contestant must do to be measured, and the contestants of each backend."""
+"""What a contestant must do to be measured, and the contestants of each store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar, Literal, Protocol, cast
@@ -15,20 +14,17 @@ OnEvent = Callable[[bytes | str], None]
 
 @dataclass(frozen=True)
 class Counts:
-    """What the store holds: `waiting` includes claimed work, `done` is finalized durably."""
+    """What the store holds: `waiting` includes claimed work, `done` is finalized durably.
+
+    `done` is None where the contestant keeps no trace of what is done.
+    """
 
     waiting: int
-    done: int
+    done: int | None
 
-
-class Gate(Protocol):
-    """Holds a backlog back, so that workers can start, connect and ask, yet claim nothing."""
-
-    async def waiting(self) -> int:
-        """How many claims stand before the gate."""
-        ...
-
-    async def open(self) -> None: ...
+    def agrees(self, other: Counts) -> bool:
+        """Whether both say the same, as far as both say anything."""
+        return self.waiting == other.waiting and (None in (self.done, other.done) or self.done == other.done)
 
 
 class Contestant(Protocol):
@@ -55,23 +51,36 @@ class Contestant(Protocol):
         """Many events through the best bulk interface that the contestant has."""
         ...
 
-    def hold(self) -> AbstractAsyncContextManager[Gate]: ...
-
     async def counts(self) -> Counts: ...
 
     async def work(self, on_event: OnEvent) -> None:
-        """Run a worker with the contestant's best configuration until cancelled."""
+        """Run a worker with the contestant's best configuration until cancelled.
+
+        A peer that insists on the main thread may block the loop, if it stops at SIGTERM.
+        """
         ...
 
     async def teardown(self) -> None: ...
 
 
-BACKENDS: dict[str, dict[str, str]] = {
+CONTESTANTS: dict[str, dict[str, str]] = {
     "postgres": {
-        "holdfast": "bench.contestants.holdfast_:Holdfast",
+        "holdfast": "bench.contestants.holdfast_:OnPostgres",
         "pgqueuer": "bench.contestants.pgqueuer_:PgQueuer",
         "procrastinate": "bench.contestants.procrastinate_:Procrastinate",
-        "limit": "bench.contestants.limit:Limit",
+        "limit": "bench.contestants.limit_postgres:Limit",
+    },
+    "redis": {
+        "holdfast": "bench.contestants.holdfast_:OnRedis",
+        "dramatiq": "bench.contestants.dramatiq_:Dramatiq",
+        "taskiq": "bench.contestants.taskiq_:Taskiq",
+        "celery": "bench.contestants.celery_:Celery",
+        "rq": "bench.contestants.rq_:Rq",
+        "limit": "bench.contestants.limit_redis:Limit",
+    },
+    "nats": {
+        "holdfast": "bench.contestants.holdfast_:OnNats",
+        "limit": "bench.contestants.limit_nats:Limit",
     },
 }
 

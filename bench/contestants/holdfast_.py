@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import ClassVar
+from contextlib import AsyncExitStack
+from typing import ClassVar, Protocol
 
 import holdfast
 
-from . import Counts, Gate, OnEvent, Role
+from . import Counts, OnEvent, Role
+from .jetstream import Subjects
+from .keyspace import Log
 from .tables import Tables
 
 CHANNEL, CONSUMER = "bench", "worker"
-COUNTS = """
+TABLES = """
     SELECT (SELECT count(*) FROM holdfast.jobs),
            (SELECT count(*) FROM holdfast.job_log WHERE outcome = 'done')
 """
+DONE = ("HGET", "{holdfast}:counts:1", "done")
+
+
+class Bystander(Protocol):
+    """Counts what the store holds, without asking Holdfast."""
+
+    async def counts(self) -> Counts: ...
+
+    async def close(self) -> None: ...
 
 
 class Holdfast:
     name: ClassVar[str] = "holdfast"
     role: ClassVar[Role] = "ours"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, bystander: Bystander) -> None:
         self.url = url
-        self.tables = Tables(url, queue="holdfast.jobs", counts=COUNTS)
+        self.bystander = bystander
         self.opened = AsyncExitStack()
 
     async def setup(self) -> None:
@@ -36,11 +47,8 @@ class Holdfast:
     async def publish_bulk(self, payloads: list[bytes]) -> None:
         await self.client.publish_many(CHANNEL, [holdfast.Event(data=payload) for payload in payloads])
 
-    def hold(self) -> AbstractAsyncContextManager[Gate]:
-        return self.tables.hold()
-
     async def counts(self) -> Counts:
-        return await self.tables.counts()
+        return await self.bystander.counts()
 
     async def work(self, on_event: OnEvent) -> None:
         app = holdfast.App()
@@ -54,4 +62,19 @@ class Holdfast:
 
     async def teardown(self) -> None:
         await self.opened.aclose()
-        await self.tables.close()
+        await self.bystander.close()
+
+
+class OnPostgres(Holdfast):
+    def __init__(self, url: str) -> None:
+        super().__init__(url, Tables(url, TABLES))
+
+
+class OnRedis(Holdfast):
+    def __init__(self, url: str) -> None:
+        super().__init__(url, Log(url, CHANNEL, DONE))
+
+
+class OnNats(Holdfast):
+    def __init__(self, url: str) -> None:
+        super().__init__(url, Subjects(url, "HOLDFAST", published=CHANNEL, ended="HF.E.>"))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import pgqueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from . import Counts, Gate, OnEvent, Role
+from . import Counts, OnEvent, Role
 from .tables import Tables
 
 BATCH = 500
@@ -28,7 +27,7 @@ class PgQueuer:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.tables = Tables(url, queue="pgqueuer", counts=COUNTS)
+        self.tables = Tables(url, COUNTS)
 
     async def setup(self) -> None:
         self.connection = await asyncpg.connect(self.url)
@@ -42,9 +41,6 @@ class PgQueuer:
         for start in range(0, len(payloads), CHUNK):
             part: list[bytes | None] = [*payloads[start : start + CHUNK]]
             await self.queries.enqueue(["noop"] * len(part), part, [0] * len(part))
-
-    def hold(self) -> AbstractAsyncContextManager[Gate]:
-        return self.tables.hold()
 
     async def counts(self) -> Counts:
         return await self.tables.counts()

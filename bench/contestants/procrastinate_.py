@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
 import procrastinate
 from procrastinate.types import JSONDict
 
-from . import Counts, Gate, OnEvent, Role
+from . import Counts, OnEvent, Role
 from .tables import Tables
 
 CONCURRENCY = 30
@@ -26,7 +25,7 @@ class Procrastinate:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.tables = Tables(url, queue="procrastinate_jobs", counts=COUNTS)
+        self.tables = Tables(url, COUNTS)
 
     def app(self, on_event: OnEvent, pool: int) -> procrastinate.App:
         connector = procrastinate.PsycopgConnector(conninfo=self.url, min_size=pool, max_size=pool)
@@ -50,9 +49,6 @@ class Procrastinate:
     async def publish_bulk(self, payloads: list[bytes]) -> None:
         jobs: list[JSONDict] = [{"data": payload.decode()} for payload in payloads]
         await self.task.batch_defer_async(*jobs)
-
-    def hold(self) -> AbstractAsyncContextManager[Gate]:
-        return self.tables.hold()
 
     async def counts(self) -> Counts:
         return await self.tables.counts()

@@ -5,12 +5,11 @@ A ceiling, not a queue: no retries, no leases, no priorities, no consumers.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
 import psycopg
 
-from . import Counts, Gate, OnEvent, Role
+from . import Counts, OnEvent, Role
 from .tables import Tables, sql
 
 COUNTS = "SELECT (SELECT count(*) FROM job), (SELECT count(*) FROM log)"
@@ -24,7 +23,7 @@ class Limit:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.tables = Tables(url, queue="job", counts=COUNTS)
+        self.tables = Tables(url, COUNTS)
 
     async def connect(self) -> psycopg.AsyncConnection:
         return await psycopg.AsyncConnection.connect(self.url, autocommit=True)
@@ -42,9 +41,6 @@ class Limit:
             copy.set_types(["bytea"])
             for payload in payloads:
                 await copy.write_row((payload,))
-
-    def hold(self) -> AbstractAsyncContextManager[Gate]:
-        return self.tables.hold()
 
     async def counts(self) -> Counts:
         return await self.tables.counts()
