@@ -14,6 +14,7 @@ from psycopg import sql
 
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Connection, Session
+from kit import until
 
 BIG = {"jobs", "log", "keys", "job_log", "dead_letters"}
 _PARAMETER = re.compile(r"%\((\w+)\)[sbt]")
@@ -109,3 +110,16 @@ async def watched(connection: Connection) -> AsyncIterator[list[Plan]]:
         yield plans
     finally:
         connection.remove_notice_handler(on_notice)
+
+
+async def waiting(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Until somebody in this database waits for a lock."""
+
+    async def is_so() -> bool:
+        row = connection.execute(
+            """SELECT count(*) FROM pg_stat_activity
+               WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+        ).fetchone()
+        return row is not None and row[0] > 0
+
+    await until(is_so)

@@ -17,7 +17,7 @@ from holdfast.bus.client import Bus
 from holdfast.embedded import Postgres
 from holdfast.model.event import Event
 from holdfast.model.job import State
-from kit import CHANNEL, CONSUMER, claim, claim_one, complete, ids, publish, state, subscribe, until
+from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, state, subscribe, until
 
 numbers = count()
 
@@ -54,6 +54,8 @@ async def test_a_server_that_is_gone_is_unavailable_for_every_verb_and_heals(
     await subscribe(mortal)
     await publish(mortal, "a", "b")
     job = await claim_one(mortal)
+    lock = await mortal.lock("sweeper", "me", MINUTE)
+    assert lock is not None
     await asyncio.to_thread(server.kill)
     verbs: list[Callable[[], Awaitable[Any]]] = [
         mortal.now,
@@ -67,6 +69,18 @@ async def test_a_server_that_is_gone_is_unavailable_for_every_verb_and_heals(
         lambda: subscribe(mortal, "late"),
         lambda: mortal.consumer_stats(CHANNEL, CONSUMER),
         lambda: mortal.requeue(CHANNEL, CONSUMER, job.id),
+        lambda: mortal.extent(CHANNEL),
+        lambda: mortal.cuts(CHANNEL, None, 10, 10),
+        lambda: anext(mortal.pages(CHANNEL, None, job.position, 10)),
+        lambda: mortal.attach(CHANNEL, "archiver"),
+        lambda: mortal.move(CHANNEL, "archiver", None, job.position),
+        lambda: mortal.lock("another", "me", MINUTE),
+        lambda: mortal.renew(lock, MINUTE),
+        lambda: mortal.trim(CHANNEL, lock.until, 10, lock),
+        lambda: mortal.size(CHANNEL),
+        lambda: mortal.purge_dead(CHANNEL, lock.until, 10, lock),
+        lambda: mortal.put_record("gbe.state.a", {}, 0),
+        lambda: mortal.due_records("gbe.", 10),
     ]
     outcomes = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
     for outcome in outcomes:

@@ -206,3 +206,65 @@ async def test_an_ordered_claim_behind_a_long_blocked_lane_costs_little(
         await cursor.execute(QUERIES["claim_ordered"], lanes | {"limit": 50})
     assert await cursor.fetchall() == [], "every key has its head at work"
     assert sum(plan.buffers for plan in plans) <= 2 * FEW
+
+
+async def locked(connection: Connection) -> dict[str, Any]:
+    """The sweeper's lock, as parameters."""
+    [(token, _)] = await (
+        await connection.execute(QUERIES["lock"], {"lock": "sweeper", "owner": "me", "ttl": MINUTE})
+    ).fetchall()
+    return {"lock": "sweeper", "token": token}
+
+
+async def run(connection: Connection, query: str, **parameters: Any) -> tuple[list[Any], list[Plan]]:
+    """What a query answers, and how everything inside it went about the big tables."""
+    async with watched(connection) as plans:
+        rows = await (await connection.execute(QUERIES[query], parameters)).fetchall()
+    inner = [plan for plan in plans if is_about_a_big_table(plan)]
+    assert inner, "it looked into a big table, and we saw it"
+    for plan in inner:
+        assert plan.scanned == set(), plan.text
+    return rows, inner
+
+
+EVERYTHING = {"epoch": 0, "tx": 0, "seq": 0, "until_epoch": 9, "until_tx": 0, "until_seq": 0}
+
+
+async def test_cuts_hop_over_the_primary_key(url: str, connection: Connection) -> None:
+    rows, plans = await run(connection, "cuts", channel=CHANNEL, limit=50_000, every=5000, **EVERYTHING)
+    assert [events for *_, events, _ in rows] == [5000] * 10
+    hops = [plan for plan in plans if "Limit" in {node["Node Type"] for node in plan.nodes}]
+    assert len(hops) == 80
+    for plan in hops:
+        assert {node["Node Type"] for node in plan.nodes} == {"Limit", "Index Only Scan"}, plan.text
+    if "never" not in url:
+        pages = sum(plan.buffers for plan in plans)
+        assert pages <= FEW, "nothing but the index, and a look at the data at each hop"
+
+
+async def test_a_page_walks_the_log_from_its_position_to_its_end(connection: Connection) -> None:
+    [low, high] = await (
+        await connection.execute(
+            "SELECT epoch, tx, seq FROM holdfast.log WHERE seq IN (25000, 25050) ORDER BY seq"
+        )
+    ).fetchall()
+    names = ("epoch", "tx", "seq", "until_epoch", "until_tx", "until_seq")
+    places = dict(zip(names, (*low, *high), strict=True))
+    check(await explain(connection, "page", run=True, channel=CHANNEL, limit=10_000, **places), "log_pkey")
+
+
+async def test_the_ends_of_the_log_are_found_without_reading_it(connection: Connection) -> None:
+    check(await explain(connection, "extent", run=True, channel=CHANNEL), "log_pkey")
+
+
+async def test_a_time_is_found_by_halving(connection: Connection) -> None:
+    _, plans = await run(connection, "seek", channel=CHANNEL, time="infinity")
+    assert sum(plan.buffers for plan in plans) <= FEW
+
+
+async def test_forget_walks_some_pages_and_no_index(connection: Connection) -> None:
+    held = await locked(connection)
+    [row], plans = await run(connection, "forget", keys="infinity", jobs="infinity", limit=100, **held)
+    assert row == (100, 50)
+    assert {"Tid Range Scan"} <= {node["Node Type"] for plan in plans for node in plan.nodes}
+    assert sum(plan.buffers for plan in plans) <= FEW

@@ -10,6 +10,8 @@ HoldfastError
 ├── LeaseLost         the token is stale, or the job is no longer leased
 ├── LockLost          another holder has the lock since
 ├── DataLost          a position was trimmed before it was read
+├── ObjectConflict    an object store holds that name with other content
+├── Damaged           what was stored does not match its checksum, or is gone
 ├── Terminal          do not retry (raise it in a handler)
 ├── Snooze            come back later, at no cost (raise it in a handler)
 └── Transient         try again later (raise it in a handler)
@@ -82,6 +84,14 @@ class LockLost(HoldfastError):
 
 class DataLost(HoldfastError):
     """What a reader asks for was trimmed before it was read."""
+
+
+class ObjectConflict(HoldfastError):
+    """An object store holds that name with other content: nothing was written."""
+
+
+class Damaged(HoldfastError):
+    """What was stored does not match its checksum, or is gone: it is not served."""
 
 
 class Terminal(HoldfastError):

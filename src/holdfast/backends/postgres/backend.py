@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.backends.postgres import checks, migrate
 from holdfast.backends.postgres.consumers import Consumers
+from holdfast.backends.postgres.cursors import Cursors
 from holdfast.backends.postgres.leases import Leases
 from holdfast.backends.postgres.lifecycle import Lifecycle
 from holdfast.backends.postgres.listener import PostgresListener
+from holdfast.backends.postgres.locks import Locks
 from holdfast.backends.postgres.log import Log
 from holdfast.backends.postgres.operators import Operators
+from holdfast.backends.postgres.reading import Reader
+from holdfast.backends.postgres.records import Records
+from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import (
     Applied,
@@ -27,7 +32,9 @@ from holdfast.contracts import (
 from holdfast.model.decide import Action
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.log import Cut, Extent, Lag, Page
 from holdfast.model.policy import Policy
+from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
 
 class PostgresBackend:
@@ -43,6 +50,11 @@ class PostgresBackend:
         self._consumers = Consumers(self._session)
         self._lifecycle = Lifecycle(self._session)
         self._operators = Operators(self._session)
+        self._reader = Reader(self._session)
+        self._cursors = Cursors(self._session)
+        self._locks = Locks(self._session)
+        self._retention = Retention(self._session)
+        self._records = Records(self._session)
         self._ordered: dict[tuple[str, str], bool] = {}
 
     async def open(self) -> list[str]:
@@ -153,3 +165,85 @@ class PostgresBackend:
 
     async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> PostgresListener:
         return PostgresListener(self.url, channels, wake)
+
+    async def extent(self, channel: str) -> Extent:
+        return await self._reader.extent(channel)
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        return await self._reader.seek(channel, time)
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        return await self._reader.cuts(channel, after, limit, every, until)
+
+    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        return self._reader.pages(channel, after, until, size)
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        return await self._reader.behind(channel, after, limit)
+
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
+        return await self._cursors.attach(channel, consumer, start)
+
+    async def cursors(self, channel: str | None = None) -> list[Cursor]:
+        return await self._cursors.cursors(channel)
+
+    async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
+        return await self._cursors.move(channel, consumer, expected, position)
+
+    async def detach(self, channel: str, consumer: str) -> bool:
+        return await self._cursors.detach(channel, consumer)
+
+    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        return await self._locks.lock(name, owner, ttl)
+
+    async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
+        return await self._locks.renew(lock, ttl)
+
+    async def unlock(self, lock: Lock) -> bool:
+        return await self._locks.unlock(lock)
+
+    async def trim(
+        self,
+        channel: str,
+        before: datetime,
+        limit: int,
+        lock: Lock,
+        *,
+        ignore: Sequence[str] = (),
+        groups: Sequence[str] = (),
+    ) -> Trim:
+        return await self._retention.trim(channel, before, limit, lock, ignore, groups)
+
+    async def size(self, channel: str) -> Size:
+        return await self._retention.size(channel)
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        await self._retention.set_full(channel, full)
+
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+        return await self._retention.forget(keys, jobs, limit, lock)
+
+    async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
+        return await self._retention.purge_dead(channel, before, limit, lock)
+
+    async def groups(self, alive: timedelta) -> list[Group]:
+        return []  # the log has no other readers' groups here
+
+    async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
+        return 0
+
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+        return False
+
+    async def put_record(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
+    ) -> int | None:
+        return await self._records.put(key, fields, expected, due)
+
+    async def record(self, key: str) -> Record | None:
+        return await self._records.get(key)
+
+    async def due_records(self, prefix: str, limit: int) -> list[Record]:
+        return await self._records.due(prefix, limit)

@@ -13,15 +13,15 @@ import psycopg
 from holdfast import failpoints
 from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
+from holdfast.backends.postgres.places import following
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
 from holdfast.model.errors import InvalidInput, Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
-from holdfast.model.position import format_position, parse_position
+from holdfast.model.position import format_position
 
 _BULK = 200  # from here on COPY is worth its round trips
-_BEFORE_ALL = (0, 0, 0)
 
 
 class Log:
@@ -77,8 +77,7 @@ class Log:
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position, below the oldest running transaction."""
-        epoch, tx, seq = _BEFORE_ALL if after is None else parse_position(after, 2)
-        rows = await self._session.rows("read", channel=channel, epoch=epoch, tx=tx, seq=seq, limit=limit)
+        rows = await self._session.rows("read", channel=channel, limit=limit, **following(after))
         return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from holdfast.model.errors import (
     InvalidInput,
     InvalidName,
     InvalidPolicy,
+    LockLost,
     Overloaded,
     Unavailable,
 )
@@ -28,7 +29,7 @@ from holdfast.model.errors import (
 _SETTINGS = """
     SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
     SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET timezone = 'UTC';
-    SET idle_in_transaction_session_timeout = '60s'
+    SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed'
 """
 
 
@@ -128,11 +129,14 @@ def translate(error: psycopg.Error, url: str) -> Exception:
             ids = json.loads(diag.message_detail) if diag and diag.message_detail else []
             return IdConflict(message.split(" ")[1], ids)
         case "HF002":
-            return Overloaded(f"{message}; publish again once it has caught up")
+            return Overloaded(f"{message}; {diag.message_hint if diag else 'publish again later'}")
         case "HF003":
             return InvalidInput(message)
         case "HF004":
             return InvalidPolicy(message)
+        case "HF005":
+            name, token = json.loads(diag.message_detail) if diag and diag.message_detail else ("", 0)
+            return LockLost(name, token)
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):

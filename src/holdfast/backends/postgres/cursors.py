@@ -1,0 +1,62 @@
+"""Stream consumers: cursors that move by compare and swap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.backends.postgres.places import following, place, position
+from holdfast.backends.postgres.session import Session
+from holdfast.contracts import Start
+from holdfast.model.errors import NotFound
+from holdfast.model.upkeep import Cursor
+
+_START = {"earliest": "-infinity", "latest": "infinity"}
+
+
+class Cursors:
+    """Creates, lists, moves and removes stream consumers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def attach(self, channel: str, consumer: str, start: Start) -> Cursor:
+        """Create a stream consumer, or answer the one that is there."""
+        since = _START[start] if isinstance(start, str) else start
+        await self._session.row("attach", channel=channel, consumer=consumer, start=since)
+        return await self._find(channel, consumer)
+
+    async def cursors(self, channel: str | None) -> list[Cursor]:
+        """All stream consumers, of one channel or of all."""
+        rows = await self._session.rows("cursors", channel=channel, consumer=None)
+        return [_cursor(row) for row in rows]
+
+    async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
+        """Forward from `expected`, if it stands there."""
+        epoch, tx, seq = place(expected)
+        moved = await self._session.row(
+            "move",
+            channel=channel,
+            consumer=consumer,
+            from_epoch=epoch,
+            from_tx=tx,
+            from_seq=seq,
+            **following(position),
+        )
+        if moved is None:
+            await self._find(channel, consumer)
+        return moved is not None
+
+    async def detach(self, channel: str, consumer: str) -> bool:
+        """Remove a stream consumer."""
+        return await self._session.row("detach", channel=channel, consumer=consumer) is not None
+
+    async def _find(self, channel: str, consumer: str) -> Cursor:
+        row = await self._session.row("cursors", channel=channel, consumer=consumer)
+        if row is None:
+            raise NotFound(f"channel {channel!r} has no stream consumer {consumer!r}; create it with attach")
+        return _cursor(row)
+
+
+def _cursor(row: tuple[Any, ...]) -> Cursor:
+    channel, name, epoch, tx, seq, moved_at = row
+    return Cursor(channel, name, position(epoch, tx, seq), moved_at)

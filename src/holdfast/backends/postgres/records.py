@@ -1,0 +1,38 @@
+"""State records: small, written whole, each change under the revision that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import orjson
+
+from holdfast.backends.postgres.session import Session
+from holdfast.model.upkeep import Record
+
+
+class Records:
+    """Writes and finds state records."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def put(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None
+    ) -> int | None:
+        """Write a record if it still has the revision `expected`; 0: if there is none."""
+        values = {"key": key, "fields": orjson.dumps(dict(fields)).decode(), "due": due}
+        if expected == 0:
+            row = await self._session.row("create_record", **values)
+        else:
+            row = await self._session.row("change_record", expected=expected, **values)
+        return row[0] if row else None
+
+    async def get(self, key: str) -> Record | None:
+        """One record."""
+        row = await self._session.row("record", key=key)
+        return Record(*row) if row else None
+
+    async def due(self, prefix: str, limit: int) -> list[Record]:
+        """Records under a prefix whose due time has passed."""
+        return [Record(*row) for row in await self._session.rows("due_records", prefix=prefix, limit=limit)]

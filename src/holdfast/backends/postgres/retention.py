@@ -1,0 +1,65 @@
+"""Retention: trimming the log, its size, full channels, and forgetting what ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.places import position
+from holdfast.backends.postgres.session import Session
+from holdfast.model.errors import NotFound
+from holdfast.model.upkeep import Forgotten, Hold, Lock, Size, Trim
+
+
+class Retention:
+    """Removes what nobody needs any more, each step under the sweeper's lock."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def trim(
+        self,
+        channel: str,
+        before: datetime,
+        limit: int,
+        lock: Lock,
+        ignore: Sequence[str],
+        groups: Sequence[str],
+    ) -> Trim:
+        """Remove the oldest events as far as nobody needs them."""
+        names = {"ignore": TextArray(ignore), "groups": TextArray(groups)}
+        row = await self._session.row(
+            "trim", channel=channel, before=before, limit=limit, **_token(lock), **names
+        )
+        assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+        removed, more, holder, *needed = row
+        return Trim(removed, more, Hold(holder, position(*needed)) if holder is not None else None)
+
+    async def size(self, channel: str) -> Size:
+        """How much the log holds, about."""
+        row = await self._session.row("size", channel=channel)
+        return Size(*row) if row else Size(0, 0)
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        """Refuse publishes to a channel, or accept them again."""
+        if await self._session.row("set_full", channel=channel, full=full) != (True,):
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+        """Remove idempotency keys and ended jobs."""
+        row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **_token(lock))
+        assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+        return Forgotten(row[0], row[1], more=limit in row)
+
+    async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
+        """dead → purged, by consumer."""
+        rows = await self._session.rows(
+            "purge_dead", channel=channel, before=before, limit=limit, **_token(lock)
+        )
+        return dict(rows)
+
+
+def _token(lock: Lock) -> dict[str, Any]:
+    return {"lock": lock.name, "token": lock.token}

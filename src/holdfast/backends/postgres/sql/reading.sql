@@ -1,0 +1,57 @@
+-- The log in bulk: its extent, where to cut it, pages of it. All of it stays at or below the horizon.
+
+-- name: extent
+WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon())
+SELECT c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq,
+       f.epoch, f.tx, f.seq, l.epoch, l.tx, l.seq
+FROM holdfast.channels c
+LEFT JOIN LATERAL (
+    SELECT e.epoch, e.tx, e.seq FROM holdfast.log e WHERE e.channel_id = c.id
+      AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+    ORDER BY e.epoch, e.tx, e.seq LIMIT 1
+) f ON true
+LEFT JOIN LATERAL (
+    SELECT e.epoch, e.tx, e.seq FROM holdfast.log e WHERE e.channel_id = c.id
+      AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+    ORDER BY e.epoch DESC, e.tx DESC, e.seq DESC LIMIT 1
+) l ON true
+WHERE c.name = %(channel)s;
+
+-- name: seek
+SELECT s.epoch, s.tx, s.seq FROM holdfast.channels c
+CROSS JOIN LATERAL holdfast.seek(c.id, %(time)s::timestamptz) s WHERE c.name = %(channel)s;
+
+-- name: cuts
+SELECT s.epoch, s.tx, s.seq, s.events, s.bytes FROM holdfast.channels c
+CROSS JOIN LATERAL holdfast.cuts(
+    c.id, ROW(%(epoch)s, %(tx)s, %(seq)s)::holdfast.place,
+    ROW(%(until_epoch)s, %(until_tx)s, %(until_seq)s)::holdfast.place,
+    %(limit)s::bigint, %(every)s::bigint) s
+WHERE c.name = %(channel)s;
+
+-- name: page
+-- The time as a number: that is what the page holds, and a datetime for each row would cost as much as the rest.
+WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon())
+SELECT e.epoch, e.tx, e.seq, e.id, e.source, e.type, e.key,
+       (extract(epoch FROM coalesce(e.time, e.published_at)) * 1000000)::bigint, e.headers, e.data
+FROM holdfast.log e
+WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+  AND (e.epoch, e.tx, e.seq) > (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint)
+  AND (e.epoch, e.tx, e.seq) <= (%(until_epoch)s::integer, %(until_tx)s::bigint, %(until_seq)s::bigint)
+  AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;
+
+-- name: trimmed
+SELECT trimmed_epoch, trimmed_tx, trimmed_seq FROM holdfast.channels WHERE name = %(channel)s;
+
+-- name: behind
+WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon()), e AS (
+    SELECT l.channel_id, l.epoch, l.tx, l.seq FROM holdfast.log l
+    WHERE l.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+      AND (l.epoch, l.tx, l.seq) > (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint)
+      AND (l.epoch, l.tx, l.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+    ORDER BY l.epoch, l.tx, l.seq LIMIT %(limit)s
+)
+SELECT (SELECT count(*) FROM e), l.published_at
+FROM (SELECT * FROM e ORDER BY epoch, tx, seq LIMIT 1) f
+JOIN holdfast.log l ON (l.channel_id, l.epoch, l.tx, l.seq) = (f.channel_id, f.epoch, f.tx, f.seq);

@@ -1,0 +1,18 @@
+-- State records.
+
+-- name: create_record
+INSERT INTO holdfast.records (key, fields, revision, due_at)
+VALUES (%(key)s, %(fields)s::jsonb, 1, %(due)s::timestamptz)
+ON CONFLICT (key) DO NOTHING RETURNING revision;
+
+-- name: change_record
+UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz, revision = revision + 1
+WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
+
+-- name: record
+SELECT key, fields, revision FROM holdfast.records WHERE key = %(key)s;
+
+-- name: due_records
+SELECT key, fields, revision FROM holdfast.records
+WHERE due_at <= (SELECT holdfast.now()) AND starts_with(key, %(prefix)s)
+ORDER BY due_at, key LIMIT %(limit)s;

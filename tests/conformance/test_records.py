@@ -1,0 +1,169 @@
+"""State records: written whole under the revision that was read, and found when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from holdfast.contracts import Backend
+from holdfast.model.upkeep import Record
+from kit import MINUTE
+
+PREFIX = "gbe.state.tasks."
+KEY = PREFIX + "resize.7f3a"
+FIELDS = {"state": "pending", "retry_count": "0"}
+
+
+async def due(backend: Backend, prefix: str = PREFIX, limit: int = 100) -> list[str]:
+    return [record.key for record in await backend.due_records(prefix, limit)]
+
+
+async def test_a_record_reads_as_it_was_written(backend: Backend) -> None:
+    assert await backend.record(KEY) is None
+    revision = await backend.put_record(KEY, FIELDS, 0)
+    assert revision is not None
+    assert revision > 0
+    assert await backend.record(KEY) == Record(KEY, FIELDS, revision)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"empty": ""},
+        {"text": 'ä€😀 "quoted" \\ {json}'},
+        {"number": "007"},
+        {f"f{n}": "x" for n in range(50)},
+    ],
+    ids=["none", "empty", "text", "number", "many"],
+)
+async def test_any_text_survives(backend: Backend, fields: dict[str, str]) -> None:
+    await backend.put_record(KEY, fields, 0)
+    found = await backend.record(KEY)
+    assert found is not None
+    assert found.fields == fields
+
+
+async def test_a_write_replaces_the_whole_record(backend: Backend) -> None:
+    first = await backend.put_record(KEY, FIELDS, 0)
+    assert first is not None
+    second = await backend.put_record(KEY, {"state": "done"}, first)
+    assert second is not None
+    assert second > first
+    assert await backend.record(KEY) == Record(KEY, {"state": "done"}, second)
+
+
+async def test_a_write_under_another_revision_is_refused(backend: Backend) -> None:
+    # CORRECTIONS 000.4: setting fields without a check is no compare and swap.
+    assert await backend.put_record(KEY, FIELDS, 1) is None, "there is none to change"
+    assert await backend.record(KEY) is None
+    first = await backend.put_record(KEY, FIELDS, 0)
+    assert first is not None
+    assert await backend.put_record(KEY, {"state": "mine"}, 0) is None, "there is one"
+    second = await backend.put_record(KEY, {"state": "running"}, first)
+    assert await backend.put_record(KEY, {"state": "late"}, first) is None, "it has changed since"
+    found = await backend.record(KEY)
+    assert found is not None
+    assert (found.fields, found.revision) == ({"state": "running"}, second)
+
+
+async def test_the_same_content_is_a_change_too(backend: Backend) -> None:
+    first = await backend.put_record(KEY, FIELDS, 0)
+    assert first is not None
+    second = await backend.put_record(KEY, FIELDS, first)
+    assert second is not None
+    assert second > first
+
+
+@pytest.mark.parametrize("exists", [False, True])
+async def test_of_many_writers_one_wins(backend: Backend, exists: bool) -> None:
+    expected = await backend.put_record(KEY, FIELDS, 0) if exists else 0
+    assert expected is not None
+    answers = await asyncio.gather(*(backend.put_record(KEY, {"by": str(n)}, expected) for n in range(12)))
+    [winner] = [n for n, revision in enumerate(answers) if revision is not None]
+    found = await backend.record(KEY)
+    assert found is not None
+    assert (found.fields, found.revision) == ({"by": str(winner)}, answers[winner])
+
+
+async def test_increments_under_the_revision_lose_none(backend: Backend) -> None:
+    await backend.put_record(KEY, {"n": "0"}, 0)
+
+    async def increment() -> None:
+        while True:
+            found = await backend.record(KEY)
+            assert found is not None
+            changed = {"n": str(int(found.fields["n"]) + 1)}
+            if await backend.put_record(KEY, changed, found.revision) is not None:
+                return
+
+    await asyncio.gather(*(increment() for _ in range(10)))
+    found = await backend.record(KEY)
+    assert found is not None
+    assert found.fields == {"n": "10"}
+
+
+async def test_a_record_is_due_from_its_time_on(backend: Backend) -> None:
+    revision = await backend.put_record(KEY, FIELDS, 0, await backend.now() + MINUTE)
+    assert revision is not None
+    await backend.advance(timedelta(seconds=30))
+    assert await due(backend) == []
+    await backend.advance(timedelta(seconds=30))
+    assert await backend.due_records(PREFIX, 10) == [Record(KEY, FIELDS, revision)]
+    assert await due(backend) == [KEY], "it stays due until it is written again"
+
+
+async def test_a_write_sets_the_due_time_anew(backend: Backend) -> None:
+    now = await backend.now()
+    first = await backend.put_record(KEY, FIELDS, 0, now)
+    assert first is not None
+    assert await due(backend) == [KEY]
+    second = await backend.put_record(KEY, FIELDS, first, now + MINUTE)
+    assert second is not None
+    assert await due(backend) == [], "later"
+    await backend.advance(MINUTE)
+    assert await due(backend) == [KEY]
+    assert await backend.put_record(KEY, FIELDS, second) is not None
+    assert await due(backend) == [], "never"
+    found = await backend.record(KEY)
+    assert found is not None
+
+
+async def test_a_refused_write_leaves_the_due_time(backend: Backend) -> None:
+    now = await backend.now()
+    await backend.put_record(KEY, FIELDS, 0, now)
+    assert await backend.put_record(KEY, FIELDS, 0, now + MINUTE) is None
+    assert await backend.put_record(KEY, FIELDS, 0) is None
+    assert await due(backend) == [KEY]
+
+
+async def test_due_records_come_oldest_first_and_no_more_than_asked_for(backend: Backend) -> None:
+    now = await backend.now()
+    for n in (3, 1, 5, 2, 4):
+        await backend.put_record(f"{PREFIX}t.{n}", {"n": str(n)}, 0, now - n * MINUTE)
+    expected = [f"{PREFIX}t.{n}" for n in (5, 4, 3, 2, 1)]
+    assert await due(backend) == expected
+    assert await due(backend, limit=2) == expected[:2]
+
+
+async def test_a_prefix_is_text_and_not_a_pattern(backend: Backend) -> None:
+    now = await backend.now()
+    for key in ("gbe.state.tasks.a", "gbe.state.tasks.b.c", "gbe.state.other.a", "gbe.state.tasksx"):
+        await backend.put_record(key, FIELDS, 0, now)
+    assert sorted(await due(backend)) == ["gbe.state.tasks.a", "gbe.state.tasks.b.c"]
+    assert await due(backend, "gbe.state.tasks.b.") == ["gbe.state.tasks.b.c"]
+    assert await due(backend, "gbe.state.%.") == []
+    assert await due(backend, "gbe.state.*.") == []
+    assert len(await due(backend, "gbe.state.")) == 4
+
+
+async def test_records_are_the_stores_and_not_the_connections(backend: Backend) -> None:
+    revision = await backend.put_record(KEY, FIELDS, 0)
+    other = backend.fork()
+    await other.open()
+    try:
+        assert await other.record(KEY) == Record(KEY, FIELDS, revision or 0)
+    finally:
+        await other.close()

@@ -1,0 +1,107 @@
+"""Bulk readers, new cursors and trims: none passes an event that commits late, below what was there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.bus.client import Bus
+from holdfast.model.errors import DataLost
+from holdfast.model.upkeep import Lock
+from kit import CHANNEL, MINUTE, publish, read_all
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+SINK = "archiver"
+
+
+@pytest.fixture
+async def late(bus: Bus, backend: PostgresBackend, transaction: Sql) -> str:
+    """ "before" is there, "late" is in flight, "early" was published after it and committed first; answers
+    the position of the last."""
+    await publish(backend, "before")
+    await bus.publish(CHANNEL, 1, id="late", connection=transaction)
+    [early] = await publish(backend, "early")
+    return early.position
+
+
+async def lock(backend: PostgresBackend) -> Lock:
+    held = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    assert held is not None
+    return held
+
+
+async def pages(backend: PostgresBackend, after: str | None, until: str) -> list[str]:
+    return [name async for page in backend.pages(CHANNEL, after, until, 10) for name in page.ids]
+
+
+async def test_bulk_reading_ends_below_it(backend: PostgresBackend, transaction: Sql, late: str) -> None:
+    [before] = [entry.position for entry in await read_all(backend)]
+    extent = await backend.extent(CHANNEL)
+    assert (extent.trimmed, extent.first, extent.last) == (None, before, before)
+    assert [cut[:2] for cut in await backend.cuts(CHANNEL, None, 100, 10)] == [(before, 1)]
+    assert [cut[:2] for cut in await backend.cuts(CHANNEL, None, 100, 10, late)] == [(before, 1)]
+    assert await pages(backend, None, late) == ["before"]
+    assert (await backend.behind(CHANNEL, None, 100)).events == 1
+    assert await backend.seek(CHANNEL, await backend.now() + MINUTE) == before
+    transaction.commit()
+    assert (await backend.extent(CHANNEL)).last == late
+    assert [cut.rows for cut in await backend.cuts(CHANNEL, None, 100, 10)] == [3]
+    assert await pages(backend, None, late) == ["before", "late", "early"]
+    assert await backend.seek(CHANNEL, await backend.now() + MINUTE) == late
+
+
+@pytest.mark.parametrize("start", ["latest", "time"])
+async def test_a_new_cursor_starts_below_it(
+    backend: PostgresBackend, transaction: Sql, late: str, start: str
+) -> None:
+    time = await backend.now() + MINUTE
+    cursor = await backend.attach(CHANNEL, SINK, time if start == "time" else "latest")
+    transaction.commit()
+    assert await pages(backend, cursor.position, late) == ["late", "early"]
+
+
+async def test_a_trim_ends_below_it(backend: PostgresBackend, transaction: Sql, late: str) -> None:
+    held, before = await lock(backend), await backend.now() + MINUTE
+    step = await backend.trim(CHANNEL, before, 100, held)
+    assert (step.removed, step.more, step.hold) == (1, False, None)
+    trimmed = (await backend.extent(CHANNEL)).trimmed
+    transaction.commit()
+    assert await pages(backend, trimmed, late) == ["late", "early"]
+    with pytest.raises(DataLost):
+        await pages(backend, None, late)
+    assert (await backend.trim(CHANNEL, before, 100, held)).removed == 2
+    assert (await backend.extent(CHANNEL)).trimmed == late
+
+
+async def test_what_is_trimmed_while_it_is_read_is_noticed(backend: PostgresBackend) -> None:
+    receipts = await publish(backend, *(f"e-{n}" for n in range(9)))
+    reading = backend.pages(CHANNEL, None, receipts[-1].position, 3)
+    assert (await anext(reading)).ids == ["e-0", "e-1", "e-2"]
+    step = await backend.trim(CHANNEL, await backend.now() + MINUTE, 5, await lock(backend))
+    assert (step.removed, step.more) == (5, True)
+    with pytest.raises(DataLost, match=receipts[4].position):
+        await anext(reading)
+
+
+async def test_a_reader_behind_whom_it_is_trimmed_goes_on(backend: PostgresBackend) -> None:
+    receipts = await publish(backend, *(f"e-{n}" for n in range(6)))
+    reading = backend.pages(CHANNEL, None, receipts[-1].position, 3)
+    await anext(reading)
+    await backend.trim(CHANNEL, await backend.now() + MINUTE, 3, await lock(backend))
+    assert (await anext(reading)).ids == ["e-3", "e-4", "e-5"]
+
+
+async def test_seek_finds_its_place_among_many_lives(backend: PostgresBackend, sql: Sql) -> None:
+    times, positions = [await backend.now()], [None]
+    for turn in range(12):
+        if turn % 4 == 3:
+            sql.execute("UPDATE holdfast.store SET epoch = epoch + 1")
+        await backend.advance(MINUTE)
+        receipts = await publish(backend, *(f"{turn}-{n}" for n in range(turn % 3 + 1)))
+        await publish(backend, f"elsewhere-{turn}", channel="refunds")
+        times.append(await backend.now())
+        positions.append(receipts[-1].position)
+    assert [await backend.seek(CHANNEL, time) for time in times] == positions
