@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.backends.redis import checks, keys
+from holdfast.backends.redis.bulk import Bulk
 from holdfast.backends.redis.codec import from_micros, to_micros
 from holdfast.backends.redis.consumers import Consumers
+from holdfast.backends.redis.cursors import Cursors
+from holdfast.backends.redis.groups import Groups
 from holdfast.backends.redis.leases import Leases
 from holdfast.backends.redis.lifecycle import Lifecycle
 from holdfast.backends.redis.listener import RedisListener
+from holdfast.backends.redis.locks import Locks
 from holdfast.backends.redis.log import Log
 from holdfast.backends.redis.operators import Operators
+from holdfast.backends.redis.records import Records
+from holdfast.backends.redis.retention import Retention
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import (
     Applied,
@@ -30,7 +36,9 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.log import Cut, Extent, Lag, Page
 from holdfast.model.policy import Policy
+from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -42,7 +50,7 @@ class RedisBackend:
     job is kept after it was done, cancelled or discarded. Dead letters stay.
     """
 
-    capabilities = Capabilities(joins_transactions=False, foreign_appends=True)
+    capabilities = Capabilities(joins_transactions=False, foreign_appends=True, foreign_groups=True)
 
     def __init__(
         self, url: str, *, connections: int = 4, dedupe_window: Duration = "7d", history: Duration = "1d"
@@ -59,6 +67,12 @@ class RedisBackend:
         self._consumers = Consumers(self._session)
         self._lifecycle = Lifecycle(self._session)
         self._operators = Operators(self._session, self._consumers)
+        self._bulk = Bulk(self._session)
+        self._cursors = Cursors(self._session, self._bulk)
+        self._locks = Locks(self._session)
+        self._retention = Retention(self._session)
+        self._groups = Groups(self._session)
+        self._records = Records(self._session)
 
     async def open(self) -> list[str]:
         await self._session.open()
@@ -157,3 +171,85 @@ class RedisBackend:
 
     async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> RedisListener:
         return RedisListener(self.url, channels, wake)
+
+    async def extent(self, channel: str) -> Extent:
+        return await self._bulk.extent(channel)
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        return await self._bulk.seek(channel, time)
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        return await self._bulk.cuts(channel, after, limit, every, until)
+
+    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        return self._bulk.pages(channel, after, until, size)
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        return await self._bulk.behind(channel, after, limit)
+
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
+        return await self._cursors.attach(channel, consumer, start)
+
+    async def cursors(self, channel: str | None = None) -> list[Cursor]:
+        return await self._cursors.cursors(channel)
+
+    async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
+        return await self._cursors.move(channel, consumer, expected, position)
+
+    async def detach(self, channel: str, consumer: str) -> bool:
+        return await self._cursors.detach(channel, consumer)
+
+    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        return await self._locks.lock(name, owner, ttl)
+
+    async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
+        return await self._locks.renew(lock, ttl)
+
+    async def unlock(self, lock: Lock) -> bool:
+        return await self._locks.unlock(lock)
+
+    async def trim(
+        self,
+        channel: str,
+        before: datetime,
+        limit: int,
+        lock: Lock,
+        *,
+        ignore: Sequence[str] = (),
+        groups: Sequence[str] = (),
+    ) -> Trim:
+        return await self._retention.trim(channel, before, limit, lock, ignore=ignore, groups=groups)
+
+    async def size(self, channel: str) -> Size:
+        return await self._retention.size(channel)
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        await self._retention.set_full(channel, full)
+
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+        return await self._retention.forget(keys, jobs, limit, lock)
+
+    async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
+        return await self._retention.purge_dead(channel, before, limit, lock)
+
+    async def groups(self, alive: timedelta) -> list[Group]:
+        return await self._groups.groups(alive)
+
+    async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
+        return await self._groups.reclaim(group, alive, limit, lock)
+
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+        return await self._groups.remove_group(group, alive, lock)
+
+    async def put_record(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
+    ) -> int | None:
+        return await self._records.put_record(key, fields, expected, due)
+
+    async def record(self, key: str) -> Record | None:
+        return await self._records.record(key)
+
+    async def due_records(self, prefix: str, limit: int) -> list[Record]:
+        return await self._records.due_records(prefix, limit)

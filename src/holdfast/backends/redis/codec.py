@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
+from holdfast.model.position import parse_position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -48,6 +49,17 @@ def position(epoch: bytes | int, entry: bytes) -> str:
     return f"{int(epoch):04x}-{int(milliseconds):016x}-{int(seq):016x}"
 
 
+def entry_of(position: str) -> tuple[int, bytes]:
+    """The epoch and the entry's id of a position."""
+    epoch, milliseconds, seq = parse_position(position, 2)
+    return epoch, b"%d-%d" % (milliseconds, seq)
+
+
+def published_at(entry: bytes, flat: Sequence[bytes]) -> datetime:
+    """When an entry was published: as it says, or as its id does."""
+    return _time(entry, None, dict(zip(flat[::2], flat[1::2], strict=True)).get(b"published"))
+
+
 def content_hash(event: Event) -> bytes:
     """What makes two events of one id the same. Headers and time do not: a retry often carries fresh ones."""
     kind = event.type.encode()
@@ -72,7 +84,7 @@ def encode(event: Event) -> Values:
 
 def decode(entry: bytes, flat: Sequence[bytes]) -> Event:
     """The event of an entry, ours or a foreign client's. What a foreign one lacks is taken from its id."""
-    if len(flat) == 10 and flat[6] == b"published" and _is_time(flat[7]):
+    if len(flat) == 10 and flat[6] == b"published" and is_time(flat[7]):
         # Ours, with nothing but what every event has.
         return Event(flat[9], _text(flat[1]), _text(flat[3]), _text(flat[5]), None, from_micros(flat[7]))
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -94,7 +106,8 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _is_time(value: bytes) -> bool:
+def is_time(value: bytes) -> bool:
+    """Whether a field holds microseconds, as ours do."""
     return value.isdigit() and len(value) <= 16
 
 
@@ -112,7 +125,7 @@ def _time(entry: bytes, time: bytes | None, published: bytes | None) -> datetime
             pass  # a foreign client's own format
         else:
             return given if given.tzinfo else given.replace(tzinfo=UTC)
-    if published is not None and _is_time(published):
+    if published is not None and is_time(published):
         return from_micros(published)
     return from_micros(int(entry.partition(b"-")[0]) * 1000)
 

@@ -17,6 +17,7 @@ from holdfast.model.errors import (
     HoldfastError,
     InvalidInput,
     InvalidPolicy,
+    LockLost,
     NotFound,
     Overloaded,
     Unavailable,
@@ -32,7 +33,7 @@ _KINDS: dict[str, type[HoldfastError]] = {
     "SCHEMA": HoldfastError,
 }
 # Newer servers append where the script stood.
-_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|SCHEMA) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
+_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|SCHEMA|LOCK) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
 
 
 def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
@@ -45,12 +46,15 @@ def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
         return kind(f"Redis at {redacted(url)} has reached its maxmemory; raise it, or trim: {text}")
     if not isinstance(error, ResponseError) or isinstance(error, _LATER_TYPES) or text.startswith(_LATER):
         return Unavailable(f"Redis at {redacted(url)} did not answer: {text or type(error).__name__}")
-    if text.startswith("WRONGTYPE"):
-        return InvalidInput(f"a key that should be a stream holds something else: {text}")
+    if "WRONGTYPE" in text:
+        return InvalidInput(f"a key that it needs holds something of another kind: {text}")
     ours = _OURS.search(text)
     if ours is None:
         return error
     kind_name, message = ours.groups()
+    if kind_name == "LOCK":
+        name, _, token = message.rpartition(" ")
+        return LockLost(name, int(token))
     if kind_name == "SCHEMA":
         message = f"the store has schema {message}, which is newer than this version; upgrade holdfast"
     return _KINDS[kind_name](message)

@@ -1,5 +1,6 @@
 """Key names: which stream is a channel's log, and every key of ours with what it holds.
 
+Only locks and state records stand outside of our prefix, beside the streams: other clients look for them.
 The names are built in `lua/shared/keys.lua` and nowhere else; this is the table for readers and for tests.
 """
 
@@ -33,6 +34,11 @@ KEYS = (
     Key(STORE, "hash", "schema, epoch, run_id, clock offset, settings, number of live jobs"),
     Key(CHANNELS, "hash", "channel → when it was created"),
     Key(PREFIX + "epochs:CHANNEL", "list", "from which entry on each epoch counts"),
+    Key(
+        PREFIX + "log:CHANNEL", "hash", "full, removed (entries that trim took), trimmed (the last one gone)"
+    ),
+    Key(PREFIX + "chart:CHANNEL", "zset", "milestones of the log: entry, ordinal, average size"),
+    Key(PREFIX + "cursors:CHANNEL", "hash", "stream consumer → when its cursor moved, and where it is"),
     Key(PREFIX + "consumers:CHANNEL", "hash", "consumer → its number REF"),
     Key(PREFIX + "consumer:REF", "hash", "policy, cursor, pause of a consumer"),
     Key(PREFIX + "counts:REF", "hash", "jobs by state, dead letters by reason"),
@@ -41,11 +47,14 @@ KEYS = (
     Key(PREFIX + "ready:REF", "zset", "claimable jobs: by priority, then due time"),
     Key(PREFIX + "scheduled:REF", "zset", "scheduled jobs by due time"),
     Key(PREFIX + "lane:REF:KEY", "zset", "an ordered consumer's live jobs of one key, in log order"),
+    Key(PREFIX + "live:REF", "zset", "live jobs that need their entry in the log, by its milliseconds"),
     Key(PREFIX + "dead:REF", "zset", "dead letters by time of death"),
     Key(PREFIX + "due:lease", "zset", "all leased jobs by deadline"),
     Key(PREFIX + "due:schedule", "zset", "all scheduled jobs by due time"),
     Key(PREFIX + "due:expiry", "zset", "all waiting jobs that can expire, by that time"),
     Key(PREFIX + "event:CHANNEL/N:SOURCE/ID", "string", "idempotency key: hash, epoch, entry; expires"),
+    Key(PREFIX + "lock:NAME", "hash", "token, which outlives the lock, owner, until"),
+    Key(PREFIX + "records", "zset", "state records by due time"),
     Key(VERDICT + "RANDOM", "string", "whether a batch in several parts may come in; expires"),
 )
 
@@ -58,6 +67,16 @@ def stream(channel: str) -> str:
 def channel(stream: str) -> str:
     """The channel whose log a key is."""
     return stream.replace(":", ".")
+
+
+def record(name: str) -> str:
+    """The key of a state record: `gbe.state.tasks.email.t-1` is `gbe:state:tasks:email:t-1`."""
+    return name.replace(".", ":")
+
+
+def log(channel: str) -> str:
+    """The key of what is known of a channel's log."""
+    return f"{PREFIX}log:{channel}"
 
 
 def epochs(channel: str) -> str:

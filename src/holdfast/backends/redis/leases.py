@@ -33,7 +33,8 @@ class Leases:
         except NotFound:
             raise no_consumer(channel, consumer) from None
         deadline = from_micros(until)
-        entries = await self._entries(channel, [row[0] for row in rows])
+        kept = {row[0]: row[5] for row in rows if row[5] is not None}
+        entries = kept | await self._entries(channel, [row[0] for row in rows if row[5] is None])
         jobs = [
             Job(
                 entry.decode(),
@@ -46,7 +47,7 @@ class Leases:
                 token,
                 deadline,
             )
-            for entry, epoch, attempt, abandonments, token in rows
+            for entry, epoch, attempt, abandonments, token, _ in rows
         ]
         if len(entries) < len(rows):
             jobs = await self._without_lost(jobs, entries)

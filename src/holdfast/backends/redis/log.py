@@ -11,6 +11,7 @@ from typing import Any
 from holdfast import failpoints
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.codec import Values, decode, encode, position, to_micros
+from holdfast.backends.redis.epochs import Mark, epoch_of, parse_mark
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.errors import IdConflict, InvalidInput, Overloaded, TooLarge
@@ -20,8 +21,6 @@ from holdfast.model.position import parse_position
 _PART, _PART_BYTES = 200, 4_000_000
 _MOST_BYTES = 256_000_000
 _LAST = (1 << 64) - 1
-
-Mark = tuple[int, tuple[int, int]]
 
 
 class Log:
@@ -89,7 +88,7 @@ class Log:
         if after is not None and lower < start:
             marks, rows = await self._page(channel, lower, limit)
         return [
-            LogEntry(channel, position(_epoch_of(marks, row), row), decode(row, fields))
+            LogEntry(channel, position(epoch_of(marks, row), row), decode(row, fields))
             for row, fields in rows
         ]
 
@@ -103,7 +102,7 @@ class Log:
             ("LRANGE", keys.epochs(channel), 0, -1),
             ("XRANGE", keys.stream(channel), start, "+", "COUNT", limit),
         )
-        return [_mark(mark) for mark in marks], rows
+        return [parse_mark(mark) for mark in marks], rows
 
 
 def _parts(rows: Sequence[Values]) -> Iterator[Sequence[Values]]:
@@ -127,6 +126,10 @@ def _raise_refused(channel: str, answer: Sequence[bytes]) -> None:
     match answer:
         case [b"conflict", *names]:
             raise IdConflict(channel, list(dict.fromkeys(name.decode() for name in names)))
+        case [b"full"]:
+            raise Overloaded(
+                f"channel {channel} is full by its max_bytes policy; publish again once it was trimmed"
+            )
         case [b"full", consumer, live, most]:
             raise Overloaded(
                 f"consumer {consumer.decode()} of channel {channel} holds {int(live)} live jobs; "
@@ -139,20 +142,3 @@ def _receipt(name: str, epoch: int, place: bytes) -> Receipt:
         return Receipt(name, position(epoch, place))
     first, _, entry = place[1:].partition(b" ")
     return Receipt(name, position(first, entry), duplicate=True)
-
-
-def _mark(mark: bytes) -> Mark:
-    epoch, _, entry = mark.partition(b" ")
-    return int(epoch), _numbers(entry)
-
-
-def _numbers(entry: bytes) -> tuple[int, int]:
-    milliseconds, _, seq = entry.partition(b"-")
-    return int(milliseconds), int(seq)
-
-
-def _epoch_of(marks: Sequence[Mark], entry: bytes) -> int:
-    if len(marks) == 1:
-        return marks[0][0]
-    place = _numbers(entry)
-    return next(epoch for epoch, start in reversed(marks) if start < place or (epoch, start) == marks[0])

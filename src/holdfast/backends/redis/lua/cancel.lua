@@ -1,7 +1,7 @@
 -- uses: keys clock ids batch consumers jobs
 -- scheduled or ready → cancelled. Reads {holdfast}:event:*, {holdfast}:consumers:CHANNEL; writes
 -- {holdfast}:job:REF:ID, {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:scheduled:REF,
--- {holdfast}:lane:REF:KEY, {holdfast}:counts:REF.
+-- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF.
 -- ARGV: channel, source, event id, consumer or '' for all. Answers how many jobs were cancelled.
 local known = redis.call('GET', key.event(ARGV[1], ARGV[2], ARGV[3]))
 if not known then return 0 end

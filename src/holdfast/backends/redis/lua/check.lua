@@ -1,10 +1,10 @@
--- uses: keys clock ids batch consumers jobs log append
+-- uses: keys clock ids batch consumers jobs log chart append
 -- Whether a batch that comes in several parts may be appended. It runs in one transaction with the parts,
 -- which look at its verdict: so the batch is appended whole or not at all.
--- Reads {holdfast}:event:*, {holdfast}:consumer:REF, {holdfast}:counts:REF; writes {holdfast}:verdict:RANDOM,
--- and what publish writes for consumers that were behind.
+-- Reads {holdfast}:event:*, {holdfast}:consumer:REF, {holdfast}:counts:REF, {holdfast}:log:CHANNEL; writes
+-- {holdfast}:verdict:RANDOM, and what publish writes for consumers that were behind.
 -- ARGV: key of the verdict, channel, then for each event id, source, content hash.
--- Answers 'ok', or what publish answers for a conflict or a full consumer.
+-- Answers 'ok', or what publish answers for a conflict or a full channel or consumer.
 local total = (#ARGV - 2) / 3
 local names, hashes, ids, first_of, conflicts, fresh = {}, {}, {}, {}, {}, false
 for i = 1, total do
@@ -23,7 +23,7 @@ for start = 1, total, PAGE do
   end
 end
 if #conflicts > 0 then return {'conflict', unpack(conflicts, 1, math.min(#conflicts, PAGE))} end
-local full = fresh and full_consumer(open_channel(ARGV[2], true))
+local full = fresh and refusal(open_channel(ARGV[2], true))
 close_channels()
 if full then return full end
 redis.call('SET', ARGV[1], 'ok', 'PX', 60000)

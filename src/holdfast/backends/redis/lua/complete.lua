@@ -1,6 +1,7 @@
 -- uses: keys clock ids batch consumers jobs
 -- leased → done. Reads {holdfast}:consumer:REF; writes {holdfast}:job:REF:ID, {holdfast}:due:lease,
--- {holdfast}:counts:REF, {holdfast}:lane:REF:KEY and, for the next of a lane, {holdfast}:ready:REF.
+-- {holdfast}:counts:REF, {holdfast}:live:REF, {holdfast}:lane:REF:KEY and, for the next of a lane,
+-- {holdfast}:ready:REF.
 -- ARGV: for each job channel/consumer, id, token. Answers one digit for each: 1 accepted, 0 refused.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local answers = {}

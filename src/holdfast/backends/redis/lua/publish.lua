@@ -1,14 +1,15 @@
--- uses: keys clock ids batch consumers jobs log append
+-- uses: keys clock ids batch consumers jobs log chart append
 -- Append a batch, all or none: idempotency, depth, entries, keys and jobs in one step.
 -- Reads and writes the stream, {holdfast}:event:*, {holdfast}:verdict:RANDOM and, for every consumer of the
 -- channel, {holdfast}:consumer:REF, {holdfast}:job:REF:ID, {holdfast}:ready:REF, {holdfast}:scheduled:REF,
--- {holdfast}:lane:REF:KEY, {holdfast}:counts:REF, {holdfast}:due:*; {holdfast}:behind; {holdfast}:wake.
+-- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF, {holdfast}:due:*; {holdfast}:behind;
+-- {holdfast}:chart:CHANNEL; reads {holdfast}:log:CHANNEL; {holdfast}:wake.
 -- ARGV: channel, at (µs) or '', priority, how many events the whole batch has, key of the verdict on it or ''
 -- where this is the whole; then eight values for each event: id, source, type, '=' and its key or '', time or
 -- '', headers or '', content hash, data.
 -- Answers 'ok', the epoch, and for each event its entry id, or '=EPOCH ID' where it was there before; or
--- 'conflict' and ids; or 'full', a consumer, its live jobs, its bound; or 'refused' for a part of a refused
--- batch.
+-- 'conflict' and ids; or 'full', and where it is a consumer's bound its name, its live jobs, its bound; or
+-- 'refused' for a part of a refused batch.
 
 local EAGER = 5000 -- larger batches leave the jobs to the pages that claims and the lifecycle take
 local channel, at, priority = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -62,7 +63,7 @@ end
 if #conflicts > 0 then return {'conflict', unpack(conflicts, 1, math.min(#conflicts, 1000))} end
 local result = {'ok', EPOCH}
 local ch = fresh > 0 and open_channel(channel, size <= EAGER) or {consumers = {}}
-local full = whole_batch and full_consumer(ch)
+local full = whole_batch and refusal(ch)
 if full then
   close_channels()
   return full

@@ -13,7 +13,7 @@ if ARGV[1] == 'stuck' then
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, ARGV[2])) do
     local ref, id = string.match(name, '^(%d+):(.*)$')
     local c = load_consumer(ref)
-    local event = c and read_entry(c.channel, id)
+    local event = c and job_entry(c, id)
     if c then add(c, id, event and (event.source or 'default') or '', event and (event.id or id) or '') end
   end
   return answer

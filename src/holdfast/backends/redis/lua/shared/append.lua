@@ -13,7 +13,9 @@ end
 local function open_channel(channel, eager)
   if opened[channel] then return opened[channel] end
   ensure_channel(channel)
-  local ch = {name = channel, stream = key.stream(channel), consumers = {}, takers = {}, fresh = 0}
+  local log = redis.call('HMGET', key.log(channel), 'full', 'removed')
+  local ch = {name = channel, stream = key.stream(channel), consumers = {}, takers = {}, fresh = 0, bytes = 0,
+    full = log[1], removed = tonumber(log[2]) or 0}
   for _, ref in ipairs(redis.call('HVALS', key.consumers(channel))) do
     local c = load_consumer(ref)
     ch.consumers[#ch.consumers + 1] = c
@@ -28,8 +30,9 @@ local function open_channel(channel, eager)
   return ch
 end
 
--- The answer for a channel whose bounded consumer takes no more, else false.
-local function full_consumer(ch)
+-- The answer for a channel that takes no more, itself or for a bounded consumer; else false.
+local function refusal(ch)
+  if ch.full then return {'full'} end
   for _, c in ipairs(ch.consumers) do
     if c.max_depth then
       commit()
@@ -64,7 +67,7 @@ local function append(ch, event, at, priority)
   if at then fields[n + 1], fields[n + 2], n = 'at', whole(at), n + 2 end
   if priority ~= 0 then fields[n + 1], fields[n + 2] = 'priority', priority end
   local id = add_entry(ch, fields)
-  ch.fresh, ch.last = ch.fresh + 1, id
+  ch.fresh, ch.last, ch.bytes = ch.fresh + 1, id, ch.bytes + #event.data
   -- The key of a scheduled event lives as long after its time as others do after their publication.
   local kept = WINDOW + (at and math.max(0, math.ceil((at - NOW) / 1000)) or 0)
   local name = key.event(ch.name, event.source, event.id)
@@ -73,11 +76,12 @@ local function append(ch, event, at, priority)
   return id
 end
 
--- Move the cursors of whoever got jobs, and wake whoever listens.
+-- Move the cursors of whoever got jobs, set a milestone where one is due, and wake whoever listens.
 local function close_channels()
   for channel, ch in pairs(opened) do
     if ch.fresh > 0 then
       for _, c in ipairs(ch.takers) do redis.call('HSET', key.consumer(c.ref), 'cursor', ch.last) end
+      note_crossing(ch)
       redis.call('PUBLISH', WAKE, channel)
     end
   end

@@ -29,11 +29,13 @@ local function bury(c, id, job, reason, failure, fingerprint, overdue)
   if c.discard then return end_job(c, id, job, 'discarded') end
   redis.call('HSET', name, 'state', 'dead', 'ended', NOW)
   defer('ZADD', key.dead(c.ref), NOW, id)
+  defer('ZREM', key.live(c.ref), id)
   if job.key then leave_lane(c, id, job.key) end
   change_state(c, job, 'dead')
   count(c.ref, 'dead:' .. reason, 1)
-  local event = read_entry(c.channel, id)
+  local event, entry = job_entry(c, id)
   if not event then return end
+  keep_entry(c.ref, id, entry)
   event.source, event.id = event.source or 'default', event.id or id
   redis.call('HSET', name, 'source', event.source, 'event', event.id)
   -- A dead letter must be found by its event, however long it stays.

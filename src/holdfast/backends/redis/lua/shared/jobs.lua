@@ -68,6 +68,9 @@ local function leave_lane(c, id, order_key)
   end
 end
 
+-- From here until its end the job needs its entry in the log.
+local function hold_entry(c, id) defer('ZADD', key.live(c.ref), string.match(id, '^%d+'), id) end
+
 -- A new job for an entry. `base` is when it could first have run.
 local function create_job(c, id, epoch, order_key, at, priority, base)
   local job = {priority = priority, due = math.max(at or base, base), key = c.ordered and order_key}
@@ -82,6 +85,7 @@ local function create_job(c, id, epoch, order_key, at, priority, base)
     redis.call('ZADD', key.lane(c.ref, job.key), 0, pad(id))
   end
   redis.call('HSET', key.job(c.ref, id), unpack(fields))
+  hold_entry(c, id)
   place(c, id, job)
   count(c.ref, job.state, 1)
 end
@@ -91,6 +95,7 @@ local function end_job(c, id, job, outcome)
   local name = key.job(c.ref, id)
   redis.call('HSET', name, 'state', outcome, 'ended', NOW)
   redis.call('PEXPIRE', name, HISTORY)
+  defer('ZREM', key.live(c.ref), id)
   if job.key then leave_lane(c, id, job.key) end
   count(c.ref, job.state, -1)
   count(c.ref, outcome, 1)

@@ -2,10 +2,15 @@
 -- The braces keep ours apart from the streams: no channel can have one in its name.
 --
 --   gbe:events:audit                  stream  the log of channel gbe.events.audit
+--   gbe:lock:sweeper                  string  owner of the lock of exactly this name (expires with it)
+--   gbe:state:tasks:email:t-1         hash    state record gbe.state.tasks.email.t-1; our revision among it
 --   {holdfast}:store                  hash    schema, epoch, run_id, offset (µs), history and window (ms),
 --                                             live (jobs of all consumers), consumers (last number given)
 --   {holdfast}:channels               hash    channel → when it was created (µs)
 --   {holdfast}:epochs:CHANNEL         list    "EPOCH ID": entries after ID belong to EPOCH, oldest first
+--   {holdfast}:log:CHANNEL            hash    full, removed (entries that trim took), trimmed (last ID gone)
+--   {holdfast}:chart:CHANNEL          zset    milestones of the log: "ID ORDINAL BYTES", see chart.lua
+--   {holdfast}:cursors:CHANNEL        hash    stream consumer → "MOVED EPOCH ID", or "MOVED" at the beginning
 --   {holdfast}:consumers:CHANNEL      hash    consumer → its number, REF
 --   {holdfast}:consumer:REF           hash    channel, name, policy and what scripts need of it, cursor
 --   {holdfast}:counts:REF             hash    state → jobs; dead:REASON → dead letters
@@ -14,21 +19,29 @@
 --   {holdfast}:ready:REF              zset    claimable jobs by -priority, then by name: due time and ID
 --   {holdfast}:scheduled:REF          zset    ID by due time
 --   {holdfast}:lane:REF:KEY           zset    ordered consumers: the live jobs of a key in log order
+--   {holdfast}:live:REF               zset    ID of live jobs that need their entry in the log, by its ms
 --   {holdfast}:dead:REF               zset    ID of dead letters by time of death
 --   {holdfast}:due:lease              zset    REF:ID of all leased jobs by deadline
 --   {holdfast}:due:schedule           zset    REF:ID of all scheduled jobs by due time
 --   {holdfast}:due:expiry             zset    REF:ID of all waiting jobs that can expire, by that time
 --   {holdfast}:event:CHANNEL/N:SOURCE/ID      string  idempotency key: content hash, epoch, entry (expires)
 --   {holdfast}:verdict:RANDOM         string  whether a batch in several parts may come in (expires)
+--   {holdfast}:lock:NAME              hash    token (outlives the lock), owner, until (µs)
+--   {holdfast}:records                zset    state records by due time
 --   {holdfast}:wake                   pub/sub the name of a channel with new work
 
 local PREFIX = '{holdfast}:'
 local STORE, CHANNELS, BEHIND = PREFIX .. 'store', PREFIX .. 'channels', PREFIX .. 'behind'
 local LEASES, SCHEDULES, EXPIRIES = PREFIX .. 'due:lease', PREFIX .. 'due:schedule', PREFIX .. 'due:expiry'
-local WAKE = PREFIX .. 'wake'
+local WAKE, RECORDS = PREFIX .. 'wake', PREFIX .. 'records'
 
 local key = {}
 function key.stream(channel) return (string.gsub(channel, '%.', ':')) end
+function key.record(name) return (string.gsub(name, '%.', ':')) end
+function key.log(channel) return PREFIX .. 'log:' .. channel end
+function key.chart(channel) return PREFIX .. 'chart:' .. channel end
+function key.cursors(channel) return PREFIX .. 'cursors:' .. channel end
+function key.lock(name) return PREFIX .. 'lock:' .. name end
 function key.epochs(channel) return PREFIX .. 'epochs:' .. channel end
 function key.consumers(channel) return PREFIX .. 'consumers:' .. channel end
 function key.consumer(ref) return PREFIX .. 'consumer:' .. ref end
@@ -37,6 +50,7 @@ function key.job(ref, id) return PREFIX .. 'job:' .. ref .. ':' .. id end
 function key.ready(ref) return PREFIX .. 'ready:' .. ref end
 function key.scheduled(ref) return PREFIX .. 'scheduled:' .. ref end
 function key.lane(ref, order_key) return PREFIX .. 'lane:' .. ref .. ':' .. order_key end
+function key.live(ref) return PREFIX .. 'live:' .. ref end
 function key.dead(ref) return PREFIX .. 'dead:' .. ref end
 -- The length keeps source and id from running into each other.
 function key.event(channel, source, id)

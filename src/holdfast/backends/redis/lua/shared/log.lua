@@ -27,6 +27,18 @@ local function epoch_of(channel, id)
   return EPOCH
 end
 
+-- Where a position stands among the entries that are there: what the store has lost of an earlier epoch must
+-- not hide what it has written since. False: in an epoch that this store has not reached.
+local function bound(channel, epoch, id)
+  local newest = false
+  for _, mark in ipairs(redis.call('LRANGE', key.epochs(channel), 0, -1)) do
+    local number, start = string.match(mark, '^(%d+) (.*)$')
+    newest = tonumber(number)
+    if newest > tonumber(epoch) and id_less(start, id) then id = start end
+  end
+  return (not newest or newest >= tonumber(epoch)) and id
+end
+
 local function fields_of(entry)
   local fields = {}
   for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
@@ -35,6 +47,34 @@ end
 
 local function read_entry(channel, id)
   local entry = redis.call('XRANGE', key.stream(channel), id, id)[1]
+  return entry and fields_of(entry), entry
+end
+
+-- A dead letter keeps its entry's fields, each behind its length, so that the log can be trimmed.
+local function keep_entry(ref, id, entry)
+  local parts = {}
+  for i, value in ipairs(entry[2]) do parts[i] = #value .. ':' .. value end
+  redis.call('HSET', key.job(ref, id), 'entry', table.concat(parts))
+end
+
+local function kept_entry(ref, id)
+  local text = redis.call('HGET', key.job(ref, id), 'entry')
+  if not text then return nil end
+  local values, at = {}, 1
+  while at <= #text do
+    local colon = string.find(text, ':', at, true)
+    local stop = colon + tonumber(string.sub(text, at, colon - 1))
+    values[#values + 1] = string.sub(text, colon + 1, stop)
+    at = stop + 1
+  end
+  return {id, values}
+end
+
+-- A job's entry, from the log or from what a dead letter kept of it.
+local function job_entry(c, id)
+  local event, entry = read_entry(c.channel, id)
+  if event then return event, entry end
+  entry = kept_entry(c.ref, id)
   return entry and fields_of(entry), entry
 end
 

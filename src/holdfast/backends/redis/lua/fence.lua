@@ -1,0 +1,5 @@
+-- uses: keys clock locks
+-- Refuse a holder from the past, and do nothing else. Reads {holdfast}:lock:NAME.
+-- ARGV: name, token.
+fence(ARGV[1], ARGV[2])
+return 1

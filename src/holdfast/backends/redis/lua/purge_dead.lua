@@ -1,0 +1,27 @@
+-- uses: keys clock ids batch consumers jobs locks burials
+-- dead → purged, for what died before a time, oldest first for each consumer. Writes {holdfast}:job:REF:ID,
+-- {holdfast}:dead:REF, {holdfast}:counts:REF, {holdfast}:event:*; reads {holdfast}:lock:NAME,
+-- {holdfast}:consumers:CHANNEL.
+-- ARGV: channel, before (µs), limit, lock, token. Answers name and number for each consumer that had some.
+fence(ARGV[4], ARGV[5])
+local answer, left = {}, tonumber(ARGV[3])
+for _, ref in ipairs(redis.call('HVALS', key.consumers(ARGV[1]))) do
+  local c, purged = load_consumer(ref), 0
+  local dead = left > 0
+    and redis.call('ZRANGEBYSCORE', key.dead(ref), '-inf', '(' .. ARGV[2], 'LIMIT', 0, left) or {}
+  for _, id in ipairs(dead) do
+    local job = read_job(ref, id)
+    if job and job.state == 'dead' then
+      exhume(c, id, job)
+      change_state(c, job, 'purged')
+      redis.call('HSET', key.job(ref, id), 'state', 'purged', 'ended', NOW)
+      redis.call('HDEL', key.job(ref, id), 'entry')
+      redis.call('PEXPIRE', key.job(ref, id), HISTORY)
+      purged = purged + 1
+    end
+  end
+  left = left - purged
+  if purged > 0 then answer[#answer + 1] = {c.name, purged} end
+end
+commit()
+return answer

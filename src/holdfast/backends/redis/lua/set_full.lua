@@ -1,0 +1,11 @@
+-- uses: keys clock ids batch consumers jobs log
+-- Make a channel refuse publishes, or take them again. Writes {holdfast}:log:CHANNEL, and for a new channel
+-- {holdfast}:channels and {holdfast}:epochs:CHANNEL.
+-- ARGV: channel, 1 or 0.
+ensure_channel(ARGV[1])
+if ARGV[2] == '1' then
+  redis.call('HSET', key.log(ARGV[1]), 'full', 1)
+else
+  redis.call('HDEL', key.log(ARGV[1]), 'full')
+end
+return 1

@@ -1,0 +1,57 @@
+-- Needs: the oldest entry of a channel that somebody still needs. What is not known counts as everything.
+
+local EVERYTHING = '0-0'
+
+local function first_entry(stream, from)
+  local entry = redis.call('XRANGE', stream, from, '+', 'COUNT', 1)[1]
+  return entry and entry[1]
+end
+
+-- The oldest of a consumer's live jobs. Within one millisecond the set is in the order of text, not of the log.
+local function oldest_live(ref)
+  local first = redis.call('ZRANGE', key.live(ref), 0, 0, 'WITHSCORES')
+  local oldest = first[1]
+  for _, id in ipairs(oldest and redis.call('ZRANGEBYSCORE', key.live(ref), first[2], first[2]) or {}) do
+    if id_less(id, oldest) then oldest = id end
+  end
+  return oldest
+end
+
+-- A worker consumer needs what it has not turned into jobs, and what its live jobs stand for.
+local function worker_needs(stream, c, need)
+  need(c.name, first_entry(stream, '(' .. c.cursor))
+  need(c.name, oldest_live(c.ref))
+end
+
+local function cursor_needs(channel, stream, name, cursor, need)
+  local epoch, id = string.match(cursor, '^%d+ (%d+) (.*)$')
+  id = epoch and bound(channel, epoch, id)
+  need(name, not id and EVERYTHING or first_entry(stream, '(' .. id))
+end
+
+-- A group needs what was not delivered to it, and what was delivered and not acknowledged: XPENDING alone
+-- would know nothing of the former.
+local function group_needs(stream, group, need)
+  local known = find_group(stream, group)
+  if not known then return need(group, EVERYTHING) end
+  local pending = redis.call('XPENDING', stream, group)
+  need(group, pending[1] > 0 and pending[2])
+  need(group, first_entry(stream, '(' .. known['last-delivered-id']))
+end
+
+-- The id, and whose need it is; nil where nobody needs anything.
+local function oldest_need(channel, ignored, groups)
+  local stream, oldest, holder = key.stream(channel), nil, nil
+  local function need(name, id)
+    if id and (not oldest or id_less(id, oldest)) then oldest, holder = id, name end
+  end
+  for _, ref in ipairs(redis.call('HVALS', key.consumers(channel))) do
+    worker_needs(stream, load_consumer(ref), need)
+  end
+  local cursors = redis.call('HGETALL', key.cursors(channel))
+  for i = 1, #cursors, 2 do
+    if not ignored[cursors[i]] then cursor_needs(channel, stream, cursors[i], cursors[i + 1], need) end
+  end
+  for _, group in ipairs(groups) do group_needs(stream, group, need) end
+  return oldest, holder
+end

@@ -1,0 +1,58 @@
+"""State records for a client that knows only the server, and for one that writes there too."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+import holdfast
+from holdfast.backends.redis import RedisBackend
+from holdfast.model.upkeep import Record
+
+KEY, PLACE = "gbe.state.tasks.email.t-1", "gbe:state:tasks:email:t-1"
+
+
+async def test_a_plain_hgetall_shows_the_record(backend: RedisBackend, client: redis.Redis) -> None:
+    fields = {"state": "running", "updated_at": "2026-02-14T00:00:00Z", "retry_count": "0"}
+    assert await backend.put_record(KEY, fields, 0) == 1
+    shown = client.hgetall(PLACE)
+    assert shown.pop("holdfast:revision") == "1"
+    assert shown == fields
+    found = await backend.record(KEY)
+    assert found == Record(KEY, fields, 1)
+
+
+async def test_a_record_that_another_client_made_can_be_read_and_replaced(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    client.hset(PLACE, mapping={"state": "pending", "owner": "them"})
+    assert await backend.put_record(KEY, {"state": "mine"}, 0) is None, "there is one already"
+    assert await backend.record(KEY) == Record(KEY, {"state": "pending", "owner": "them"}, 1)
+    assert await backend.put_record(KEY, {"state": "running"}, 1) == 2
+    assert client.hgetall(PLACE) == {"state": "running", "holdfast:revision": "2"}, "it is written whole"
+
+
+async def test_a_due_record_that_another_client_removed_is_forgotten(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    now = await backend.now()
+    for name in ("t-1", "t-2", "t-3"):
+        await backend.put_record(f"gbe.state.tasks.{name}", {"state": "running"}, 0, due=now)
+    client.delete("gbe:state:tasks:t-2")
+    assert [each.key[-3:] for each in await backend.due_records("gbe.state.tasks.", 10)] == ["t-1", "t-3"]
+    assert client.zcard("{holdfast}:records") == 2
+
+
+async def test_what_is_no_record_is_refused_and_left_alone(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    client.xadd(PLACE, {"data": "1"})
+    for verb in (
+        backend.put_record(KEY, {"state": "x"}, 1),
+        backend.record(KEY),
+        backend.put_record(PLACE, {"state": "x"}, 0),
+        backend.put_record("gbe.state.x", {"holdfast:revision": "9"}, 0),
+    ):
+        with pytest.raises(holdfast.InvalidInput):
+            await verb
+    assert client.xlen(PLACE) == 1

@@ -1,0 +1,160 @@
+"""Foreign groups: other software's readers are seen, helped, and removed once nobody of them is left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import redis
+
+from holdfast.backends.redis import RedisBackend
+from holdfast.model.errors import LockLost
+from holdfast.model.upkeep import Group, Lock
+from kit import CHANNEL, MINUTE, publish, until
+
+ALIVE = timedelta(seconds=1)
+LONG = timedelta(hours=1)
+
+
+@pytest.fixture
+async def lock(backend: RedisBackend) -> Lock:
+    taken = await backend.lock("gbe:lock:sweeper", "me", LONG)
+    assert taken is not None
+    return taken
+
+
+def read(client: redis.Redis, member: str, count: int = 100) -> list[str]:
+    answer = client.xreadgroup("mail", member, {CHANNEL: ">"}, count=count)
+    return [entry for _, entries in answer for entry, _ in entries]
+
+
+def appear(client: redis.Redis, member: str) -> None:
+    """A sign of life that takes nothing."""
+    client.xreadgroup("mail", member, {CHANNEL: "0"})
+
+
+async def only(backend: RedisBackend, alive: timedelta = LONG) -> Group:
+    [group] = await backend.groups(alive)
+    return group
+
+
+async def all_idle(backend: RedisBackend) -> bool:
+    idle = (await only(backend)).idle
+    return idle is not None and idle > ALIVE
+
+
+async def test_we_have_no_groups_of_our_own(backend: RedisBackend) -> None:
+    assert backend.capabilities.foreign_groups
+    await publish(backend, "a")
+    await backend.attach(CHANNEL, "archiver")
+    assert await backend.groups(LONG) == []
+
+
+async def test_a_group_is_described(backend: RedisBackend, client: redis.Redis) -> None:
+    receipts = await publish(backend, "a", "b", "c")
+    await publish(backend, "x", channel="elsewhere")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    assert await only(backend) == Group(CHANNEL, "mail", 0, None, 0, 0, None)
+    read(client, "m-1", 2)
+    group = await only(backend)
+    assert (group.members, group.pending, group.stale) == (1, 2, 0)
+    assert group.delivered == receipts[1].position
+    assert group.idle is not None
+    assert group.idle < LONG
+    await until(lambda: all_idle(backend))
+    group = await only(backend, ALIVE)
+    assert (group.members, group.pending, group.stale) == (0, 2, 2)
+
+
+async def test_what_a_member_left_behind_goes_to_one_that_lives(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    await publish(backend, *(f"e-{n}" for n in range(10)))
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    left = read(client, "gone", 7)
+    own = read(client, "slow", 2)
+    await until(lambda: all_idle(backend))
+    assert await backend.reclaim(await only(backend), ALIVE, 100, lock) == 0, "nobody is there to take it"
+    own += read(client, "slow")
+    assert len(own) == 3
+    group = await only(backend, ALIVE)
+    assert (group.members, group.stale) == (1, 7)
+    assert await backend.reclaim(group, ALIVE, 5, lock) == 5
+    assert await backend.reclaim(group, ALIVE, 5, lock) == 2
+    assert await backend.reclaim(group, ALIVE, 5, lock) == 0
+    pending = client.xpending_range(CHANNEL, "mail", "-", "+", 100)
+    assert [(each["message_id"], each["consumer"]) for each in pending] == [(e, "slow") for e in left + own]
+    assert {each["times_delivered"] for each in pending} == {1}, "a handover is no delivery"
+    [(_, again)] = client.xreadgroup("mail", "slow", {CHANNEL: "0"})
+    assert [entry for entry, _ in again] == left + own
+
+
+async def test_a_living_member_keeps_its_own_entries_however_long_it_holds_them(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    await publish(backend, "a", "b")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    read(client, "slow", 1)
+    await until(lambda: all_idle(backend))
+    read(client, "quick", 1)
+    appear(client, "slow")
+    assert await backend.reclaim(await only(backend), ALIVE, 100, lock) == 0
+
+
+async def test_a_group_is_removed_only_once_nobody_was_seen(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    await publish(backend, "a")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    read(client, "m-1")
+    await publish(backend, "b")
+    seen = await only(backend)
+    await until(lambda: all_idle(backend))
+    appear(client, "m-1")  # back again, after somebody had decided
+    assert not await backend.remove_group(seen, ALIVE, lock)
+    await until(lambda: all_idle(backend))
+    assert await backend.remove_group(seen, ALIVE, lock)
+    assert await backend.groups(LONG) == []
+    assert not await backend.remove_group(seen, ALIVE, lock), "a repeat changes nothing"
+    assert await backend.reclaim(seen, ALIVE, 10, lock) == 0
+
+
+async def test_a_member_that_had_nothing_to_read_may_still_be_there(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    """This server notes a member only when it gets something."""
+    await publish(backend, "a")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    read(client, "m-1")
+    await until(lambda: all_idle(backend))
+    group = await only(backend)
+    assert not await backend.remove_group(group, ALIVE, lock), "it may be waiting for news"
+    await publish(backend, "b")
+    assert not await backend.remove_group(group, ALIVE, lock), "it has had no time to come"
+    await backend.advance(2 * ALIVE)
+    assert await backend.remove_group(group, ALIVE, lock)
+
+
+async def test_a_group_on_a_stream_that_is_gone_stops_nobody(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    await publish(backend, "a")
+    client.delete(CHANNEL)
+    assert await backend.groups(LONG) == []
+    lost = Group(CHANNEL, "mail", 0, None, 0, 0, None)
+    assert await backend.reclaim(lost, ALIVE, 10, lock) == 0
+    assert not await backend.remove_group(lost, ALIVE, lock)
+
+
+async def test_a_holder_from_the_past_touches_no_group(
+    backend: RedisBackend, client: redis.Redis, lock: Lock
+) -> None:
+    await publish(backend, "a")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    group = await only(backend)
+    await backend.advance(LONG)
+    assert await backend.lock(lock.name, "another", MINUTE) is not None
+    for verb in (backend.reclaim(group, ALIVE, 10, lock), backend.remove_group(group, ALIVE, lock)):
+        with pytest.raises(LockLost):
+            await verb
+    assert len(await backend.groups(LONG)) == 1
