@@ -29,6 +29,8 @@ Host = Annotated[str | None, typer.Option(help="Address of the HTTP server.  [de
 Port = Annotated[int | None, typer.Option(help="Its port; 0 takes a free one.  [default: 8420]")]
 NoHttp = Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")]
 NoSweeper = Annotated[bool, typer.Option("--no-sweeper", help="Do not sweep.")]
+NoArchiver = Annotated[bool, typer.Option("--no-archiver", help="Do not archive.")]
+NoIngest = Annotated[bool, typer.Option("--no-ingest", help="Do not fill the warehouse.")]
 
 
 class Line(NamedTuple):
@@ -50,22 +52,25 @@ def up(
     port: Port = None,
     no_http: NoHttp = False,
     no_sweeper: NoSweeper = False,
+    no_archiver: NoArchiver = False,
+    no_ingest: NoIngest = False,
     urls: Urls = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Run the whole system in one process.
+    """Run the whole system with one command.
 
-    That is the lifecycle and the sweeper of every store, and health and metrics over HTTP. A part that dies
-    is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part did not stop as it should; a
-    second one aborts. Status lines go to stdout, logs to stderr.
+    That is the lifecycle and the sweeper of every store, health and metrics over HTTP, and, where the
+    configuration has streams for them, the archiver and the ingest, each a Spark driver of its own. A part
+    that dies is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part did not stop as it
+    should; a second one aborts. Status lines go to stdout, logs to stderr.
     """
     from holdfast.config.load import load
     from holdfast.server.system import Choice
 
     flags = {"url": flat(urls), "server.host": host, "server.port": port}
     effective = load(config, flags=flags).config
-    choice = Choice(http=not no_http, sweeper=not no_sweeper)
+    choice = Choice(not no_http, not no_sweeper, not no_archiver, not no_ingest, config)
     asyncio.run(_run(effective, choice, as_json))
 
 

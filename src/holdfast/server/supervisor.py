@@ -67,12 +67,14 @@ class Supervisor:
         self.kept: list[Kept] = []
         self.stopping = False
         self._first, self._longest = first, longest
+        self._grace = GRACE
 
-    def add(self, part: Part) -> None:
-        """Take a part in; it starts with `run`."""
+    def add(self, part: Part, grace: float = GRACE) -> None:
+        """Take a part in; it starts with `run`, and gets `grace` seconds to finish when all is drained."""
         self.kept.append(Kept(part))
+        self._grace = max(self._grace, grace)
 
-    async def run(self, stop: asyncio.Event, grace: float = GRACE) -> list[str]:
+    async def run(self, stop: asyncio.Event, grace: float | None = None) -> list[str]:
         """Run everything until `stop` is set, then drain; answers which parts did not end as they should."""
         tasks = [asyncio.create_task(self._keep(kept), name=kept.part.name) for kept in self.kept]
         try:
@@ -82,7 +84,7 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=grace)
+            await asyncio.wait(tasks, timeout=self._grace if grace is None else grace)
         return [task.get_name() for task in tasks if not task.done() or _failed(task)]
 
     async def _keep(self, kept: Kept) -> None:

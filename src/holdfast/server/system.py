@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast import wiring
 from holdfast.bus.client import Bus
 from holdfast.config.config import Config
+from holdfast.server import child
 from holdfast.server.app import System, create_app
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.parts import LifecyclePart, SweeperPart
@@ -19,6 +22,10 @@ class Choice:
 
     http: bool = True
     sweeper: bool = True
+    archiver: bool = True
+    ingest: bool = True
+    file: Path | None = None
+    """The configuration's file, for the parts that are processes of their own."""
 
 
 def assemble(bus: Bus, config: Config, choice: Choice, supervisor: Supervisor | None = None) -> Supervisor:
@@ -32,4 +39,18 @@ def assemble(bus: Bus, config: Config, choice: Choice, supervisor: Supervisor | 
     for partition in bus.partitions.all if choice.sweeper else ():
         sweeper = wiring.sweeper(partition.backend, config, bus.name, partition.health)
         supervisor.add(SweeperPart(partition, sweeper, config.sweeper.interval))
+    if choice.archiver and config.archive_streams:
+        supervisor.add(_child("archive", bus, choice), child.GRACE)
+    if choice.ingest and config.ingest.channels:
+        supervisor.add(_child("ingest", bus, choice), child.GRACE)
     return supervisor
+
+
+def _child(command: str, bus: Bus, choice: Choice) -> child.ChildPart:
+    """A Spark driver. Addresses go by the environment: anybody on the machine can read a command line."""
+    environment = os.environ | {
+        "HOLDFAST_URL": ",".join(partition.backend.url for partition in bus.partitions.all)
+    }
+    if choice.file is not None:
+        environment["HOLDFAST_CONFIG"] = str(choice.file)
+    return child.ChildPart(command, [command], environment)

@@ -1,0 +1,91 @@
+"""Parts that are processes of their own: the archiver under `holdfast up`, drained and flushed."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from conftest import Up
+from holdfast.model.errors import HoldfastError
+from holdfast.server.child import ChildPart
+from kit import until
+
+CONFIG = """
+archiver:
+  streams:
+    - stream: "gbe.events.audit.*"
+      destination: folder
+      path: "{folder}"
+      batch_size: 2
+      batch_timeout: 1h
+"""
+
+
+def archived(folder: Path) -> set[str]:
+    lines = [
+        line
+        for path in folder.rglob("*.jsonl.gz")
+        for line in gzip.decompress(path.read_bytes()).splitlines()
+    ]
+    return {json.loads(line)["message_id"] for line in lines}
+
+
+@pytest.mark.timeout(240)
+async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
+    up: Up, database: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "holdfast.yaml"
+    config.write_text(CONFIG.format(folder=tmp_path / "cold"))
+    channel = "gbe.events.audit.change"
+    async with holdfast.connect(database) as hf:
+        for number in (1, 2):
+            await hf.publish(channel, {"n": number}, id=f"a-{number}")
+        process = up("--json", "--no-sweeper", "--config", str(config))
+
+        async def at_work() -> bool:
+            assert process.poll() is None
+            return len(archived(tmp_path / "cold")) == 2
+
+        await until(at_work, 90)
+        await hf.publish(channel, {"n": 3}, id="a-3")
+    process.send_signal(signal.SIGTERM)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=150)
+    assert process.returncode == 0, errors
+    assert archived(tmp_path / "cold") == {"a-1", "a-2", "a-3"}
+
+
+async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:
+    part = ChildPart("archive", ["archive", "--no-such-option"], os.environ)
+    with pytest.raises(HoldfastError, match="archive ended with 2"):
+        await part.run()
+
+
+async def test_a_child_that_will_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deaf = tmp_path / "holdfast.py"
+    deaf.write_text(
+        "import signal, pathlib, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path('ready').touch(); time.sleep(600)\n"
+    )
+    shell = tmp_path / "python"
+    shell.write_text(f"#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} {deaf}\n")
+    shell.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(shell))
+    monkeypatch.setattr("holdfast.server.child.GRACE", 0.2)
+    part = ChildPart("archive", ["archive"], os.environ)
+    running = asyncio.create_task(part.run())
+
+    async def ready() -> bool:
+        return (tmp_path / "ready").exists()
+
+    await until(ready, 30)
+    running.cancel()
+    with pytest.raises(TimeoutError):
+        await running
