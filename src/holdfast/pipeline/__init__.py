@@ -1,0 +1,1 @@
+"""What moves events in bulk, on Spark. Only this package imports pyspark."""

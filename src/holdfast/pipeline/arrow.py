@@ -1,0 +1,50 @@
+"""Pages of the log as Arrow record batches."""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain
+
+import pyarrow as pa
+
+from holdfast.model.log import Page
+from holdfast.pipeline.offsets import Spot
+
+SCHEMA = pa.schema(
+    {
+        "channel": pa.string(),
+        "position": pa.string(),
+        "id": pa.string(),
+        "source": pa.string(),
+        "type": pa.string(),
+        "key": pa.string(),
+        "time": pa.timestamp("us", tz="UTC"),
+        "headers": pa.map_(pa.string(), pa.string()),
+        "data": pa.binary(),
+        "partition": pa.int32(),
+    }
+)
+
+
+def to_batch(spot: Spot, page: Page) -> pa.RecordBatch:
+    """A page's events as rows, in their order."""
+    rows = len(page.positions)
+    names = ("position", "id", "source", "type", "key", "time")
+    plain = (page.positions, page.ids, page.sources, page.types, page.keys, page.times)
+    columns = [pa.array(values, SCHEMA.field(name).type) for name, values in zip(names, plain, strict=True)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(spot.channel), rows),
+            *columns,
+            _headers(page),
+            pa.array(page.data, pa.binary()),
+            pa.repeat(pa.scalar(spot.partition, pa.int32()), rows),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _headers(page: Page) -> pa.MapArray:
+    offsets = [0, *accumulate(map(len, page.headers))]
+    names = pa.array(chain.from_iterable(page.headers), pa.string())
+    values = pa.array(chain.from_iterable(each.values() for each in page.headers), pa.string())
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)

@@ -1,0 +1,74 @@
+"""Offsets: how far each channel of each partition was read, as Spark keeps it in its checkpoint.
+
+`{"0": {"orders": "0001-…"}}`: the partition is the store's place in the list of URLs, the position is that
+of the last event that was read, and empty text stands before the first one. A channel that appears in a
+running query enters the offsets at the place from which it is read, and its rows begin with the next batch:
+so a batch is described by its two offsets alone, and can be read again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidInput
+
+
+class Spot(NamedTuple):
+    """One channel on one store."""
+
+    partition: int
+    channel: str
+
+
+Offsets = dict[Spot, str | None]
+"""The last position that was read; None is the beginning of the log."""
+
+
+class Range(NamedTuple):
+    """What lies between two offsets on one channel of one store."""
+
+    spot: Spot
+    after: str | None
+    until: str
+
+
+def load(stored: Mapping[str, Mapping[str, str]], stores: int) -> Offsets:
+    """Offsets from Spark's checkpoint; refuses those of a store that is no longer listed."""
+    offsets: Offsets = {
+        Spot(int(partition), channel): position or None
+        for partition, channels in stored.items()
+        for channel, position in channels.items()
+    }
+    last = max((spot.partition for spot in offsets), default=0)
+    if last >= stores:
+        raise InvalidInput(
+            f"the checkpoint was written with at least {last + 1} stores, and url lists {stores}; "
+            "list the same stores in the same order, or start from a new checkpoint"
+        )
+    return offsets
+
+
+def dump(offsets: Offsets) -> dict[str, dict[str, str]]:
+    """Always the same text for the same offsets: Spark takes any other text for news."""
+    stored: dict[str, dict[str, str]] = {}
+    for spot, position in sorted(offsets.items(), key=lambda item: item[0]):
+        stored.setdefault(str(spot.partition), {})[spot.channel] = position or ""
+    return stored
+
+
+def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
+    """What a batch reads, in order."""
+    for spot, until in sorted(end.items(), key=lambda item: item[0]):
+        if spot in start and until is not None and is_after(until, start[spot]):
+            yield Range(spot, start[spot], until)
+
+
+def is_after(position: str, other: str | None) -> bool:
+    """Whether an event at `position` follows what ends at `other`."""
+    return other is None or position > other
+
+
+def later(position: str | None, other: str | None) -> str | None:
+    """The one of two positions that is further on."""
+    return position if other is None or (position is not None and position > other) else other

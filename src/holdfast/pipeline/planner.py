@@ -1,0 +1,166 @@
+"""The planner: asks the stores what there is to read, and decides what a batch holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from holdfast.contracts import Backend
+from holdfast.model.errors import DataLost
+from holdfast.model.log import Cut, Extent
+from holdfast.model.names import matches
+from holdfast.pipeline import portions
+from holdfast.pipeline.offsets import Offsets, Range, Spot, is_after, later, ranges
+from holdfast.pipeline.options import Options, Place, Position, is_pattern
+from holdfast.pipeline.portions import FINE, Slice
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+ABREAST = 64
+"""Questions under way at once: a thousand idle channels cost some dozen round trips."""
+EVERYTHING = 2**53
+
+
+class Planner:
+    """What there is on the stores of a source."""
+
+    def __init__(self, options: Options, backends: Sequence[Backend]) -> None:
+        self._options, self._backends = options, backends
+        self._gate = asyncio.Semaphore(ABREAST)
+        self._turn = 0
+
+    async def beginning(self) -> Offsets:
+        """Where a new query starts on each channel that is there."""
+        return await self._enter(await self._spots(), self._options.start)
+
+    async def ending(self, place: Place) -> Offsets:
+        """Where each channel ends, or would end at that place."""
+
+        async def end(spot: Spot) -> str | None:
+            return await self._locate(spot, place)
+
+        return await self._ask(await self._spots(), end)
+
+    async def latest(self, start: Offsets, rows: int | None, target: Offsets | None = None) -> Offsets:
+        """How far the next batch goes: up to that many rows, or to the end, but not beyond a target."""
+        spots = [spot for spot in await self._spots() if target is None or spot in target]
+        extents = await self._ask(spots, self._extent)
+        end = start | await self._enter([spot for spot in spots if spot not in start], "earliest")
+        news = []
+        for spot in filter(start.__contains__, spots):
+            end[spot] = self._survivor(spot, start[spot], extents[spot])
+            last = extents[spot].last if target is None else target[spot]
+            if last is not None and is_after(last, end[spot]):
+                news.append(Range(spot, end[spot], last))
+        return end | (await self._admit(news, rows) if rows else {each.spot: each.until for each in news})
+
+    async def plan(self, start: Offsets, end: Offsets) -> tuple[list[Slice], int]:
+        """The slices of a batch in order, and after how many rows to begin another task."""
+        wanted = list(ranges(start, end))
+        extents = await self._ask([each.spot for each in wanted], self._extent)
+        wanted = [
+            each._replace(after=self._survivor(each.spot, each.after, extents[each.spot])) for each in wanted
+        ]
+        every = self._options.rows_per_partition
+        parts = await self._cut_all(wanted, every)
+        fair = max(1, sum(part.rows for part in parts) // self._options.min_partitions)
+        if fair < every and any(part.rows > fair for part in parts):
+            parts = await self._cut_all(wanted, fair)
+        return parts, min(every, fair)
+
+    async def _admit(self, news: list[Range], rows: int) -> Offsets:
+        """Where a batch of limited size ends on each channel that has news."""
+        if not news:
+            return {}
+        # Another one comes first each time: with more busy channels than rows, each has its turn.
+        self._turn += 1
+        first = self._turn % len(news)
+        news = news[first:] + news[:first]
+        reach = portions.reach(rows, len(news))
+        every = min(self._options.rows_per_partition, max(1, reach // FINE))
+        found = await asyncio.gather(*(self._cut(each, reach, every) for each in news))
+        quotas = portions.quotas(found, rows, self._options.max_bytes)
+        ends = await asyncio.gather(*map(self._end, news, found, quotas))
+        return {each.spot: end for each, end in zip(news, ends, strict=True)}
+
+    async def _end(self, each: Range, found: list[Cut], quota: int) -> str | None:
+        if quota == sum(cut.rows for cut in found):
+            return found[-1].position if found else each.after
+        cuts = await self._cut(each, quota, max(1, quota // FINE)) if quota else []
+        return portions.end(cuts, quota) if cuts else each.after
+
+    async def _cut_all(self, wanted: list[Range], every: int) -> list[Slice]:
+        cuts = await asyncio.gather(*(self._cut(each, EVERYTHING, every) for each in wanted))
+        return [part for each, its in zip(wanted, cuts, strict=True) for part in portions.slices(each, its)]
+
+    async def _cut(self, each: Range, limit: int, every: int) -> list[Cut]:
+        async with self._gate:
+            backend = self._backends[each.spot.partition]
+            return await backend.cuts(each.spot.channel, each.after, limit, every, each.until)
+
+    async def _spots(self) -> list[Spot]:
+        found = await asyncio.gather(*map(self._channels, self._backends))
+        return [Spot(place, channel) for place, channels in enumerate(found) for channel in channels]
+
+    async def _channels(self, backend: Backend) -> list[str]:
+        named = {each for each in self._options.channels if not is_pattern(each)}
+        patterns = [each for each in self._options.channels if is_pattern(each)]
+        there = await backend.channels() if patterns else []
+        return sorted(named.union(c for c in there if any(matches(each, c) for each in patterns)))
+
+    async def _enter(self, spots: Iterable[Spot], place: Place) -> Offsets:
+        """Where reading begins on channels that no offset knows yet."""
+        consumer = self._options.consumer
+
+        async def enter(spot: Spot) -> str | None:
+            if consumer is None or isinstance(place, Position):
+                return await self._locate(spot, place)
+            return (await self._backends[spot.partition].attach(spot.channel, consumer, place)).position
+
+        return await self._ask(spots, enter)
+
+    async def _locate(self, spot: Spot, place: Place) -> str | None:
+        extent = await self._extent(spot)
+        match place:
+            case "earliest":
+                return extent.trimmed
+            case "latest":
+                return later(extent.last, extent.trimmed)
+            case datetime():
+                found = await self._backends[spot.partition].seek(spot.channel, place)
+                return later(found, extent.trimmed)
+            case Position(text):
+                return text
+
+    async def _extent(self, spot: Spot) -> Extent:
+        return await self._backends[spot.partition].extent(spot.channel)
+
+    def _survivor(self, spot: Spot, position: str | None, extent: Extent) -> str | None:
+        """From where one can go on after `position`; `DataLost` where that would pass over something."""
+        if extent.trimmed is None or not is_after(extent.trimmed, position):
+            return position
+        message = (
+            f"channel {spot.channel!r} of partition {spot.partition} was read up to "
+            f"{position or 'its beginning'} and has been trimmed up to {extent.trimmed} since: "
+            "what lies between is no longer in the store"
+        )
+        if self._options.fail_on_loss:
+            raise DataLost(
+                f"{message}. Fetch it from the archive, then go on with the option failOnDataLoss=false "
+                "or from a new checkpoint"
+            )
+        log.warning("%s; going on after it (failOnDataLoss=false)", message)
+        return extent.trimmed
+
+    async def _ask(self, spots: Iterable[Spot], question: Callable[[Spot], Awaitable[T]]) -> dict[Spot, T]:
+        """The answers for many channels, some of them under way at once."""
+
+        async def ask(spot: Spot) -> tuple[Spot, T]:
+            async with self._gate:
+                return spot, await question(spot)
+
+        return dict(await asyncio.gather(*map(ask, spots)))

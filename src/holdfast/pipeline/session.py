@@ -1,0 +1,116 @@
+"""The Spark session: one place that starts Spark, on this machine or on a cluster.
+
+with session("local[*]") as spark:
+    spark.read.format("holdfast")…
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from holdfast.embedded.java import OLDEST, java_home
+from holdfast.embedded.wheels import MissingWheelError
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline import bundle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.pollingDelay": "200ms",  # an idle stream asks its stores this often
+}
+
+
+@contextmanager
+def session(
+    master: str = LOCAL, *, name: str = "holdfast", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for the length of a block. `settings` are Spark's own and go before ours."""
+    spark = start(master, name=name, settings=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def start(
+    master: str = LOCAL, *, name: str = "holdfast", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on a master: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`. Stop it when done.
+
+    Executors that are processes of their own get this package as a bundle.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise HoldfastError("Spark is not installed: pip install 'holdfast[spark]'") from None
+    # The driver's helpers and, on one machine, the executors are to be the same Python as this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    with _java(), as_file(files(__package__) / "log4j2.properties") as logging:
+        quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}"}
+        for setting, value in {**SETTINGS, **_network(master), **quiet, **(settings or {})}.items():
+            builder = builder.config(setting, value)
+        spark = builder.getOrCreate()
+    if not is_local(master):
+        _ship(spark)
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Whether the executors are threads of the driver's own process."""
+    return master == "local" or master.startswith("local[")
+
+
+def _network(master: str) -> dict[str, str]:
+    """A driver whose executors are all on this machine listens to nobody else."""
+    here = is_local(master) or urlsplit(master).hostname in ("127.0.0.1", "localhost")
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if here else {}
+
+
+@contextmanager
+def _java() -> Iterator[None]:
+    """JAVA_HOME while Spark starts: the machine's own Java, or the one that a wheel brings."""
+    before = os.environ.get("JAVA_HOME")
+    with tempfile.TemporaryDirectory(prefix="holdfast-java-") as folder:
+        try:
+            os.environ["JAVA_HOME"] = str(java_home(Path(folder)))
+        except MissingWheelError:
+            raise HoldfastError(
+                f"Spark needs Java {OLDEST} or newer, and there is none in JAVA_HOME or PATH; "
+                "install one, or let a wheel bring it: pip install 'holdfast[spark]'"
+            ) from None
+        try:
+            yield
+        finally:
+            del os.environ["JAVA_HOME"]
+            if before is not None:
+                os.environ["JAVA_HOME"] = before
+
+
+def _ship(spark: SparkSession) -> None:
+    """Give the executors this package. Registering the source again makes its tasks use the bundle."""
+    from holdfast.pipeline.source import HoldfastSource
+
+    folder = tempfile.mkdtemp(prefix="holdfast-bundle-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may fetch it at any time
+    spark.sparkContext.addPyFile(str(bundle.build(Path(folder) / "holdfast.zip")))
+    spark.dataSource.register(HoldfastSource)

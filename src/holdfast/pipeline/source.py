@@ -1,0 +1,43 @@
+"""The data source `holdfast`: channels as rows, in batch and as a stream.
+
+    spark.readStream.format("holdfast").option("url", …).option("channel", "gbe.events.>").load()
+
+Spark finds it through the module `pyspark_holdfast`; docs/spark.md says what its options mean.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from holdfast.model.errors import InvalidInput
+from holdfast.pipeline.options import Options
+from holdfast.pipeline.reader import BatchReader, StreamReader
+
+SCHEMA = (
+    "channel string, position string, id string, source string, type string, key string, "
+    "time timestamp, headers map<string,string>, data binary, partition int"
+)
+
+
+class HoldfastSource(DataSource):
+    """What `format("holdfast")` makes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast"
+
+    def schema(self) -> str:
+        Options.of(self.options)  # a wrong option is said at `load`, not when the query runs
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(Options.of(self.options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        options = Options.of(self.options)
+        if options.end is not None:
+            raise InvalidInput(
+                "endingPosition is for batch reads; use the trigger availableNow for a stream that ends"
+            )
+        return StreamReader(options)

@@ -1,0 +1,58 @@
+"""The examples of docs/spark.md run as they stand there, but for the address of the store."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+from holdfast import Event
+from holdfast.pipeline.options import _OPTIONS
+from holdfast.pipeline.source import SCHEMA
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+REDIS, NATS, POSTGRES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_a_redis_stream_as_a_table(empty_redis: str, drive: Callable[..., str], tmp_path: Path) -> None:
+    """In a process of its own, where nobody has registered the source."""
+    with holdfast.connect_sync(empty_redis) as hf:
+        hf.publish("orders", {"total": 17}, id="o-1", key="customer-7")
+    (tmp_path / "example.py").write_text(REDIS.replace("redis://localhost:6379/0", empty_redis))
+    assert re.search(r"o-1 *\|customer-7\|.*\| *17\|", drive(sys.executable, "example.py"))
+
+
+def test_jetstream_as_a_stream(spark: SparkSession, empty_nats: str, tmp_path: Path) -> None:
+    example = NATS.replace("nats://localhost:4222", empty_nats).replace("lake/", f"{tmp_path}/")
+    for names in (["e0", "e1"], ["e2"]):
+        with holdfast.connect_sync(empty_nats) as hf:
+            hf.publish_many("gbe.events.audit", [Event({}, name) for name in names])
+        exec(example, {})  # noqa: S102 - our own page
+    rows = spark.read.parquet(str(tmp_path / "events")).collect()
+    assert sorted(row.id for row in rows) == ["e0", "e1", "e2"]
+
+
+def test_a_postgresql_queue(spark: SparkSession, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with holdfast.connect_sync(database) as hf:
+        hf.publish("orders", {}, id="o-1", type="order.placed")
+        hf.publish("payments", {}, id="p-1", type="payment.made")
+    now, half = datetime.now(UTC), timedelta(minutes=30)
+    example = POSTGRES.replace("postgresql://localhost/shop", database)
+    example = example.replace("2026-07-01T12:00:00Z", (now - half).isoformat())
+    example = example.replace("2026-07-01T13:00:00Z", (now + half).isoformat())
+    exec(example, {})  # noqa: S102 - our own page
+    printed = capsys.readouterr().out
+    assert re.search(r"orders\|order.placed\| *1\|\n\|payments\|payment.made\| *1\|", printed)
+
+
+def test_the_page_names_every_option_and_every_column() -> None:
+    for name in _OPTIONS:
+        assert f"| `{name}` |" in PAGE
+    for column in SCHEMA.split(", "):
+        assert f"`{column.split()[0]}`" in PAGE
