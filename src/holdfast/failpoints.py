@@ -46,7 +46,7 @@ KNOWN: Final[dict[str, str]] = {
     "source.mid_read": "a Spark task has handed over some of its rows",
     "archive.before_put": "an object of the archive is ready, nothing of it is stored",
     "archive.after_put": "an object of the archive is stored, and in no manifest",
-    "archive.after_manifest": "a batch is in the archive; it is not announced, and the cursor is where it was",
+    "archive.after_manifest": "a batch is in the archive; not announced, and the cursor is where it was",
     "archive.after_event": "a batch is in the archive and announced; the cursor is where it was",
     "archive.after_cursor": "a batch is archived; Spark's checkpoint does not know it yet",
     "subscribe.mid_backfill": "a new consumer has some of the jobs for the events before it",

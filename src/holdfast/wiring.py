@@ -100,8 +100,12 @@ def sweeper(store: Backend, config: Config, owner: str, health: Health | None = 
 
 def backend(url: str, *, connections: int = 4, config: Config | None = None) -> Backend:
     """The backend for a URL's scheme. What the store keeps for how long is the configuration's to say."""
-    kept = {} if config is None else {"history": config.sweeper.history}
-    window = {} if config is None else {"dedupe_window": config.sweeper.dedupe_window}
+    # What was not written in the configuration must not undo what another process has configured.
+    written = set() if config is None else config.sweeper.model_fields_set
+    kept = {} if config is None or "history" not in written else {"history": config.sweeper.history}
+    window = {}
+    if config is not None and "dedupe_window" in written:
+        window = {"dedupe_window": config.sweeper.dedupe_window}
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:

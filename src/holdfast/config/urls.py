@@ -29,7 +29,8 @@ def split_urls(given: str | Sequence[str]) -> list[str]:
 def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - reading it is the check
+        for host in parts.netloc.rpartition("@")[2].split(","):  # a URL may name several
+            urlsplit(f"//{host}").port  # noqa: B018 - reading it is the check
     except ValueError as error:  # the URL itself stays unsaid: it may hold a password
         raise InvalidInput(
             f"the URL cannot be read: {error}; write postgresql://user@host/database"

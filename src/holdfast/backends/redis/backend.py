@@ -47,21 +47,24 @@ class RedisBackend:
     """One Redis database. The contract's prose stands in `holdfast.contracts`.
 
     `dedupe_window` is how long an id is remembered after its publication, `history` how long the record of a
-    job is kept after it was done, cancelled or discarded. Dead letters stay.
+    job is kept after it was done, cancelled or discarded. Dead letters stay. Both are the store's: where they
+    are not given, they stay what they are there, at first 14 and 7 days.
     """
 
     capabilities = Capabilities(joins_transactions=False, foreign_appends=True, foreign_groups=True)
 
     def __init__(
-        self, url: str, *, connections: int = 4, dedupe_window: Duration = "7d", history: Duration = "1d"
+        self,
+        url: str,
+        *,
+        connections: int = 4,
+        dedupe_window: Duration | None = None,
+        history: Duration | None = None,
     ) -> None:
         self.url = url
         self._kept = {"dedupe_window": dedupe_window, "history": history}
-        ended, window = (
-            parse_duration(kept, what=what) // _MILLISECOND
-            for kept, what in ((history, "history"), (dedupe_window, "dedupe_window"))
-        )
-        self._session = Session(url, connections, max(ended, 1), max(window, 1))
+        settings = _milliseconds(history, "history"), _milliseconds(dedupe_window, "dedupe_window")
+        self._session = Session(url, connections, *settings)
         self._log = Log(self._session)
         self._leases = Leases(self._session)
         self._consumers = Consumers(self._session)
@@ -253,3 +256,7 @@ class RedisBackend:
 
     async def due_records(self, prefix: str, limit: int) -> list[Record]:
         return await self._records.due_records(prefix, limit)
+
+
+def _milliseconds(kept: Duration | None, what: str) -> int | None:
+    return None if kept is None else max(parse_duration(kept, what=what) // _MILLISECOND, 1)

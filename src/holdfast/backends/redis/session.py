@@ -25,9 +25,9 @@ _FAILURES = (RedisError, OSError, UnicodeError)
 class Session:
     """A few links; each call takes the one with the least to do."""
 
-    def __init__(self, url: str, size: int, history: int, window: int) -> None:
+    def __init__(self, url: str, size: int, history: int | None, window: int | None) -> None:
         self.url, self.size = url, size
-        self._settings = (history, window)
+        self._settings = ("" if history is None else history, "" if window is None else window)
         self._links: list[Link] = []
 
     async def open(self) -> None:

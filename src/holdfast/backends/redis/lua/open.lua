@@ -2,9 +2,11 @@
 -- Make the store known to this version, and begin a new epoch where the server is not the one that was last
 -- seen.
 -- Writes {holdfast}:store, {holdfast}:epochs:CHANNEL; reads {holdfast}:channels and the streams' last ids.
--- ARGV: schema, the server's run id or '', history (ms), window (ms). Answers the epoch.
+-- ARGV: schema, the server's run id or '', history and window (ms), each '' to leave it as it is. Answers the
+-- epoch.
 
-local stored = redis.call('HMGET', STORE, 'schema', 'run_id')
+local DAY = 86400000
+local stored = redis.call('HMGET', STORE, 'schema', 'run_id', 'history', 'window')
 if stored[1] and tonumber(stored[1]) > tonumber(ARGV[1]) then
   return redis.error_reply('HFSCHEMA ' .. stored[1])
 end
@@ -19,7 +21,13 @@ if stored[2] and ARGV[2] ~= '' and stored[2] ~= ARGV[2] then
     redis.call('RPUSH', name, epoch .. ' ' .. last)
   end
 end
-local fields = {schema = ARGV[1], epoch = whole(epoch), history = ARGV[3], window = ARGV[4]}
+local function kept(given, before, default)
+  return given ~= '' and given or before or whole(default)
+end
+local fields = {
+  schema = ARGV[1], epoch = whole(epoch),
+  history = kept(ARGV[3], stored[3], 7 * DAY), window = kept(ARGV[4], stored[4], 14 * DAY),
+}
 if ARGV[2] ~= '' then fields.run_id = ARGV[2] end
 -- Every new connection comes here, also where memory has run out: mostly there is nothing to write.
 for name, value in pairs(fields) do
