@@ -48,9 +48,10 @@ def nats_server() -> Iterator[Nats]:
 
 @pytest.fixture
 async def empty_nats(nats_server: Nats) -> str:
-    """The URL of the session's NATS, without our stream."""
+    """The URL of the session's NATS, without any stream."""
     async with await nats.connect(nats_server.url) as client:
-        await client.request("$JS.API.STREAM.DELETE.HOLDFAST")
+        for each in await client.jetstream().streams_info():
+            await client.jetstream().delete_stream(each.config.name or "")
     return nats_server.url
 
 

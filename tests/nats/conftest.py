@@ -23,7 +23,8 @@ def relaxed_nats() -> Iterator[Nats]:
 async def client(relaxed_nats: Nats) -> AsyncIterator[Client]:
     """A foreign client: plain nats-py on an empty server."""
     async with await nats.connect(relaxed_nats.url) as plain:
-        await plain.request("$JS.API.STREAM.DELETE.HOLDFAST")
+        for each in await plain.jetstream().streams_info():
+            await plain.jetstream().delete_stream(each.config.name or "")
         yield plain
 
 

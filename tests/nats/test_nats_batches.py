@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, entries
+from holdfast.backends.nats import NatsBackend, fates
 from holdfast.backends.nats.batch import Batches, Stale, state
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.publishing import Publishing
@@ -83,12 +83,12 @@ async def test_a_publish_that_lost_its_publisher_never_happened(
     names = [f"e-{n}" for n in range(1100)]
     with monkeypatch.context() as patch:
         patch.setattr(Publishing, "_send", breaks)
-        patch.setattr(entries.Entries, "abort", lambda *_: asyncio.sleep(0))
+        patch.setattr(fates.Fates, "abort", lambda *_: asyncio.sleep(0))
         with pytest.raises(Unavailable):
             await publish(backend, *names)
     await publish(backend, "later")
     assert await read_all(backend) == [], "it may still be committed, below what came later"
-    monkeypatch.setattr(entries, "_PATIENCE", 0)
+    monkeypatch.setattr(fates, "PATIENCE", 0)
     assert [entry.event.id for entry in await read_all(backend)] == ["later"]
     assert not any(receipt.duplicate for receipt in await publish(backend, *names))
     assert sorted(ids(await claim(backend, 900)) + ids(await claim(backend, 900))) == sorted(

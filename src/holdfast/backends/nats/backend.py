@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.backends.nats import checks
+from holdfast.backends.nats.buckets import Buckets
+from holdfast.backends.nats.bulk import Bulk
+from holdfast.backends.nats.burials import Burials
 from holdfast.backends.nats.consumers import Consumers
+from holdfast.backends.nats.cursors import Cursors
+from holdfast.backends.nats.cuts import Cuts
 from holdfast.backends.nats.entries import Entries
+from holdfast.backends.nats.fates import Fates
+from holdfast.backends.nats.forgetting import Forgetting
+from holdfast.backends.nats.groups import Groups
+from holdfast.backends.nats.guards import Guards
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.keys import Keys
 from holdfast.backends.nats.leases import Leases
 from holdfast.backends.nats.lifecycle import Lifecycle
 from holdfast.backends.nats.listener import NatsListener
+from holdfast.backends.nats.locks import Locks
 from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.operators import Operators
+from holdfast.backends.nats.pages import Pages
 from holdfast.backends.nats.publishing import Publishing
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.backends.nats.transitions import Transitions
+from holdfast.backends.nats.trimming import Trimming
 from holdfast.contracts import (
     Applied,
     Capabilities,
@@ -35,7 +47,9 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.log import Cut, Extent, Lag, Page
 from holdfast.model.policy import Policy
+from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
 
 class NatsBackend:
@@ -46,22 +60,33 @@ class NatsBackend:
     letters and idempotency keys stay.
     """
 
-    capabilities = Capabilities(joins_transactions=False, foreign_appends=True)
+    capabilities = Capabilities(foreign_appends=True, foreign_groups=True)
 
     def __init__(self, url: str, *, connections: int = 1, history: Duration = "7d") -> None:
         self.url = url
         self._history = history
         seconds = max(int(parse_duration(history, what="history").total_seconds()), 1)
         store = self._store = Store(url, seconds)
-        entries = Entries(store)
-        keys = Keys(store, entries)
+        fates = Fates(store)
+        entries = Entries(store, fates)
+        keys = Keys(store, fates)
         ingest = self._ingest = Ingest(store, entries, keys)
         transitions = Transitions(store, entries)
-        self._log = Log(store, entries, Publishing(store, entries, keys, ingest))
+        self._log = Log(store, entries, Publishing(store, fates, keys, ingest))
         self._leases = Leases(store, entries, ingest, transitions)
-        self._consumers = Consumers(store, entries, ingest)
+        self._consumers = Consumers(store, entries, fates, ingest)
         self._lifecycle = Lifecycle(store, ingest, transitions)
         self._operators = Operators(store, keys, ingest, transitions)
+        locks = self._locks = Locks(store)
+        bulk = self._bulk = Bulk(store, entries, fates)
+        self._cuts, self._pages = Cuts(store, entries, fates), Pages(store, entries, fates)
+        cursors = self._cursors = Cursors(store, bulk)
+        groups = self._groups = Groups(store, locks)
+        guards = Guards(store, cursors, groups)
+        self._trimming = Trimming(store, entries, fates, bulk, guards, locks)
+        self._forgetting = Forgetting(store, bulk, locks)
+        self._burials = Burials(store, locks)
+        self._buckets = Buckets(store)
 
     async def open(self) -> list[str]:
         await self._store.open()
@@ -74,10 +99,10 @@ class NatsBackend:
         return NatsBackend(self.url, history=self._history)
 
     async def now(self) -> datetime:
-        return from_micros(await self._store.fresh())
+        return from_micros(await self._store.clock())
 
     async def advance(self, by: timedelta) -> None:
-        await self._store.fresh()
+        await self._store.look()
         last = int((await self._store.info())["state"]["last_seq"])
         await self._store.change_registry(lambda known: known.with_offset(to_micros(by), last))
 
@@ -163,3 +188,97 @@ class NatsBackend:
 
     async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> NatsListener:
         return NatsListener(self.url, channels, wake)
+
+    # the log in bulk
+
+    async def extent(self, channel: str) -> Extent:
+        return await self._bulk.extent(channel)
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        return await self._bulk.seek(channel, time)
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        return await self._cuts.cuts(channel, after, limit, every, until)
+
+    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        return self._pages.pages(channel, after, until, size)
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        return await self._bulk.behind(channel, after, limit)
+
+    # stream consumers
+
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
+        return await self._cursors.attach(channel, consumer, start)
+
+    async def cursors(self, channel: str | None = None) -> list[Cursor]:
+        return await self._cursors.cursors(channel)
+
+    async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
+        return await self._cursors.move(channel, consumer, expected, position)
+
+    async def detach(self, channel: str, consumer: str) -> bool:
+        return await self._cursors.detach(channel, consumer)
+
+    # locks
+
+    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        return await self._locks.lock(name, owner, ttl)
+
+    async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
+        return await self._locks.renew(lock, ttl)
+
+    async def unlock(self, lock: Lock) -> bool:
+        return await self._locks.unlock(lock)
+
+    # retention
+
+    async def trim(
+        self,
+        channel: str,
+        before: datetime,
+        limit: int,
+        lock: Lock,
+        *,
+        ignore: Sequence[str] = (),
+        groups: Sequence[str] = (),
+    ) -> Trim:
+        return await self._trimming.trim(channel, before, limit, lock, ignore, groups)
+
+    async def size(self, channel: str) -> Size:
+        return await self._bulk.size(channel)
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        await self._consumers.set_full(channel, full)
+
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+        return await self._forgetting.forget(keys, limit, lock)
+
+    async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
+        return await self._burials.purge(channel, before, limit, lock)
+
+    # foreign groups
+
+    async def groups(self, alive: timedelta) -> list[Group]:
+        return await self._groups.groups(alive)
+
+    async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
+        return await self._groups.reclaim(group, alive, limit, lock)
+
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+        return await self._groups.remove(group, alive, lock)
+
+    # state records
+
+    async def put_record(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
+    ) -> int | None:
+        return await self._buckets.put(key, fields, expected, due)
+
+    async def record(self, key: str) -> Record | None:
+        return await self._buckets.record(key)
+
+    async def due_records(self, prefix: str, limit: int) -> list[Record]:
+        return await self._buckets.due(prefix, limit)

@@ -83,7 +83,7 @@ class Batches:
                         headers[subjects.COMMIT] = "1"
                     await client.publish(message.subject, message.data, reply=reply, headers=headers)
             last = await asyncio.wait_for(answer.done, 2 * PATIENCE)
-        if (last.headers or {}).get("Status") == "503":
+        if last.headers.get("Status") == "503":
             raise Incomplete("no stream captures the last message")
         found: dict[str, Any] = orjson.loads(last.data)
         return found

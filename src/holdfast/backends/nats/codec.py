@@ -11,8 +11,8 @@ from urllib.parse import quote, unquote
 import orjson
 
 from holdfast.backends.nats import subjects
+from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message
-from holdfast.backends.nats.link import Stored
 from holdfast.backends.nats.times import from_micros
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
 
@@ -50,7 +50,7 @@ def encode(channel: str, event: Event, delivery: Delivery, max_payload: int) -> 
         return [Message(channel, event.data, headers)]
     whole = len(extra).to_bytes(4, "big") + extra + event.data
     size = min(_PART, max_payload - _SPARE)
-    parts = [Message(subjects.PARTS, whole[at : at + size]) for at in range(0, len(whole), size)]
+    parts = [Message(subjects.parts(channel), whole[at : at + size]) for at in range(0, len(whole), size)]
     return [*parts, Message(channel, b"", headers | {subjects.PART_COUNT: str(len(parts))})]
 
 
@@ -87,24 +87,28 @@ def delivery(stored: Stored) -> Delivery:
 
 def decode(stored: Stored, published: int, whole: bytes | None = None) -> Event:
     """The event of a message, ours or a foreign client's, with its parts put together."""
-    headers, data = stored.headers, stored.data
-    extra: Mapping[str, str] = _foreign(headers)
-    if whole is not None:
-        size = int.from_bytes(whole[:4], "big")
-        data = whole[4 + size :]
-        extra = orjson.loads(whole[4 : 4 + size]) if size else {}
-    elif subjects.HEADERS in headers:
-        extra = _json(unquote(headers[subjects.HEADERS]))
-    key = headers.get(subjects.CE_KEY)
+    headers = stored.headers
+    data, extra = (stored.data, headers_of(headers)) if whole is None else unpacked(whole)
     return Event(
         data,
         event_id(stored),
         source(stored),
-        unquote(headers.get(subjects.CE_TYPE, "")) or DEFAULT_TYPE,
-        None if key is None else unquote(key.removeprefix("=")),
-        _time(headers.get(subjects.CE_TIME)) or from_micros(published),
+        kind(headers),
+        key_in(headers.get(subjects.CE_KEY)),
+        time_of(headers.get(subjects.CE_TIME)) or from_micros(published),
         extra,
     )
+
+
+def unpacked(whole: bytes) -> tuple[bytes, Mapping[str, str]]:
+    """Data and headers of an event that came in parts."""
+    size = int.from_bytes(whole[:4], "big")
+    return whole[4 + size :], orjson.loads(whole[4 : 4 + size]) if size else {}
+
+
+def data_size(stored: Stored) -> int:
+    """How large an event's data is, or nearly, from its last message alone."""
+    return part_count(stored) * _PART or len(stored.data)
 
 
 def event_id(stored: Stored) -> str:
@@ -118,6 +122,32 @@ def source(stored: Stored) -> str:
     return unquote(stored.headers.get(subjects.CE_SOURCE, "")) or DEFAULT_SOURCE
 
 
+def kind(headers: Mapping[str, str]) -> str:
+    """The event's type, or the default."""
+    return unquote(headers.get(subjects.CE_TYPE, "")) or DEFAULT_TYPE
+
+
+def key_in(text: str | None) -> str | None:
+    """The event's key, if it has one."""
+    return None if text is None else unquote(text.removeprefix("="))
+
+
+def time_of(text: str | None) -> datetime | None:
+    """The time that the publisher gave, if it can be read: a foreign client may have a format of its own."""
+    try:
+        given = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def headers_of(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The event's own headers: ours in one, those of a foreign client as they are."""
+    if subjects.HEADERS in headers:
+        return headers_in(headers[subjects.HEADERS])
+    return {name: value for name, value in headers.items() if not name.lower().startswith(_RESERVED)}
+
+
 def _quoted(text: str) -> str:
     return quote(text, safe=_PLAIN)
 
@@ -127,21 +157,12 @@ def _number(text: str | None) -> int | None:
     return int(text or 0) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-def _time(text: str | None) -> datetime | None:
+def headers_in(text: str | None) -> dict[str, str]:
+    """Our headers as they are written into one."""
+    if not text:
+        return {}
     try:
-        given = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None  # a foreign client's own format
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
-
-
-def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if not name.lower().startswith(_RESERVED)}
-
-
-def _json(text: str) -> dict[str, str]:
-    try:
-        found = orjson.loads(text)
+        found = orjson.loads(unquote(text))
     except ValueError:
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

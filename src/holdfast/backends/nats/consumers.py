@@ -10,6 +10,8 @@ from datetime import datetime
 from holdfast.backends.nats import stream, subjects
 from holdfast.backends.nats.batch import Message, state
 from holdfast.backends.nats.entries import Entries
+from holdfast.backends.nats.fates import Fates
+from holdfast.backends.nats.floors import floor
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.mirror import Cursor
 from holdfast.backends.nats.registry import Member, Registry
@@ -26,15 +28,14 @@ _PAUSE = 0.05
 class Consumers:
     """Creates, changes and describes channels and consumers."""
 
-    def __init__(self, store: Store, entries: Entries, ingest: Ingest) -> None:
-        self._store, self._entries, self._ingest = store, entries, ingest
+    def __init__(self, store: Store, entries: Entries, fates: Fates, ingest: Ingest) -> None:
+        self._store, self._entries, self._fates, self._ingest = store, entries, fates, ingest
 
     async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
         """Create a consumer or change its policy."""
         now = await self._store.fresh()
         self._store.registry.check_policy(channel, consumer, policy)
         await self._store.ensure_channel(channel)
-        cursor = await self._start(channel, start)
 
         def change(known: Registry) -> Registry:
             known.check_policy(channel, consumer, policy)
@@ -44,15 +45,18 @@ class Consumers:
             ref = str(max(map(int, known.members), default=0) + 1)
             return known.with_member(Member(ref, channel, consumer, policy.to_json(), False, now))
 
-        def begin(wanted: Registry) -> Sequence[Message]:
+        async def begin(wanted: Registry) -> Sequence[Message]:
             member = wanted.by_name[channel, consumer]
-            new = member.ref not in self._store.registry.members
-            return [state(subjects.cursor(member.ref), cursor.encode(), 0)] if new else []
+            if member.ref in self._store.registry.members:
+                return []
+            known = await floor(self._store, channel)
+            cursor = await self._start(channel, start, known.seq)
+            return [state(subjects.cursor(member.ref), cursor.encode(), 0), known.again()]
 
         await self._store.change_registry(change, begin)
         return self._shown(self._store.registry.member(channel, consumer))
 
-    async def _start(self, channel: str, start: Start) -> Cursor:
+    async def _start(self, channel: str, start: Start, trimmed: int) -> Cursor:
         """Where a new consumer begins. What is appended from now on stands behind `last`."""
         last = int((await self._store.info())["state"]["last_seq"])
         if start == "latest":
@@ -61,23 +65,17 @@ class Consumers:
         query: dict[str, object] = {"next_by_subj": channel, "batch": 1}
         since = to_micros(start) if isinstance(start, datetime) else None
         if since is None:
-            query["seq"] = 1
+            query["seq"] = trimmed + 1
         else:
             query["start_time"] = format_stamp(since - self._store.registry.offset)
         found, _ = await self._store.link.read(query)
         if not found or found[0].seq > last:
             return Cursor(last)
-        return Cursor(found[0].seq - 1, last, since)
+        return Cursor(max(found[0].seq - 1, trimmed), last, since)
 
     async def _resolved(self, channel: str) -> None:
         """A publish of several batches that commits later must not stand before a consumer's start."""
-        while True:
-            await self._store.mirror.sync()
-            opened = [name for name, at in self._store.mirror.opened.items() if at["channel"] == channel]
-            if not opened:
-                return
-            for name in opened:
-                await self._entries.fate_of_open(name)
+        while await self._fates.under_way(channel) is not None:  # noqa: ASYNC110 - another process ends it
             await asyncio.sleep(_PAUSE)
 
     def _shown(self, member: Member) -> Consumer:
@@ -118,6 +116,13 @@ class Consumers:
             return known if member.paused == paused else known.with_member(replace(member, paused=paused))
 
         await self._store.change_registry(change)
+
+    async def set_full(self, channel: str, full: bool) -> None:
+        """Refuse publishes to a channel, or take them again."""
+        await self._store.look()
+        if channel not in self._store.registry.channels:
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        await self._store.change_registry(lambda known: known.with_full(channel, full))
 
     async def channels(self) -> list[str]:
         """All channels by name."""

@@ -12,6 +12,7 @@ from holdfast.backends.nats.records import Record
 from holdfast.model.job import LIVE, State
 
 EVERYBODY = "all"
+_GONE_SECONDS = 1
 
 
 class Edit:
@@ -43,18 +44,34 @@ class Edit:
     def end(self, old: Record, new: Record) -> None:
         """A job's end: its record moves to where nobody mirrors it."""
         # The record goes first: if a dying server kept only part of the batch, the job is still live.
-        kept = None if new.state is State.DEAD else self._history
-        self._add(state(subjects.ended(new.ref, new.seq), new.encode(), ttl=kept))
+        self._keep(new)
         self._add(state(subjects.job(old.ref, old.seq), b"", old.revision, TOMBSTONE_SECONDS))
         self._moved[old.state] -= 1
         self._moved[new.state] += 1
         if new.state is State.DEAD:
             self._moved[f"dead:{new.reason}"] += 1
 
+    def _keep(self, new: Record) -> None:
+        """The record of a job at its end: a dead letter's for good, with its event, another's for a while."""
+        if new.state is State.DEAD:
+            self._add(state(subjects.dead(new.ref, new.seq), new.encode()))
+            return
+        self._add(state(subjects.ended(new.ref, new.seq), new.encode(), ttl=self._history))
+        if new.copy:
+            self._add(state(new.copy, b"", ttl=_GONE_SECONDS))
+
+    def purge(self, old: Record, new: Record) -> None:
+        """A dead letter that is given up. `old.revision` is that of its record."""
+        self._keep(new)
+        self._leave_the_dead(old, new)
+
     def revive(self, old: Record, new: Record) -> None:
-        """A dead job that is live again. `old.revision` is that of its record among the ended."""
-        self._add(state(subjects.ended(old.ref, old.seq), b"", old.revision, TOMBSTONE_SECONDS))
+        """A dead letter that is live again. `old.revision` is that of its record."""
         self._add(state(subjects.job(new.ref, new.seq), new.encode()))
+        self._leave_the_dead(old, new)
+
+    def _leave_the_dead(self, old: Record, new: Record) -> None:
+        self._add(state(subjects.dead(old.ref, old.seq), b"", old.revision, _GONE_SECONDS))
         self._moved[old.state] -= 1
         self._moved[f"dead:{old.reason}"] -= 1
         self._moved[new.state] += 1

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.backends.nats import codec, subjects
-from holdfast.backends.nats.batch import Message, Stale, state
-from holdfast.backends.nats.link import Stored
-from holdfast.backends.nats.mirror import TOMBSTONE_SECONDS
+from holdfast.backends.nats.answers import Stored
+from holdfast.backends.nats.fates import Fates
+from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import parse_stamp
+from holdfast.model.errors import DataLost
 from holdfast.model.event import Event
 
 PAGE = 1000
-COMMITTED, ABORTED = b"committed", b"aborted"
-_PATIENCE = 30_000_000  # microseconds; a publish of the largest batch takes a few seconds
+_BACK = 256
 
 
 class Entries:
     """Reads messages of channels, and events whole."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._fates: dict[str, bool] = {}
+    def __init__(self, store: Store, fates: Fates) -> None:
+        self._store, self._fates = store, fates
 
     async def page(self, channel: str, after: int, limit: int) -> tuple[list[Stored], int]:
         """Up to `limit` entries after a sequence, in order, and the sequence up to which there are no others.
@@ -34,9 +33,9 @@ class Entries:
         while len(found) < limit:
             query = {"seq": after + 1, "next_by_subj": channel, "batch": min(limit - len(found), PAGE)}
             messages, pending = await self._store.link.read(query)
+            fates = await self.fates(channel, messages)
             for message in messages:
-                publish = message.headers.get(subjects.PUBLISH)
-                fate = True if publish is None else await self.fate(publish, message.stamp)
+                fate = fates.get(message.headers.get(subjects.PUBLISH), True)
                 if fate is None:
                     return found, after
                 after = message.seq
@@ -46,41 +45,45 @@ class Entries:
                 break
         return found, after
 
-    async def fate(self, publish: str, stamp: str) -> bool | None:
-        """Whether a publish of several batches was committed; None while it may still be.
+    async def fates(self, channel: str, messages: Sequence[Stored]) -> Mapping[str | None, bool | None]:
+        """The fates of all publishes of several batches that have messages among these."""
+        publishes = {
+            publish: message.stamp
+            for message in messages
+            if (publish := message.headers.get(subjects.PUBLISH)) is not None
+        }
+        return dict((await self._fates.of(channel, publishes)).items())
 
-        One that is under way for too long has lost its publisher: whoever waits for it ends it.
-        """
-        known = self._fates.get(publish)
-        if known is not None:
-            return known
-        decided = await self._decided(publish)
-        if decided is None and await self._age(stamp) > _PATIENCE:
-            decided = await self.abort(publish)
-        if decided is not None:
-            self._fates[publish] = decided
-        return decided
+    async def first(self, channel: str, after: int) -> tuple[Stored | None, int]:
+        """The first message after a sequence, and how many there are, with those that were aborted."""
+        query = {"seq": after + 1, "next_by_subj": channel, "batch": 1}
+        found, pending = await self._store.link.read(query)
+        return (found[0], pending + 1) if found else (None, 0)
 
-    async def fate_of_open(self, publish: str) -> bool | None:
-        """The fate of a publish that is known to have begun, by its first message."""
-        query = {"multi_last": [subjects.opened(publish)], "batch": 1}
-        found, _ = await self._store.link.read(query)
-        return await self.fate(publish, found[0].stamp) if found else None
+    async def count(self, channel: str, after: int) -> int:
+        """How many messages follow a sequence, with those that were aborted."""
+        return (await self.first(channel, after))[1]
 
-    async def _decided(self, publish: str) -> bool | None:
-        found, _ = await self._store.link.read({"multi_last": [subjects.fate(publish)], "batch": 1})
-        return found[0].data == COMMITTED if found else None
+    async def last(self, channel: str, until: int) -> Stored | None:
+        """The newest entry up to a sequence at which nothing is under way any more."""
+        back = _BACK
+        while until > 0:
+            query = {"multi_last": [channel], "up_to_seq": until, "batch": 1}
+            newest, _ = await self._store.link.read(query)
+            if not newest or await self._committed(channel, newest):
+                return newest[0] if newest else None
+            # It was aborted: look at ever larger pieces of what stands before it.
+            until = max(newest[0].seq - back, 0)
+            found, _ = await self.page(channel, until, back)
+            earlier = [each for each in found if each.seq < newest[0].seq]
+            if earlier:
+                return earlier[-1]
+            back *= 4
+        return None
 
-    async def _age(self, stamp: str) -> int:
-        return parse_stamp((await self._store.info())["ts"]) - parse_stamp(stamp)
-
-    async def abort(self, publish: str) -> bool | None:
-        """End a publish that nobody will commit any more; answers its fate."""
-        try:
-            await self._store.commit(end_of(publish, ABORTED))
-        except Stale:
-            return await self._decided(publish)
-        return False
+    async def _committed(self, channel: str, messages: Sequence[Stored]) -> list[Stored]:
+        fates = await self.fates(channel, messages)
+        return [each for each in messages if fates.get(each.headers.get(subjects.PUBLISH), True)]
 
     async def at(self, channel: str, seqs: Sequence[int]) -> dict[int, Stored]:
         """The messages of some sequences, as far as they still are in the log."""
@@ -95,33 +98,46 @@ class Entries:
             found |= {message.seq: message for message in messages}
         return {seq: message for seq, message in found.items() if seq in wanted}
 
-    async def events(self, messages: Iterable[Stored]) -> list[Event]:
-        """Messages as events; the parts of large ones are fetched."""
+    async def of_jobs(self, channel: str, jobs: Sequence[Record]) -> dict[int, Stored]:
+        """The messages of some jobs: from the log, or the copies that dead letters keep."""
+        found = await self.at(channel, [job.seq for job in jobs])
+        copies = [job.copy for job in jobs if job.copy and job.seq not in found]
+        if copies:
+            kept = await self._store.link.last(copies)
+            found |= {subjects.copied(each.subject): each for each in kept if subjects.CE_ID in each.headers}
+        return found
+
+    async def events(self, messages: Iterable[Stored]) -> list[Event | None]:
+        """Messages as events; the parts of large ones are fetched. None where some of them are gone."""
         return [await self._event(message) for message in messages]
 
-    async def _event(self, message: Stored) -> Event:
-        count, published = codec.part_count(message), self.published(message)
-        if not count:
-            return codec.decode(message, published)
+    async def intact(self, channel: str, messages: Sequence[Stored]) -> list[Event]:
+        """The same for who must not miss any: `DataLost` where parts are gone."""
+        found = [event for event in await self.events(messages) if event is not None]
+        if len(found) < len(messages):
+            raise DataLost(f"parts of a large event of channel {channel!r} were removed before it was read")
+        return found
+
+    async def _event(self, message: Stored) -> Event | None:
+        count = codec.part_count(message)
+        whole = await self._whole(message, count) if count else None
+        if count and whole is None:
+            return None
+        return codec.decode(message, self.published(message), whole)
+
+    async def _whole(self, message: Stored, count: int) -> bytes | None:
+        """The parts of a large event put together."""
         parts: list[bytes] = []
-        after = message.seq - count - 1
+        subject, after = subjects.parts(message.subject), message.seq - count - 1
         while len(parts) < count:
-            query = {"seq": after + 1, "next_by_subj": subjects.PARTS, "batch": count - len(parts)}
+            query = {"seq": after + 1, "next_by_subj": subject, "batch": count - len(parts)}
             found, _ = await self._store.link.read(query)
             if not found or found[-1].seq >= message.seq:
                 break
             parts += [part.data for part in found]
             after = found[-1].seq
-        return codec.decode(message, published, b"".join(parts) if len(parts) == count else None)
+        return b"".join(parts) if len(parts) == count else None
 
     def published(self, message: Stored) -> int:
         """When a message was stored, in the store's time."""
         return parse_stamp(message.stamp) + self._store.registry.offset_at(message.seq)
-
-
-def end_of(publish: str, fate: bytes) -> list[Message]:
-    """The messages that end a publish of several batches, one way or the other."""
-    return [
-        state(subjects.fate(publish), fate, 0),
-        state(subjects.opened(publish), b"", ttl=TOMBSTONE_SECONDS),
-    ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.backends.nats import codec, subjects
+from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message, Stale, state
 from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.keys import Keys, foreign_key
-from holdfast.backends.nats.link import Stored
 from holdfast.backends.nats.mirror import Cursor
 from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message, state
-from holdfast.backends.nats.entries import Entries
-from holdfast.backends.nats.link import Stored
+from holdfast.backends.nats.fates import Fates
 from holdfast.backends.nats.store import Store
 from holdfast.model.errors import Unavailable
 
@@ -43,8 +43,8 @@ def foreign_key(subject: str, seq: int, expect: int) -> Message:
 class Keys:
     """Looks keys up in bulk."""
 
-    def __init__(self, store: Store, entries: Entries) -> None:
-        self._store, self._entries = store, entries
+    def __init__(self, store: Store, fates: Fates) -> None:
+        self._store, self._fates = store, fates
 
     async def find(self, channel: str, keys: Sequence[str]) -> dict[str, Known]:
         """What is known of each key, without those that are not there."""
@@ -60,7 +60,7 @@ class Keys:
         if foreign:
             return known
         if publish is not None:
-            committed = await self._outcome(publish, message)
+            committed = await self._outcome(publish, channel, message)
             return known if committed else replace(known, seq=None)
         # A server that died in the middle of a batch may have kept the key without its event. Then something
         # else stands in its place, or nothing yet; one that was trimmed since leaves its place empty.
@@ -70,10 +70,10 @@ class Keys:
         kept = there is not None and (there.seq != known.seq or there.subject == channel)
         return known if kept else replace(known, seq=None)
 
-    async def _outcome(self, publish: str, message: Stored) -> bool:
+    async def _outcome(self, publish: str, channel: str, message: Stored) -> bool:
         """Another publisher may be in the middle of it: then its end is waited for."""
         for _ in range(_TURNS):
-            fate = await self._entries.fate(publish, message.stamp)
+            fate = await self._fates.one(channel, publish, message.stamp)
             if fate is not None:
                 return fate
             await asyncio.sleep(_PAUSE)

@@ -61,12 +61,16 @@ class Leases:
     ) -> tuple[list[Job], list[Record]]:
         if not taken:
             return [], []
-        found = await self._entries.at(member.channel, [record.seq for record in taken])
-        kept = [record for record in taken if record.seq in found]
-        events = await self._entries.events(found[record.seq] for record in kept)
+        found = await self._entries.of_jobs(member.channel, taken)
+        there = [record for record in taken if record.seq in found]
+        events = await self._entries.events(found[record.seq] for record in there)
+        kept = {record.seq: event for record, event in zip(there, events, strict=True) if event is not None}
         deadline = now + to_micros(member.policy.lease)
         edit, jobs = self._store.edit(member.ref), list[Job]()
-        for record, event in zip(kept, events, strict=True):
+        for record in taken:
+            event = kept.get(record.seq)
+            if event is None:
+                continue
             leased = replace(
                 record,
                 state=State.LEASED,
@@ -93,7 +97,7 @@ class Leases:
             edit.raise_lane(lane)
         if jobs:
             await self._store.commit(edit.messages())
-        return jobs, [record for record in taken if record.seq not in found]
+        return jobs, [record for record in taken if record.seq not in kept]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""

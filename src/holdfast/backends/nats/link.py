@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
-import nats
 import nats.errors
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats import subjects
+from holdfast.backends.nats.answers import Answer, Raw, Stored, stored
+from holdfast.backends.nats.wire import Wire
 from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavailable
 
 PATIENCE = 5.0
 _READ_BYTES = 16_000_000
-_UNLIMITED = 1 << 40
+_MOST_LAST = 1000
+_TOO_MANY, _NOBODY = "413", "503"
 
 
-class Stored(NamedTuple):
-    """A message as the stream holds it."""
-
-    subject: str
-    seq: int
-    stamp: str
-    headers: Mapping[str, str]
-    data: bytes
+class TooMany(Exception):
+    """More subjects match than the server looks for at once."""
 
 
-class _Answer:
-    """The messages of one answer, until the last one has come."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.messages: list[Msg] = []
-        self.done: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-
-    def take(self, message: Msg) -> None:
-        headers = message.headers
-        if not self.done.done():
-            if headers and subjects.SEQUENCE in headers and "Status" not in headers:
-                self.messages.append(message)
-            else:
-                self.done.set_result(message)
+class NoStream(Unavailable):
+    """Nobody answers for a stream: it is not there, or has no leader."""
 
 
 class Link:
@@ -63,7 +46,7 @@ class Link:
         """Rises with every new connection: behind it may be another server."""
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[bytes, Answer] = {}
         self._inbox = ""
         self._closing: set[asyncio.Task[None]] = set()
         self._open = False
@@ -97,7 +80,7 @@ class Link:
             return self._client
 
     async def _connect(self) -> Client:
-        client, url = Client(), _plain(self.url)
+        client, url = Wire(self._answers), _plain(self.url)
 
         async def closed() -> None:
             self._lost(client)
@@ -114,12 +97,7 @@ class Link:
                     closed_cb=closed,
                 )
                 self._inbox = f"_INBOX.{secrets.token_hex(8)}"
-                await client.subscribe(
-                    f"{self._inbox}.*",
-                    cb=self._hear,
-                    pending_msgs_limit=_UNLIMITED,
-                    pending_bytes_limit=_UNLIMITED,
-                )
+                await client.subscribe(f"{self._inbox}.*", cb=_unasked)
         except BaseException as error:
             with suppress(AssertionError):  # raised where it was not even begun
                 await client.close()  # nats-py leaves a half-made connection open
@@ -129,29 +107,25 @@ class Link:
             raise
         return client
 
-    async def _hear(self, message: Msg) -> None:
-        answer = self._answers.get(message.subject.rpartition(".")[2])
-        if answer is not None:
-            answer.take(message)
-
     def _lost(self, client: Client) -> None:
         for answer in self._answers.values():
             if answer.client is client and not answer.done.done():
                 answer.done.set_exception(nats.errors.ConnectionClosedError())
 
     @asynccontextmanager
-    async def ask(self) -> AsyncIterator[tuple[Client, str, _Answer]]:
+    async def ask(self) -> AsyncIterator[tuple[Client, str, Answer]]:
         """A reply subject on the connection, and what comes in on it."""
-        client, token = await self.client(), secrets.token_hex(6)
-        answer = self._answers[token] = _Answer(client)
+        client = await self.client()
+        subject = f"{self._inbox}.{secrets.token_hex(6)}"
+        answer = self._answers[subject.encode()] = Answer(client)
         try:
             async with self._translated():
-                yield client, f"{self._inbox}.{token}", answer
+                yield client, subject, answer
         except TimeoutError:
             self._hang_up(client)
             raise Unavailable(f"NATS at {redacted(self.url)} did not answer in time") from None
         finally:
-            del self._answers[token]
+            del self._answers[subject.encode()]
             if not answer.done.cancel() and not answer.done.cancelled():
                 answer.done.exception()  # somebody has looked at it
 
@@ -163,26 +137,55 @@ class Link:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def request(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def request(
+        self, subject: str, body: Mapping[str, Any] | None = None, patience: float | None = None
+    ) -> dict[str, Any]:
         """One question to the JetStream API. An error that it answers with is in the answer."""
         async with self.ask() as (client, reply, answer):
             await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
-            message = await asyncio.wait_for(answer.done, PATIENCE)
-            _refuse_silence(message)
+            message = await asyncio.wait_for(answer.done, patience or PATIENCE)
+            if message.headers.get("Status") == _NOBODY:
+                raise nats.errors.NoRespondersError
             found: dict[str, Any] = orjson.loads(message.data)
         return found
 
-    async def read(self, query: Mapping[str, Any]) -> tuple[list[Stored], int]:
+    async def read(self, query: Mapping[str, Any], stream: str = subjects.STREAM) -> tuple[list[Stored], int]:
         """A batched direct get: what was found, and how much more matches."""
+        messages, pending = await self.read_raw(query, stream)
+        return [stored(message) for message in messages], pending
+
+    async def read_raw(self, query: Mapping[str, Any], stream: str) -> tuple[list[Raw], int]:
+        """The same without a look at what was found."""
         async with self.ask() as (client, reply, answer):
             body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
-            await client.publish(f"$JS.API.DIRECT.GET.{subjects.STREAM}", body, reply=reply)
+            await client.publish(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
             last = await asyncio.wait_for(answer.done, 2 * PATIENCE)
-        _refuse_silence(last)
-        headers = last.headers or {}
-        if headers.get("Status") not in ("204", "404"):
-            raise HoldfastError(f"NATS refused to read {dict(query)}: {headers}")
-        return [_stored(message) for message in answer.messages], int(headers.get(subjects.PENDING, 0))
+        status = last.headers.get("Status")
+        if status == _NOBODY:
+            raise NoStream(f"NATS at {redacted(self.url)} did not answer for the stream {stream}")
+        if status == _TOO_MANY:
+            raise TooMany
+        if status not in ("204", "404"):
+            raise HoldfastError(f"NATS refused to read {dict(query)}: {last.headers}")
+        return answer.messages, int(last.headers.get(subjects.PENDING, 0))
+
+    async def last(self, filters: Sequence[str], stream: str = subjects.STREAM) -> list[Stored]:
+        """The newest message of every subject that a filter matches, in order."""
+        try:
+            return (await self.read({"multi_last": list(filters), "batch": _MOST_LAST}, stream))[0]
+        except TooMany:
+            pages = [await self._newest(each, stream) for each in filters]
+            return sorted((message for page in pages for message in page), key=lambda each: each.seq)
+
+    async def _newest(self, subject: str, stream: str) -> list[Stored]:
+        """The same for one filter, however many subjects it matches."""
+        newest, after, pending = dict[str, Stored](), 0, 1
+        while pending:
+            query = {"seq": after + 1, "next_by_subj": subject, "batch": _MOST_LAST}
+            found, pending = await self.read(query, stream)
+            newest |= {message.subject: message for message in found}
+            after = found[-1].seq if found else after
+        return list(newest.values())
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
@@ -197,20 +200,8 @@ class Link:
             raise Unavailable(f"NATS at {redacted(self.url)} did not answer: {said}") from error
 
 
-def _stored(message: Msg) -> Stored:
-    headers = message.headers or {}
-    return Stored(
-        headers[subjects.SUBJECT],
-        int(headers[subjects.SEQUENCE]),
-        headers[subjects.STAMP],
-        headers,
-        message.data,
-    )
-
-
-def _refuse_silence(message: Msg) -> None:
-    if (message.headers or {}).get("Status") == "503":
-        raise nats.errors.NoRespondersError
+async def _unasked(message: Msg) -> None:
+    """An answer that nobody waits for any more."""
 
 
 async def _ignore(error: Exception) -> None:

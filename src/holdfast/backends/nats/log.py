@@ -14,7 +14,6 @@ from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import to_micros
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event, LogEntry, Receipt
-from holdfast.model.position import parse_position
 
 
 class Log:
@@ -40,14 +39,12 @@ class Log:
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position."""
-        epoch, seq = (0, 0) if after is None else parse_position(after, 1)
-        await self._store.recognise()
-        await self._store.mirror.sync_registry()
-        start = 0 if after is None else self._store.registry.seek(epoch, seq)
+        await self._store.look()
+        start = self._store.place(after)
         if start is None:
             return []
         found, _ = await self._entries.page(channel, start, limit)
-        events, position = await self._entries.events(found), self._store.registry.position
+        events, position = await self._entries.intact(channel, found), self._store.registry.position
         return [
             LogEntry(channel, position(message.seq), event)
             for message, event in zip(found, events, strict=True)

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -47,7 +46,6 @@ class View:
         self.registry = Registry()
         self.queues = Queues()
         self.cursors: dict[str, Cursor] = {}
-        self.opened: dict[str, dict[str, Any]] = {}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
         self.revisions: dict[str, int] = {}
         self.known = 0
@@ -74,11 +72,6 @@ class View:
                 self.counts.setdefault(rest[0], {})[rest[1]] = orjson.loads(data)
             case "count":
                 self.counts.get(rest[0], {}).pop(rest[1], None)
-            case "open" if data:
-                self.opened[rest[0]] = orjson.loads(data)
-            case "open":
-                self.opened.pop(rest[0], None)
-                del self.revisions[subject]
 
 
 class Mirror:
@@ -102,11 +95,6 @@ class Mirror:
     @property
     def cursors(self) -> dict[str, Cursor]:
         return self._view.cursors
-
-    @property
-    def opened(self) -> dict[str, dict[str, Any]]:
-        """Publishes of several batches that are under way."""
-        return self._view.opened
 
     def revision(self, subject: str) -> int:
         """The sequence of a subject's only message, 0 where there is none."""

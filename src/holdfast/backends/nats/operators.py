@@ -44,7 +44,12 @@ class Operators:
             raise InvalidInput(f"{event_id!r} of {source!r} is no text that a store could hold") from None
         await self._ingest.level_channel(channel)
         known = (await self._keys.find(channel, [key])).get(key)
-        return None if known is None else known.seq
+        if known is not None:
+            return known.seq
+        # Its key may be forgotten; a dead letter is found all the same.
+        copies = await self._store.link.last([subjects.copy(channel, source, event_id)])
+        kept = [each for each in copies if subjects.CE_ID in each.headers]
+        return subjects.copied(kept[-1].subject) if kept else None
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         """Back to ready with a newer token."""
@@ -85,10 +90,9 @@ class Operators:
 
     async def _ended(self, members: list[Member], seq: int) -> dict[str, Record]:
         """A job that has ended, for each of the consumers that know it."""
-        wanted = {subjects.ended(member.ref, seq): member.ref for member in members}
-        if not wanted:
-            return {}
-        found, _ = await self._store.link.read({"multi_last": list(wanted), "batch": len(wanted)})
+        places = (subjects.ended, subjects.dead)
+        wanted = {place(member.ref, seq): member.ref for member in members for place in places}
+        found = await self._store.link.last(list(wanted)) if wanted else []
         return {wanted[each.subject]: records.decode(each.data, each.seq) for each in found if each.data}
 
     async def stuck(self, limit: int) -> list[JobRecord]:

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import orjson
-
 from holdfast.backends.nats import codec, subjects
 from holdfast.backends.nats.batch import MOST, MOST_BYTES, Message, Stale, state
 from holdfast.backends.nats.codec import Delivery
 from holdfast.backends.nats.edit import live
-from holdfast.backends.nats.entries import COMMITTED, Entries, end_of
+from holdfast.backends.nats.fates import COMMITTED, Fates, begin_of, end_of
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.keys import Keys, key_message
 from holdfast.backends.nats.store import TRIES, Store
@@ -39,8 +37,8 @@ class Draft:
 class Publishing:
     """Appends to channels."""
 
-    def __init__(self, store: Store, entries: Entries, keys: Keys, ingest: Ingest) -> None:
-        self._store, self._entries, self._keys, self._ingest = store, entries, keys, ingest
+    def __init__(self, store: Store, fates: Fates, keys: Keys, ingest: Ingest) -> None:
+        self._store, self._fates, self._keys, self._ingest = store, fates, keys, ingest
 
     async def append(self, channel: str, events: Sequence[Event], delivery: Delivery) -> list[Draft]:
         """Append what is new; answers a draft for each event in order, repeats included."""
@@ -87,8 +85,13 @@ class Publishing:
             raise IdConflict(channel, conflicts)
 
     async def _gate(self, channel: str) -> list[Message]:
-        """For a channel with bounded consumers: refuse when one is full, and exclude other publishes."""
+        """Refuse when the channel or a bounded consumer is full; for the latter, exclude other publishes."""
         await self._store.mirror.sync_registry()
+        if channel in self._store.registry.full:
+            raise Overloaded(
+                f"channel {channel!r} is full by its max_bytes policy; let its consumers catch up so that it "
+                "can be trimmed, or raise max_bytes"
+            )
         members = self._store.registry.by_channel.get(channel, ())
         bounded = [member for member in members if member.policy.max_depth is not None]
         if not bounded:
@@ -117,21 +120,21 @@ class Publishing:
             return
         publish = secrets.token_hex(8)
         named = delivery._replace(publish=publish)
-        opening = [state(subjects.opened(publish), orjson.dumps({"channel": channel}), 0)]
+        opening = [begin_of(channel, publish)]
         rest, sent = iter(drafts), False
         try:
             for number, size in enumerate(batches, start=1):
                 part = list(islice(rest, size))
                 groups = [_messages(channel, draft, named, client.max_payload) for draft in part]
                 last = number == len(batches)
-                closing = end_of(publish, COMMITTED) if last else []
+                closing = end_of(channel, publish, COMMITTED) if last else []
                 await self._send(part, groups, opening if number == 1 else gate if last else [], closing)
             sent = True
         finally:
             if not sent:
                 for draft in drafts:
                     draft.seq = None
-                await self._entries.abort(publish)
+                await self._fates.abort(channel, publish)
 
     async def _send(
         self,

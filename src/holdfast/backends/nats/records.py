@@ -17,8 +17,9 @@ from holdfast.model.job import LIVE, Failure, JobRecord, State
 class Record:
     """One event for one worker consumer. Times are microseconds of the store's clock.
 
-    `lane` is the event's key where the consumer is ordered; `revision` the sequence of this very record, the
-    one that the next must replace.
+    `lane` is the event's key where the consumer is ordered; `copy` the subject of its own copy of the event,
+    which it has once it was a dead letter; `revision` the sequence of this very record, the one that the next
+    must replace.
     """
 
     ref: str
@@ -39,6 +40,7 @@ class Record:
     ended: int | None = None
     reason: str | None = None
     errors: tuple[dict[str, Any], ...] = ()
+    copy: str = ""
     revision: int = field(default=0, compare=False)
 
     @property

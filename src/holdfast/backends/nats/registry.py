@@ -47,13 +47,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Registry:
-    """`epochs` and `offsets` are pairs: from this sequence on, this epoch, this offset in microseconds."""
+    """`epochs` and `offsets` are pairs: from this sequence on, this epoch, this offset in microseconds.
+
+    `full` are the channels that take no events for now.
+    """
 
     identity: str = ""
     channels: Mapping[str, int] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)
     epochs: tuple[tuple[int, int], ...] = ()
     offsets: tuple[tuple[int, int], ...] = ((0, 0),)
+    full: frozenset[str] = frozenset()
     revision: int = 0
 
     def encode(self) -> bytes:
@@ -62,7 +66,8 @@ class Registry:
             for each in self.members.values()
         ]
         known = {"identity": self.identity, "channels": dict(self.channels), "members": members}
-        return orjson.dumps({"schema": SCHEMA, **known, "epochs": self.epochs, "offsets": self.offsets})
+        places = {"epochs": self.epochs, "offsets": self.offsets, "full": sorted(self.full)}
+        return orjson.dumps({"schema": SCHEMA, **known, **places})
 
     @cached_property
     def by_name(self) -> dict[tuple[str, str], Member]:
@@ -123,6 +128,10 @@ class Registry:
     def with_channel(self, channel: str, now: int) -> Registry:
         return self if channel in self.channels else replace(self, channels={**self.channels, channel: now})
 
+    def with_full(self, channel: str, full: bool) -> Registry:
+        changed = self.full | {channel} if full else self.full - {channel}
+        return self if changed == self.full else replace(self, full=changed)
+
     def with_member(self, member: Member) -> Registry:
         return replace(self, members={**self.members, member.ref: member})
 
@@ -170,5 +179,6 @@ def decode(data: bytes, revision: int) -> Registry:
         {each.ref: each for each in members},
         epochs,
         offsets,
+        frozenset(stored.get("full", ())),
         revision,
     )

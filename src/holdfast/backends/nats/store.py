@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from holdfast.backends.nats import stream, subjects
@@ -17,6 +17,7 @@ from holdfast.backends.nats.mirror import Mirror
 from holdfast.backends.nats.registry import Registry
 from holdfast.backends.nats.times import parse_stamp
 from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.position import parse_position
 
 _DOUBT = 10
 _TURNS, _PAUSE = 8, 0.02
@@ -71,6 +72,21 @@ class Store:
         stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
         return stamp + self.registry.offset
 
+    async def look(self) -> None:
+        """Learn of the registry alone, for who only reads the log: the mirror is left as it is."""
+        await self.recognise()
+        await self.mirror.sync_registry()
+
+    def place(self, position: str | None) -> int | None:
+        """The sequence of a position, 0 for none; None when it is beyond everything."""
+        return 0 if position is None else self.registry.seek(*parse_position(position, 1))
+
+    async def clock(self) -> int:
+        """The store's time alone, for who needs no jobs: the mirror is left as it is."""
+        await self.recognise()
+        stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync_registry())
+        return stamp + self.registry.offset
+
     async def info(self) -> dict[str, Any]:
         return await stream.info(self.link)
 
@@ -123,7 +139,7 @@ class Store:
     async def change_registry(
         self,
         change: Callable[[Registry], Registry],
-        also: Callable[[Registry], Sequence[Message]] | None = None,
+        also: Callable[[Registry], Awaitable[Sequence[Message]]] | None = None,
     ) -> Registry:
         """Replace the registry, repeating the change on whatever somebody else has made of it."""
         for turn in range(1, TRIES):
@@ -133,7 +149,7 @@ class Store:
                 return known
             message = state(subjects.REGISTRY, wanted.encode(), known.revision)
             try:
-                await self.commit([*(also(wanted) if also else ()), message])
+                await self.commit([*(await also(wanted) if also else ()), message])
                 return self.registry
             except Stale:
                 await self.look_again(turn)

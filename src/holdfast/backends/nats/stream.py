@@ -12,7 +12,8 @@ from holdfast.model.names import matches
 
 OLDEST = (2, 12)
 _API = "$JS.API.STREAM"
-_NOT_FOUND, _EXISTS = 10059, 10058
+_NOT_FOUND, _EXISTS, _NO_MESSAGE = 10059, 10058, 10043
+_SLOW = 60.0  # seconds that a purge may take
 _SETTINGS: dict[str, Any] = {
     "name": subjects.STREAM,
     "description": "Holdfast: events, jobs and everything else; see docs/nats.md",
@@ -80,6 +81,24 @@ async def capture(link: Link, channels: Iterable[str]) -> None:
             f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
         )
     raise Unavailable(f"the subjects of the stream {subjects.STREAM} changed too often; try again")
+
+
+async def purge(link: Link, subject: str, last: int) -> None:
+    """Remove every message of the subjects that a filter matches, up to and including a sequence."""
+    if last > 0:
+        _checked(
+            await link.request(
+                f"{_API}.PURGE.{subjects.STREAM}", {"filter": subject, "seq": last + 1}, patience=_SLOW
+            ),
+            f"purge {subject} from the stream {subjects.STREAM}",
+        )
+
+
+async def delete(link: Link, seq: int) -> None:
+    """Remove one message; it may be gone already."""
+    answer = await link.request(f"{_API}.MSG.DELETE.{subjects.STREAM}", {"seq": seq, "no_erase": True})
+    if answer.get("error", {}).get("err_code") != _NO_MESSAGE:
+        _checked(answer, f"remove message {seq} of the stream {subjects.STREAM}")
 
 
 def _captured(channel: str, captured: Iterable[str]) -> bool:

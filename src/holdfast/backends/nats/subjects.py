@@ -5,9 +5,19 @@ channel's own name, and `HF.>`, which no channel can be called since their names
 
     CHANNEL                     one message per event; what a foreign client publishes there is an event too
     HF.K.HASH                   idempotency key of (channel, source, id); its event comes right after it
-    HF.P                        parts of an event that is too large for one message, right before it
-    HF.E.REF.SEQ                a job that has ended: its record, with state, reason and errors
-    HF.F.PUBLISH                the fate of a publish of several batches: committed or aborted
+    HF.P.CHANNEL                parts of an event that is too large for one message, right before it
+    HF.E.REF.SEQ                a job that has ended, other than dead: its record, with state and errors
+    HF.D.REF.SEQ                a dead letter: its record, with reason and errors
+    HF.B.HASH.REF.SEQ           a dead letter's own copy of its event, its parts before it; HASH is as in HF.K
+    HF.O.PUBLISH.CHANNEL        a publish of several batches that is under way; empty for a second at its end
+    HF.F.PUBLISH.CHANNEL        the fate of a publish of several batches: committed or aborted
+    HF.A.PUBLISH.CHANNEL        where the events of an aborted publish are: from the sequence in it to its own
+
+    HF.T.CHANNEL                up to where a channel was trimmed; written again by who begins to need the log
+    HF.C.CONSUMER.CHANNEL       a stream consumer's cursor, with `/` for `.` in its name; empty for a second
+                                when it is detached
+    HF.L.NAME                   a lock, percent-encoded: its owner, its token and its deadline
+    HF.G                        up to where old idempotency keys were forgotten
 
     HF.S.>                      the state that every process mirrors, one message per subject:
     HF.S.registry               channels, consumers, epochs and the test kit's clock
@@ -16,9 +26,12 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.S.count.REF.INSTANCE     jobs by state, as one process moved them, and `all` that are gone; summed up
     HF.S.lane.REF               raised by claims and requeues of an ordered consumer: they exclude each other
     HF.S.gate.CHANNEL           raised by publishes to a channel with a bounded consumer: they do, too
-    HF.S.open.PUBLISH           a publish of several batches that is under way
 
     HOLDFAST.WAKE.CHANNEL       not stored: tells listeners that older work may be ready
+
+State records are in streams of their own, which any client reads as key-value buckets:
+
+    $KV.BUCKET.KEY              `gbe.state.tasks.email.t-1` is `tasks.email.t-1` in the bucket `gbe_state`
 
 REF is a consumer's number, SEQ the sequence of the job's event in the stream, which is also the job's id.
 """
@@ -27,13 +40,15 @@ from __future__ import annotations
 
 import hashlib
 from typing import Final
+from urllib.parse import quote
 
 STREAM: Final = "HOLDFAST"
 OURS: Final = "HF.>"
 STATE: Final = "HF.S.>"
 STATE_PREFIX: Final = "HF.S."
 REGISTRY: Final = "HF.S.registry"
-PARTS: Final = "HF.P"
+KEYS, FATES = "HF.K.", "HF.F."
+FORGOTTEN: Final = "HF.G"
 
 # What the server understands.
 EXPECT: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -43,6 +58,7 @@ TTL: Final = "Nats-TTL"
 MESSAGE_ID: Final = "Nats-Msg-Id"
 SEQUENCE, SUBJECT, STAMP = "Nats-Sequence", "Nats-Subject", "Nats-Time-Stamp"
 PENDING: Final = "Nats-Num-Pending"
+HELD, LAST_SEQUENCE = "Nats-Stream", "Nats-Last-Sequence"
 
 # What an event carries: CloudEvents' attributes, and a little of ours.
 CE_ID, CE_SOURCE, CE_TYPE, CE_TIME, CE_KEY = "ce-id", "ce-source", "ce-type", "ce-time", "ce-partitionkey"
@@ -51,6 +67,9 @@ DUE: Final = "Holdfast-At"
 PRIORITY: Final = "Holdfast-Priority"
 PART_COUNT: Final = "Holdfast-Parts"
 PUBLISH: Final = "Holdfast-Publish"
+
+# What a state record carries besides its fields.
+RECORD_KEY, RECORD_DUE = "Holdfast-Key", "Holdfast-Due"
 
 
 def wake(channel: str) -> str:
@@ -72,6 +91,42 @@ def ended(ref: str, seq: int) -> str:
     return f"HF.E.{ref}.{seq}"
 
 
+def dead(ref: str, seq: int) -> str:
+    return f"HF.D.{ref}.{seq}"
+
+
+def dead_letters(ref: str) -> str:
+    """All dead letters of a consumer."""
+    return f"HF.D.{ref}.*"
+
+
+def copy(channel: str, source: str, event_id: str, ref: str = "*", seq: int | str = "*") -> str:
+    """A dead letter's copy; without a consumer and a sequence, all copies of the event."""
+    return f"HF.B.{key(channel, source, event_id).removeprefix(KEYS)}.{ref}.{seq}"
+
+
+def copied(subject: str) -> int:
+    """The sequence of the event that a copy is of."""
+    return int(subject.rpartition(".")[2])
+
+
+def parts(subject: str) -> str:
+    """Where the parts of a large message are. Those of a dead letter's copy have its own subject."""
+    return subject if subject.startswith("HF.") else f"HF.P.{subject}"
+
+
+def trimmed(channel: str) -> str:
+    return f"HF.T.{channel}"
+
+
+def stream_cursor(channel: str, consumer: str) -> str:
+    return f"HF.C.{consumer.replace('.', '/')}.{channel}"
+
+
+def lock(name: str) -> str:
+    return f"HF.L.{quote(name, safe=':').replace('.', '%2E')}"
+
+
 def cursor(ref: str) -> str:
     return f"HF.S.cursor.{ref}"
 
@@ -88,9 +143,13 @@ def gate(channel: str) -> str:
     return f"HF.S.gate.{channel}"
 
 
-def opened(publish: str) -> str:
-    return f"HF.S.open.{publish}"
+def opened(publish: str, channel: str) -> str:
+    return f"HF.O.{publish}.{channel}"
 
 
-def fate(publish: str) -> str:
-    return f"HF.F.{publish}"
+def fate(publish: str, channel: str) -> str:
+    return f"HF.F.{publish}.{channel}"
+
+
+def aborted(publish: str, channel: str) -> str:
+    return f"HF.A.{publish}.{channel}"

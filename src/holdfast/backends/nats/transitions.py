@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.backends.nats import codec, subjects
 from holdfast.backends.nats.batch import Message, Stale
@@ -110,8 +110,10 @@ class Transitions:
                 rest.append((asked, place, step))
             elif record is not None and step.accepts(record, asked.now):
                 changed = step.change(record, asked.now)
-                copies = await self._copy(member, changed) if changed.state is State.DEAD else []
-                if taken and not edit.has_room(sum(len(copy.data) for copy in copies), len(copies) + 2):
+                copies: list[Message] = []
+                if changed.state is State.DEAD:
+                    changed, copies = await self._copies(member, changed)
+                if taken and not edit.has_room(sum(len(copy.data) for copy in copies), len(copies) + 3):
                     rest.append((asked, place, step))
                     continue
                 if changed.state in LIVE:
@@ -123,13 +125,26 @@ class Transitions:
                 taken.append((asked, place))
         return edit, taken, rest
 
-    async def _copy(self, member: Member, record: Record) -> list[Message]:
+    async def _copies(self, member: Member, record: Record) -> tuple[Record, list[Message]]:
+        """The event for the dead letter itself, which outlives the log, and for the dead-letter channel."""
+        found = await self._entries.of_jobs(member.channel, [record])
+        event = (await self._entries.events(found.values()))[0] if found else None
+        if event is None:
+            return record, []
+        most = (await self._store.link.client()).max_payload
+        target, copies = member.policy.dead_letter, list[Message]()
+        if not record.copy:
+            kept = subjects.copy(member.channel, record.source, record.event, record.ref, record.seq)
+            record = replace(record, copy=kept)
+            copies += codec.encode(kept, event, Delivery(), most)
+        if target is not None:
+            copies += self._copy(target, member, record, event, most)
+        return record, copies
+
+    def _copy(
+        self, target: str, member: Member, record: Record, event: Event, max_payload: int
+    ) -> list[Message]:
         """The event with its story in headers, for the dead-letter channel."""
-        target = member.policy.dead_letter
-        found = await self._entries.at(member.channel, [record.seq]) if target is not None else {}
-        if target is None or not found:
-            return []
-        [event] = await self._entries.events(found.values())
         story = {
             "channel": member.channel,
             "consumer": member.name,
@@ -147,8 +162,7 @@ class Transitions:
             event.time,
             {**event.headers, **{f"holdfast-{name}": value for name, value in story.items()}},
         )
-        client = await self._store.link.client()
-        messages = codec.encode(target, copy, Delivery(), client.max_payload)
+        messages = codec.encode(target, copy, Delivery(), max_payload)
         key = subjects.key(target, copy.source, copy.id)
         return [key_message(key, codec.content_hash(copy), len(messages)), *messages]
 

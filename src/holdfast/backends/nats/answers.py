@@ -1,0 +1,58 @@
+"""Answers: the messages that the server sends to one question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nats.aio.client import Client
+
+from holdfast.backends.nats import subjects
+from holdfast.backends.nats.wire import VERSION, parse_headers
+
+_STORED = f"{VERSION}\r\n".encode()
+
+
+class Stored(NamedTuple):
+    """A message as the stream holds it."""
+
+    subject: str
+    seq: int
+    stamp: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
+Raw = tuple[bytes, bytes]
+"""A message as it came: its headers unread, and its data."""
+
+
+class Reply(NamedTuple):
+    """The message that an answer ends with."""
+
+    headers: dict[str, str]
+    data: bytes
+
+
+class Answer:
+    """The messages of one answer, until the last one has come: without headers, or with a status."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.messages: list[Raw] = []
+        self.done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, headers: bytes, data: bytes) -> None:
+        if headers.startswith(_STORED):
+            self.messages.append((headers, data))
+        elif not self.done.done():
+            self.done.set_result(Reply(parse_headers(headers) if headers else {}, data))
+
+
+def stored(message: Raw) -> Stored:
+    """A message with its headers read."""
+    headers, data = parse_headers(message[0]), message[1]
+    return Stored(
+        headers[subjects.SUBJECT], int(headers[subjects.SEQUENCE]), headers[subjects.STAMP], headers, data
+    )
