@@ -7,6 +7,7 @@ import signal
 import sys
 from asyncio import wait_for
 from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
+from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, Self
 
@@ -30,11 +31,15 @@ class Crew:
 
     async def hire(self, app: str) -> Process:
         """A worker process for an app of the demo's."""
-        return await self._start(["holdfast.cli", "worker", f"holdfast.cli.demo.handlers:{app}"], DEVNULL)
+        return await self.run(["worker", f"holdfast.cli.demo.handlers:{app}"])
+
+    async def run(self, command: list[str], environment: Mapping[str, str] | None = None) -> Process:
+        """A command of ours, as a process."""
+        return await self._start(["holdfast.cli", *command], DEVNULL, environment or {})
 
     async def hire_sleeper(self) -> Process:
         """The worker that will be frozen."""
-        return await self._start(["holdfast.cli.demo.sleeper"], PIPE)
+        return await self._start(["holdfast.cli.demo.sleeper"], PIPE, {})
 
     async def dismiss(self, worker: Process) -> int:
         """SIGTERM: finish what runs, give back the rest; answers the exit code."""
@@ -60,12 +65,12 @@ class Crew:
                 f"worker {worker.pid} ended with {worker.returncode}; its last words stand above"
             )
 
-    async def _start(self, module: list[str], stdout: int) -> Process:
+    async def _start(self, module: list[str], stdout: int, environment: Mapping[str, str]) -> Process:
         worker = await create_subprocess_exec(
             sys.executable,
             "-m",
             *module,
-            env=self._environment,
+            env={**self._environment, **environment},
             stdin=PIPE,
             stdout=stdout,
             stderr=self._log,

@@ -10,6 +10,7 @@ from datetime import timedelta
 import orjson
 
 from holdfast.cli.demo.orders import Kind, order, orders
+from holdfast.cli.demo.pipeline import Pipeline
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.terms import BOMB_POLICY, CONSUMER, POLICY, bombs
 from holdfast.cli.session import stores
@@ -161,16 +162,25 @@ async def dismiss(stage: Stage) -> str:
     return f"worker {worker.pid} drained on SIGTERM and ended with 0"
 
 
-STEPS: list[tuple[str, Step]] = [
-    ("check", check),
-    ("publish", publish),
-    ("conflict", conflict),
-    ("schedule", schedule),
-    ("work", work),
-    ("kill", kill),
-    ("publish", publish_rest),
-    ("freeze", freeze),
-    ("bomb", bomb),
-    ("drain", drain),
-    ("dismiss", dismiss),
-]
+def steps(pipeline: Pipeline | None) -> list[tuple[str, Step]]:
+    """All steps, with or without those of the pipeline."""
+    first: list[tuple[str, Step]] = [("check", check), ("publish", publish)]
+    bus: list[tuple[str, Step]] = [
+        ("conflict", conflict),
+        ("schedule", schedule),
+        ("work", work),
+        ("kill", kill),
+        ("publish", publish_rest),
+        ("freeze", freeze),
+        ("bomb", bomb),
+        ("drain", drain),
+        ("dismiss", dismiss),
+    ]
+    if pipeline is None:
+        return first + bus
+    last: list[tuple[str, Step]] = [
+        ("archive", pipeline.archive),
+        ("ingest", pipeline.ingest),
+        ("reconcile", pipeline.reconcile),
+    ]
+    return [*first, ("driver", pipeline.doom), *bus, *last]

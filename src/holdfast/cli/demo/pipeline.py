@@ -1,0 +1,105 @@
+"""The demo's pipeline: a driver that is killed, the archive, the warehouse, and the books of all three."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.terms import bombs
+from holdfast.failpoints import VARIABLE
+from holdfast.model.errors import HoldfastError
+
+if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
+    from holdfast.pipeline.ingest_plan import IngestPlan
+    from holdfast.pipeline.reconcile_report import Report
+
+_POINT = "archive.after_manifest"
+_MASTER = "local[2]"
+
+
+def available() -> bool:
+    """Whether Spark is installed."""
+    return find_spec("pyspark") is not None
+
+
+class Pipeline:
+    """What the pipeline's steps share: the folder, and one Spark session for all of them."""
+
+    def __init__(self, folder: Path, urls: list[str], stack: ExitStack) -> None:
+        self.folder, self._urls, self._stack = folder.resolve(), urls, stack
+        self._spark: Any = None
+        self._doomed: asyncio.subprocess.Process | None = None
+        self.reports: list[Report] = []
+
+    async def doom(self, stage: Stage) -> str:
+        """A driver that will be killed right between two steps of its commit."""
+        pattern = f"{stage.channel.rpartition('.')[0]}.>"
+        arguments = ["archive", "--once", "--stream", pattern, "--destination", str(self.folder / "archive")]
+        self._doomed = await stage.crew.run(
+            [*arguments, "--checkpoints", str(self.folder / "checkpoints"), "--master", _MASTER],
+            {VARIABLE: f"{_POINT}=kill"},
+        )
+        return f"driver {self._doomed.pid} archives meanwhile; it will be killed before its cursor moves"
+
+    async def archive(self, stage: Stage) -> str:
+        """The next driver takes over from the killed one."""
+        assert self._doomed is not None  # noqa: S101 - the steps have an order
+        code = await self._doomed.wait()
+        if code != -signal.SIGKILL:
+            raise HoldfastError(f"driver {self._doomed.pid} ended with {code} instead of being killed")
+        metrics = await asyncio.to_thread(self._archive, f"{stage.channel.rpartition('.')[0]}.>")
+        objects = sum(each.objects for each in metrics.channels.values())
+        rows = sum(each.rows for each in metrics.channels.values())
+        return (
+            f"driver {self._doomed.pid} was killed between manifest and cursor; the next one took over: "
+            f"{rows:,} events in {objects} objects"
+        )
+
+    def _archive(self, pattern: str) -> Any:
+        from holdfast.pipeline.archive.archiver import Archiver
+        from holdfast.pipeline.archive.policy import ArchivePolicy
+        from holdfast.pipeline.session import session
+
+        self._spark = self._stack.enter_context(session(_MASTER, name="holdfast demo"))
+        policy = ArchivePolicy(pattern, str(self.folder / "archive"))
+        return Archiver(self._spark, self._urls, [policy], self.folder / "checkpoints").run_once()
+
+    async def ingest(self, stage: Stage) -> str:
+        """Through the WAL into the warehouse."""
+        summary = await asyncio.to_thread(self._ingest, stage.channel)
+        return f"{summary.loaded:,} events in the warehouse, each once; {summary.failed} failed"
+
+    def _ingest(self, channel: str) -> Any:
+        from holdfast.pipeline.ingest import Ingest
+
+        return Ingest(self._spark, self._urls, self._plan(channel), self.folder / "checkpoints").run_once()
+
+    def _plan(self, channel: str) -> IngestPlan:
+        from holdfast.pipeline.ingest_plan import IngestPlan
+        from holdfast.pipeline.wal import WalSettings
+
+        settings = replace(WalSettings(), path=str(self.folder / "wal"))
+        return IngestPlan((channel, bombs(channel)), f"duckdb://{self.folder / 'warehouse.duckdb'}", settings)
+
+    async def reconcile(self, stage: Stage) -> str:
+        """Event by event: published = archived = ingested + failed."""
+        self.reports = await asyncio.to_thread(self._reconcile, stage.channel)
+        if not all(report.equal for report in self.reports):
+            raise HoldfastError(f"the books differ: {[each.to_json() for each in self.reports]}")
+        return "published = archived = ingested + failed, event by event"
+
+    def _reconcile(self, channel: str) -> list[Report]:
+        from holdfast.pipeline.reconcile import reconcile
+        from holdfast.pipeline.reconcile_bounds import Books
+
+        books = [
+            Books(name, tuple(self._urls), str(self.folder / "archive"), plan=self._plan(channel))
+            for name in (channel, bombs(channel))
+        ]
+        return [reconcile(self._spark, each) for each in books]

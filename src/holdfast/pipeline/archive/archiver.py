@@ -1,0 +1,155 @@
+"""The archiver: one at a time under a lock, a query for each policy, retries, lag, a graceful end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.upkeep import Lock
+from holdfast.pipeline.archive.failure import explained
+from holdfast.pipeline.archive.job import Job, Surroundings
+from holdfast.pipeline.archive.lag import LagWatch
+from holdfast.pipeline.archive.metrics import Listener, Metrics
+from holdfast.pipeline.archive.policy import ArchivePolicy
+from holdfast.pipeline.connection import Connection
+from holdfast.upkeep.holding import holding
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LOCK_TTL = timedelta(seconds=30)
+LOOK = 0.2
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+
+
+class Busy(HoldfastError):
+    """Another archiver is at work under the same consumer."""
+
+
+class Archiver:
+    """Archives the channels of all policies on the given stores."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        urls: Sequence[str],
+        policies: Sequence[ArchivePolicy],
+        checkpoints: Path,
+    ) -> None:
+        if len({policy.lock_name for policy in policies}) != 1:
+            raise InvalidInput("an archiver needs policies of one consumer and namespace; start one for each")
+        self._spark, self._urls, self._policies = spark, urls, policies
+        self._checkpoints = checkpoints
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.metrics = Metrics()
+        self._lag = LagWatch(policies, self.metrics)
+
+    def run_once(self) -> Metrics:
+        """Archive all that is there now. `Busy` where another archiver is at work."""
+        with self._work(lambda: False) as (_, jobs):
+            self._drain(jobs)
+        return self.metrics
+
+    def run(self, stop: threading.Event) -> Metrics:
+        """Archive until told to stop, then flush what has not filled an object yet.
+
+        While another archiver is at work this one waits. A failure moves nothing and is tried again.
+        """
+        delay = FIRST_DELAY
+        while not stop.is_set():
+            before = self.metrics.last_commit
+            try:
+                with self._work(lambda: not stop.wait(LOOK)) as (connection, jobs):
+                    self._watch(connection, jobs, stop)
+                    self._drain(jobs)
+            except Busy:
+                return self.metrics  # told to stop while it waited
+            except HoldfastError as error:
+                if stop.is_set():
+                    raise
+                self.metrics.failures += 1
+                delay = FIRST_DELAY if self.metrics.last_commit != before else min(2 * delay, LONGEST_DELAY)
+                log.warning("%s; trying again in %g s", error, delay)
+                stop.wait(delay)
+        return self.metrics
+
+    def _watch(self, connection: Connection, jobs: Sequence[Job], stop: threading.Event) -> None:
+        """Let the queries run until told to stop or until one fails."""
+        listener = Listener(self.metrics, {job.name for job in jobs})
+        self._spark.streams.addListener(listener)
+        queries = [(job, job.start(once=False)) for job in jobs]
+        try:
+            while not stop.wait(LOOK):
+                self._lag.look(connection)
+                for job, query in queries:
+                    if not query.isActive:
+                        raise explained(job.failure or query.exception())
+        finally:
+            for job, query in queries:
+                job.stop(query)
+            self._spark.streams.removeListener(listener)
+
+    def _drain(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            query = job.start(once=True)
+            with contextlib.suppress(Exception):  # said below, in words
+                query.awaitTermination()
+            for progress in query.recentProgress:
+                self.metrics.progressed(progress)
+            if (failure := job.failure or query.exception()) is not None:
+                raise explained(failure)
+
+    @contextlib.contextmanager
+    def _work(self, wait: Callable[[], bool]) -> Iterator[tuple[Connection, list[Job]]]:
+        """The jobs, prepared, while this archiver has the lock; `wait` says whether to ask for it again."""
+        with Connection(self._urls) as connection, self._locked(connection, wait) as still_mine:
+            around = Surroundings(
+                self._spark,
+                connection,
+                self._urls,
+                self._policies,
+                self._checkpoints,
+                self.metrics,
+                still_mine,
+            )
+            self._lag.look(connection)  # also while the destination cannot be reached
+            jobs = [Job(policy, around) for policy in self._policies]
+            for job in jobs:
+                job.prepare()
+            yield connection, jobs
+
+    @contextlib.contextmanager
+    def _locked(self, connection: Connection, wait: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+        name = self._policies[0].lock_name
+        for turn in itertools.count():
+            hold = holding(connection.backends[0], name, self._owner, LOCK_TTL)
+            lock = connection.run(hold.__aenter__())
+            try:
+                if lock is not None:
+                    yield partial(_renew, connection, lock)
+                    return
+            finally:
+                connection.run(hold.__aexit__(None, None, None))
+            if turn == 0:
+                log.info("another archiver is at work (lock %s)", name)
+            if not wait():
+                raise Busy(
+                    f"another archiver is at work (lock {name}); wait for it, or take another --consumer"
+                )
+
+
+def _renew(connection: Connection, lock: Lock) -> None:
+    connection.run(connection.backends[0].renew(lock, LOCK_TTL))

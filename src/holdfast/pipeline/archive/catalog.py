@@ -1,0 +1,85 @@
+"""The catalog: everything that is committed in an archive, from its manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError, ObjectConflict
+from holdfast.pipeline.archive import naming
+from holdfast.pipeline.archive.manifest import Manifest, Written, decode
+from holdfast.pipeline.archive.tasks import WRITTEN
+from holdfast.pipeline.stores import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ABREAST = 16
+_TASKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Manifests in the order of their chains, and the names of those that cannot be read."""
+
+    manifests: Sequence[Manifest]
+    broken: Sequence[str]
+
+    @property
+    def objects(self) -> Iterator[Written]:
+        """All objects that are committed."""
+        return (each for manifest in self.manifests for each in manifest.objects)
+
+    def of_day(self, folder: str) -> list[Written]:
+        """The committed objects of one day."""
+        return [each for each in self.objects if f"/{folder}/" in each.object]
+
+    def gaps(self) -> Iterator[tuple[Manifest, str | None]]:
+        """Manifests that do not start where the one before them ended, with where that is."""
+        for _, chain in groupby(self.manifests, key=lambda each: each.spot):
+            end: str | None = None
+            for number, manifest in enumerate(sorted(chain, key=lambda each: each.after or "")):
+                if number and manifest.after != end:
+                    yield manifest, end
+                end = manifest.last
+
+
+def read_catalog(store: ObjectStore) -> Catalog:
+    """Read every manifest."""
+    manifests: list[Manifest] = []
+    broken: list[str] = []
+
+    def read(name: str) -> Manifest | str:
+        try:
+            return decode(store.get(name), name)
+        except ObjectConflict:
+            return name
+
+    names = [entry.name for entry in store.list(naming.manifest_folder())]
+    with ThreadPoolExecutor(_ABREAST) as pool:
+        for found in pool.map(read, names):
+            if isinstance(found, str):
+                broken.append(found)
+            else:
+                manifests.append(found)
+    return Catalog(sorted(manifests, key=lambda each: (each.spot, each.after or "")), broken)
+
+
+def intact_catalog(store: ObjectStore) -> Catalog:
+    """The catalog for those who rely on it: an unreadable manifest is an error."""
+    catalog = read_catalog(store)
+    if catalog.broken:
+        raise HoldfastError(
+            f"{len(catalog.broken)} manifests of {store.url} cannot be read, {catalog.broken[0]} among them; "
+            "see holdfast archive verify"
+        )
+    return catalog
+
+
+def frame(spark: SparkSession, objects: Iterable[Written]) -> DataFrame:
+    """Objects as rows, spread over tasks."""
+    rows = list(objects)
+    return spark.createDataFrame(rows, WRITTEN).repartition(max(1, min(len(rows), _TASKS)))

@@ -1,0 +1,66 @@
+"""Names in an archive: where a batch's objects and manifests are, from what is in them. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OBJECTS, _MANIFESTS = "archive", "manifests"
+_SUFFIX = ".jsonl.gz"
+_BATCH = re.compile(r"(?P<channel>.+)-p(?P<partition>\d{3,})-(?P<first>[0-9a-f-]+)_(?P<last>[0-9a-f-]+)")
+START = "0000"
+"""Stands for the beginning of the log in a manifest's name; it sorts before every position."""
+
+
+class Batch(NamedTuple):
+    """What an object's name tells."""
+
+    channel: str
+    partition: int
+    first: str
+    last: str
+
+
+def domain(channel: str) -> str:
+    """The third token of `ns.events.{domain}.…`, else the whole name."""
+    tokens = channel.split(".")
+    return tokens[2] if len(tokens) >= 3 and tokens[1] == "events" else channel
+
+
+def folder(channel: str) -> str:
+    """Where all objects of a channel are; other channels of the domain are there, too."""
+    return f"{_OBJECTS}/{domain(channel)}"
+
+
+def object_name(batch: Batch, day: int) -> str:
+    """`day` is the event's day, counted from 1970 in UTC."""
+    date = (_EPOCH + timedelta(days=day)).strftime("%Y/%m/%d")
+    return (
+        f"{folder(batch.channel)}/{date}/"
+        f"{batch.channel}-p{batch.partition:03}-{batch.first}_{batch.last}{_SUFFIX}"
+    )
+
+
+def parse_object(name: str) -> Batch | None:
+    """What is in an object of ours, by its name; None for a name that is not ours."""
+    found = _BATCH.fullmatch(name.rpartition("/")[2].removesuffix(_SUFFIX))
+    if found is None or not name.endswith(_SUFFIX):
+        return None
+    return Batch(found["channel"], int(found["partition"]), found["first"], found["last"])
+
+
+def day_folder(day: date) -> str:
+    """The part of a path that all objects of a day share."""
+    return day.strftime("%Y/%m/%d")
+
+
+def manifest_folder(channel: str | None = None, partition: int = 0) -> str:
+    """Where the manifests are: all of them, or the chain of one channel on one store."""
+    return _MANIFESTS if channel is None else f"{_MANIFESTS}/{channel}/p{partition:03}"
+
+
+def manifest_name(channel: str, partition: int, after: str | None) -> str:
+    """By the cursor that it starts from: there can only be one."""
+    return f"{manifest_folder(channel, partition)}/{after or START}.json"

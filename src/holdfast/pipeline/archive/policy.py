@@ -1,0 +1,64 @@
+"""A policy: what to archive, where to, and in which portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import combinations
+
+from holdfast.model.errors import InvalidInput
+from holdfast.model.names import check_name, compile_pattern, matches
+
+MAX_BATCH = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePolicy:
+    """One entry of the archiver's configuration."""
+
+    stream: str
+    """A channel, or a pattern of channels."""
+    destination: str
+    """The URL of an object store."""
+    batch_size: int = 1000
+    """Messages per object."""
+    batch_timeout: timedelta = timedelta(seconds=60)
+    """How old the oldest waiting message may get before a smaller object is written."""
+    consumer: str = "archiver"
+    namespace: str = "gbe"
+    lag_events: int = 10_000
+    lag_age: timedelta = timedelta(hours=1)
+    """From here on an archiver that is behind raises an alert."""
+    max_rows: int = 500_000
+    """Messages per commit, at most."""
+
+    def __post_init__(self) -> None:
+        compile_pattern(self.stream)
+        check_name(self.consumer, "consumer")
+        if not 1 <= self.batch_size <= MAX_BATCH:
+            raise InvalidInput(f"batch_size {self.batch_size} is not usable; take 1 to {MAX_BATCH}")
+        if self.max_rows < self.batch_size:
+            raise InvalidInput(f"max_rows {self.max_rows} is below batch_size {self.batch_size}; raise it")
+
+    @property
+    def announced_on(self) -> str:
+        """The channel of the archiver's own announcements."""
+        return f"{self.namespace}.events.system.archive"
+
+    @property
+    def lock_name(self) -> str:
+        """One archiver at a time for each consumer."""
+        return f"{self.namespace}:lock:archiver:{self.consumer}"
+
+
+def refuse_rivals(policies: Sequence[ArchivePolicy], channels: Iterable[str]) -> None:
+    """A channel has one cursor for each consumer, which cannot serve two destinations."""
+    for channel in channels:
+        claims = [each for each in policies if matches(each.stream, channel)]
+        for one, other in combinations(claims, 2):
+            if one.consumer == other.consumer:
+                raise InvalidInput(
+                    f"channel {channel!r} is selected by {one.stream!r} and by {other.stream!r}; "
+                    "narrow one of the patterns, or give one of them a consumer of its own"
+                )

@@ -1,0 +1,47 @@
+"""From URLs to stores: the one place that knows which kinds there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.model.errors import InvalidInput
+from holdfast.pipeline.stores.contract import ObjectStore
+
+
+def open_store(url: str, environment: Mapping[str, str] | None = None) -> ObjectStore:
+    """A folder (`file:///data` or a path), `s3://bucket/prefix`, or `postgresql://…/database?table=name`.
+
+    `environment` adds to this process's own: an executor is given the driver's `AWS_*` so.
+    """
+    if "://" not in url:
+        return _folder(Path(url))
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "file" if parts.netloc in ("", "localhost"):
+            return _folder(Path(unquote(parts.path)))
+        case "s3" if parts.netloc:
+            from holdfast.pipeline.stores.s3 import S3Store
+
+            return S3Store(parts.netloc, parts.path.strip("/"), {**os.environ, **(environment or {})})
+        case "postgresql" | "postgres":
+            from holdfast.pipeline.stores.table import TableStore
+
+            return TableStore(url)
+    raise InvalidInput(
+        f"no object store for a URL that begins {parts.scheme}://{parts.hostname or ''}; write a path, "
+        "file:///path, s3://bucket/prefix or postgresql://user@host/database?table=archive"
+    )
+
+
+def cloud_environment() -> dict[str, str]:
+    """What this process knows of S3, for processes elsewhere that write for it."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def _folder(path: Path) -> ObjectStore:
+    from holdfast.pipeline.stores.folder import FolderStore
+
+    return FolderStore(path)
