@@ -1,42 +1,72 @@
-"""A durable server of its own for the crash tests, which kill it, and a rig for each test."""
+"""Durable servers of their own for the crash tests, which kill them, and a rig for each test and store."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
-from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
-from rig import HERE, Rig
+from evidence import Store
+from kinds import STORES
+from rig import Rig
 
-import holdfast
-from holdfast.embedded import Postgres
+MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the servers' folders in it are private
 
-_numbers = count(1)
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "dealt: each case runs on one store; on the others it is slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the cases of a test out to the stores in turn, so that the usual run has each of them once."""
+    cases: dict[str, dict[str, int]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("dealt"):
+            values = dict(item.callspec.params)
+            store = list(STORES).index(values.pop("store"))
+            seen = cases.setdefault(item.originalname, {})
+            if seen.setdefault(str(values), len(seen)) % len(STORES) != store:
+                item.add_marker(pytest.mark.slow)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of the rig runs on every kind of store, unless it names its own."""
+    named = any("store" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "store" in metafunc.fixturenames and not named:
+        metafunc.parametrize("store", STORES, indirect=True)
 
 
 @pytest.fixture(scope="session")
-def durable() -> Iterator[Postgres]:
-    """PostgreSQL with fsync on. Whoever kills it starts it again."""
-    with Postgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def witnessed(durable: Postgres) -> str:
-    """A template: migrated, and under the eyes of the rig's witness."""
-    url = durable.create_database("witnessed")
-    with holdfast.connect_sync(url):
-        pass
-    with psycopg.connect(url) as connection:
-        connection.execute((HERE / "witness.sql").read_text())
-    return "witnessed"
+def stores() -> Iterator[dict[str, Store]]:
+    """The servers, each started when it is first asked for. Whoever kills one starts it again."""
+    started: dict[str, Store] = {}
+    yield started
+    for store in started.values():
+        store.server.stop()
 
 
 @pytest.fixture
-async def rig(durable: Postgres, witnessed: str, tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(durable.create_database(f"crash_{next(_numbers)}", template=witnessed), tmp_path)
+async def store(
+    request: pytest.FixtureRequest, stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch
+) -> Store:
+    """One of the servers, with durable settings. Its folder is in memory where there is enough: what a killed
+    process has written survives it either way."""
+    name: str = request.param
+    if name not in stores:
+        with monkeypatch.context() as patch:
+            if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+                patch.setattr(tempfile, "tempdir", MEMORY)
+            stores[name] = await asyncio.to_thread(STORES[name])
+    return stores[name]
+
+
+@pytest.fixture
+async def rig(store: Store, tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(store, await store.empty(), tmp_path)
     yield made
     await asyncio.to_thread(made.close)

@@ -1,49 +1,63 @@
-"""Evidence: the final state of a store, as the judge reads it, straight from the tables."""
+"""Evidence: the final state of a store, as the judge reads it, and how a kind of store gives it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, NamedTuple
 
-import psycopg
-from psycopg.rows import class_row
+from holdfast.contracts import Backend
+from holdfast.embedded.process import Server
+from holdfast.model.job import LIVE
+from kit import read_all
 
 Owner = tuple[str, str]
 """A channel and a consumer."""
+Key = tuple[str, str, str]
+"""A job: its channel, its consumer and its number."""
 
 
 class Row(NamedTuple):
-    """A job in one of the three places where it can be."""
+    """A job in one of the places where it can be. A job in two places has two rows."""
 
-    place: str
     channel: str
     consumer: str
-    job: int
+    job: str
     state: str
     attempts: int
     abandonments: int
     token: int
     reason: str | None
 
+    @property
+    def key(self) -> Key:
+        return self.channel, self.consumer, self.job
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody still has to do something about it."""
+        return self.state in LIVE
+
 
 class Logged(NamedTuple):
-    """An event in the log."""
+    """An event in the log, with the number of its jobs."""
 
     channel: str
     id: str
-    job: int
+    job: str
     position: str
     data: str
 
 
 class Move(NamedTuple):
-    """A change of a job, from the witness."""
+    """A change of a job, from a witness in the store."""
 
     at: datetime
     channel: str
     consumer: str
-    job: int
+    job: str
     before: str | None
     after: str | None
     old_token: int | None
@@ -52,70 +66,79 @@ class Move(NamedTuple):
     lease: datetime | None
     abandonments: int
 
+    @property
+    def key(self) -> Key:
+        return self.channel, self.consumer, self.job
+
 
 class Terms(NamedTuple):
-    """What a consumer's policy allows, and what its counters of dead letters say, by reason."""
+    """What a consumer's policy allows, and what its counters say: jobs by state, dead ones by `dead:REASON`.
 
-    channel: str
-    consumer: str
+    A store need not count every state; whatever it names is compared with a count.
+    """
+
     max_attempts: int
     max_abandonments: int
-    dead: dict[str, int]
+    lease: timedelta
+    counted: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that the store can say."""
+    """Everything that the store can say. Without a witness there are no moves."""
 
     log: list[Logged]
     rows: list[Row]
-    moves: list[Move]
     terms: dict[Owner, Terms]
+    job_at: Callable[[str], str]
+    """The number of the jobs of the event at a position."""
+    trimmed: dict[str, str] = field(default_factory=dict)
+    """By channel: the position up to which the store says that it removed events."""
+    cursors: list[Owner] = field(default_factory=list)
+    """The stream consumers."""
+    moves: list[Move] | None = None
 
 
-_LOG = """
-    SELECT ch.name AS channel, l.id, l.seq AS job, holdfast.format_position(l.epoch, l.tx, l.seq) AS position,
-           convert_from(l.data, 'UTF8') AS data
-    FROM holdfast.log l JOIN holdfast.channels ch ON ch.id = l.channel_id ORDER BY l.seq
-"""
-_ROWS = """
-    SELECT t.place, ch.name AS channel, c.name AS consumer, t.seq AS job, t.state, t.attempts,
-           t.abandonments, t.token, t.reason
-    FROM (
-        SELECT 'jobs' AS place, consumer_id, seq, state::text, attempts, abandonments, token, NULL AS reason
-        FROM holdfast.jobs
-        UNION ALL
-        SELECT 'job_log', consumer_id, seq, outcome, attempts, abandonments, token, reason
-        FROM holdfast.job_log
-        UNION ALL
-        SELECT 'dead_letters', consumer_id, seq, 'dead', attempts, abandonments, token, reason
-        FROM holdfast.dead_letters
-    ) t JOIN holdfast.consumers c ON c.id = t.consumer_id JOIN holdfast.channels ch ON ch.id = c.channel_id
-    ORDER BY t.seq
-"""
-_MOVES = """
-    SELECT m.at, ch.name AS channel, c.name AS consumer, m.seq AS job, m.before, m.after, m.old_token,
-           m.token, m.old_lease, m.lease, m.abandonments
-    FROM rig.moves m JOIN holdfast.consumers c ON c.id = m.consumer_id
-    JOIN holdfast.channels ch ON ch.id = c.channel_id ORDER BY m.id
-"""
-_TERMS = """
-    SELECT ch.name AS channel, c.name AS consumer, (c.policy->>'max_attempts')::integer AS max_attempts,
-           (c.policy->>'max_abandonments')::integer AS max_abandonments,
-           coalesce((SELECT jsonb_object_agg(t.reason, t.dead) FROM holdfast.dead_totals t
-                     WHERE t.consumer_id = c.id AND t.dead <> 0), '{}') AS dead
-    FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-"""
+Sabotage = Callable[[Any], Awaitable[object]]
+"""Does something behind the back of the bus, through a plain client of the store."""
 
 
-def gather(url: str) -> Evidence:
-    """Read the store in one snapshot."""
-    with psycopg.connect(url) as connection:
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        terms = connection.cursor(row_factory=class_row(Terms)).execute(_TERMS).fetchall()
-        return Evidence(
-            connection.cursor(row_factory=class_row(Logged)).execute(_LOG).fetchall(),
-            connection.cursor(row_factory=class_row(Row)).execute(_ROWS).fetchall(),
-            connection.cursor(row_factory=class_row(Move)).execute(_MOVES).fetchall(),
-            {(each.channel, each.consumer): each for each in terms},
+class Store(ABC):
+    """A durable server of one kind, and the little that the rig must know of it beyond the contract."""
+
+    sabotage: ClassVar[Mapping[str, tuple[str, Sabotage]]]
+    """By what it does: the invariant that it breaks for the work of `honest`, and how."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @abstractmethod
+    async def empty(self) -> str:
+        """An empty store on the server; answers its URL."""
+
+    @abstractmethod
+    async def gather(self, url: str) -> Evidence:
+        """Read everything."""
+
+    @abstractmethod
+    async def vandalise(self, url: str, what: str) -> None:
+        """Do what `sabotage` has under that name."""
+
+
+async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -> Evidence:
+    """What the contract's own verbs tell: all but jobs and counters, which are left empty."""
+    found = Evidence([], [], {}, job_at)
+    for channel in await backend.channels():
+        for entry in await read_all(backend, channel):
+            event, position = entry.event, entry.position
+            found.log.append(Logged(channel, event.id, job_at(position), position, event.data.decode()))
+        if trimmed := (await backend.extent(channel)).trimmed:
+            found.trimmed[channel] = trimmed
+    for each in await backend.consumers():
+        await backend.find_jobs(each.channel, "rig", "nothing")  # whoever looks at jobs makes those that lack
+        policy = each.policy
+        found.terms[each.channel, each.name] = Terms(
+            policy.max_attempts, policy.max_abandonments, policy.lease, {}
         )
+    found.cursors.extend((cursor.channel, cursor.name) for cursor in await backend.cursors())
+    return found

@@ -34,9 +34,13 @@ class History:
         """The call came back."""
         self._note({"call": number, "outcome": outcome, "answers": answers or []})
 
-    def happened(self, verb: str, item: Item) -> None:
+    def happened(self, verb: str, *items: Item) -> None:
         """Something that is no call: it was seen, or had its effect."""
-        self.answered(self.invoked(verb, [item]), "ok")
+        self.answered(self.invoked(verb, list(items)), "ok")
+
+    def sync(self) -> None:
+        """What was noted so far is on the disk."""
+        os.fsync(self._file)
 
     def _note(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")
@@ -61,14 +65,15 @@ class Call:
         return list(zip(self.items, self.answers, strict=True)) if self.answers else []
 
 
-def read(folder: Path) -> list[Call]:
-    """Every call of every process, process by process, in the order in which they were made."""
-    return [call for path in sorted(folder.glob("*.jsonl")) for call in _calls(path)]
+def read(folder: Path, process: str = "*") -> list[Call]:
+    """Every call of every process, or of one, process by process, in the order in which they were made."""
+    return [call for path in sorted(folder.glob(f"{process}.jsonl")) for call in _calls(path)]
 
 
 def _calls(path: Path) -> list[Call]:
     calls: dict[int, Call] = {}
-    for text in path.read_text().splitlines():
+    written, _, _ = path.read_text().rpartition("\n")  # of a line that is being written, the end may lack
+    for text in written.splitlines():
         line = json.loads(text)
         if "verb" in line:
             calls[line["call"]] = Call(path.stem, line["verb"], line["items"])

@@ -12,6 +12,7 @@ from holdfast.contracts import Backend
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt
 from holdfast.model.job import Burial, Job, Retry
+from holdfast.model.upkeep import Lock, Trim
 
 T = TypeVar("T")
 
@@ -66,6 +67,15 @@ class Recorded:
         items = [item(job) for job in jobs]
         return await self._noted("extend", items, lambda: self._inner.extend(jobs, by))
 
+    async def trim(self, channel: str, before: datetime, limit: int, lock: Lock, **options: Any) -> Trim:
+        items = [{"channel": channel, "token": lock.token}]
+
+        async def ask() -> list[Trim]:
+            return [await self._inner.trim(channel, before, limit, lock, **options)]
+
+        [step] = await self._noted("trim", items, ask, lambda steps: [step.removed for step in steps])
+        return step
+
     async def _noted(
         self,
         verb: str,
@@ -91,8 +101,9 @@ def item(job: Job) -> Item:
     return {
         "channel": job.channel,
         "consumer": job.consumer,
-        "job": int(job.id),
+        "job": job.id,
         "token": job.token,
+        "until": job.lease_until.isoformat(),
         "id": job.event.id,
         "data": job.event.data.decode(),
     }

@@ -1,7 +1,8 @@
-"""The rig: real processes around one database, each with a history, and the judge at the end."""
+"""The rig: real processes around one store, each with a history, and the judge at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import evidence
 import history
-import psycopg
-from evidence import Evidence
+from evidence import Evidence, Row, Store
 from history import Call, History
 from judge import Violation, judge
 from recorder import Recorded
@@ -88,22 +87,22 @@ class Process:
 
 
 class Rig:
-    """One database, the histories of everybody who used it, and the processes that still run."""
+    """One empty store, the histories of everybody who used it, and the processes that still run."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self.folder = url, folder
+    def __init__(self, store: Store, url: str, folder: Path) -> None:
+        self.store, self.url, self.folder = store, url, folder
         self.processes: list[Process] = []
         self._histories: list[History] = []
 
     def start(self, script: str, failpoints: str = "", **spec: Any) -> Process:
         """Run a script of `processes/` with that specification and those failpoints."""
         name = f"{len(self.processes):02}-{script}"
-        spec |= {"url": self.url, "history": str(self.folder / f"{name}.jsonl"), "channel": CHANNEL}
+        given = {"url": self.url, "history": str(self.folder / f"{name}.jsonl"), "channel": CHANNEL}
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {VARIABLE: failpoints, "PYTHONPATH": path}
         with (self.folder / f"{name}.log").open("wb") as log:
             popen = subprocess.Popen(
-                [sys.executable, HERE / "processes" / f"{script}.py", json.dumps(spec)],
+                [sys.executable, HERE / "processes" / f"{script}.py", json.dumps(given | spec)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -113,34 +112,50 @@ class Rig:
         return self.processes[-1]
 
     def recorded(self, name: str, make: Callable[[str], Backend] = backend) -> Backend:
-        """A backend on the database, in this process, with a history of its own."""
-        self._histories.append(History(self.folder / f"{name}.jsonl"))
-        watched: Any = Recorded(make(self.url), self._histories[-1])
+        """A backend on the store, in this process, with a history of its own."""
+        watched: Any = Recorded(make(self.url), self.notes(name))
         opened: Backend = watched
         return opened
+
+    def notes(self, name: str) -> History:
+        """A history for somebody in this process."""
+        self._histories.append(History(self.folder / f"{name}.jsonl"))
+        return self._histories[-1]
 
     def bus(self, name: str, make: Callable[[str], Backend] = backend) -> Bus:
         """A bus over such a backend."""
         return Bus([self.recorded(name, make)])
 
-    def calls(self) -> list[Call]:
-        return history.read(self.folder)
+    def calls(self, process: str = "*") -> list[Call]:
+        """What everybody did, or one process."""
+        return history.read(self.folder, process)
 
-    def evidence(self) -> Evidence:
-        return evidence.gather(self.url)
+    async def evidence(self) -> Evidence:
+        return await self.store.gather(self.url)
 
-    def verdict(self, *, drained: bool = True) -> list[Violation]:
+    async def rows(self) -> list[Row]:
+        """Every job."""
+        return (await self.evidence()).rows
+
+    async def logged(self) -> list[str]:
+        """The ids in the log."""
+        return [event.id for event in (await self.evidence()).log]
+
+    async def verdict(self, *, drained: bool = True) -> list[Violation]:
         """What the judge finds; an empty list is an acquittal."""
-        return judge(self.calls(), self.evidence(), drained=drained)
+        return judge(self.calls(), await self.evidence(), drained=drained)
+
+    async def broken(self, *, drained: bool = True) -> set[str]:
+        """The names of the invariants that the judge finds broken."""
+        return {violation.invariant for violation in await self.verdict(drained=drained)}
 
     async def drained(self, patience: float = 30.0) -> None:
         """Wait until there are jobs, and none of them is live."""
 
-        question = "SELECT EXISTS (SELECT FROM holdfast.jobs), EXISTS (SELECT FROM rig.moves)"
-
         async def empty() -> bool:
-            with psycopg.connect(self.url) as connection:
-                return connection.execute(question).fetchone() == (False, True)
+            await asyncio.sleep(0.05)  # there may be much to read
+            rows = await self.rows()
+            return bool(rows) and not any(row.live for row in rows)
 
         await until(empty, patience)
 

@@ -25,6 +25,7 @@ async def published(rig: Rig, *events: Event) -> None:
         await bus.publish_many(CHANNEL, list(events))
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("point", ["after_claim", "mid_handler", "after_effect", "after_ack"])
 async def test_a_killed_worker_loses_nothing_and_completes_nothing_twice(rig: Rig, point: str) -> None:
     # max_attempts is 1: if a kill were counted as an attempt, its jobs would be dead.
@@ -35,11 +36,11 @@ async def test_a_killed_worker_loses_nothing_and_completes_nothing_twice(rig: Ri
     await rig.drained()
     await survivor.stopped()
 
-    rows = rig.evidence().rows
+    rows = await rig.rows()
     assert Counter(row.state for row in rows) == {"done": EVENTS}
     assert {row.attempts for row in rows} == {1}
     assert sum(row.abandonments for row in rows) > 0, "no lease was open when the worker was killed"
-    assert rig.verdict() == []
+    assert await rig.verdict() == []
     effects = Counter(call.items[0]["id"] for call in of(rig.calls(), "effect"))
     assert len(effects) == EVENTS
     if point == "after_effect":  # the effect came again; that is what at-least-once means
@@ -51,6 +52,7 @@ async def test_a_killed_worker_loses_nothing_and_completes_nothing_twice(rig: Ri
         assert {effects[name] for name in done} == {1}, "what was acked never runs again"
 
 
+@pytest.mark.dealt
 async def test_every_kill_counts_as_one_abandonment_of_the_job_that_ran(rig: Rig) -> None:
     await published(rig, Event({"n": 1}, "only"))
     for kills in (1, 2):
@@ -59,27 +61,28 @@ async def test_every_kill_counts_as_one_abandonment_of_the_job_that_ran(rig: Rig
         async def taken_back(kills: int = kills) -> bool:
             async with rig.bus(f"upkeep-{kills}") as bus:
                 await bus.partitions.all[0].step()
-            [row] = rig.evidence().rows
+            [row] = await rig.rows()
             return (row.state, row.attempts, row.abandonments) == ("ready", 0, kills)
 
         await until(taken_back)
     survivor = work(rig)
     await rig.drained()
     await survivor.stopped()
-    [row] = rig.evidence().rows
+    [row] = await rig.rows()
     assert (row.state, row.attempts, row.abandonments, row.token) == ("done", 1, 2, 3)
-    assert rig.verdict() == []
+    assert await rig.verdict() == []
 
 
+@pytest.mark.dealt
 async def test_a_poison_event_is_dead_after_exactly_its_abandonments(rig: Rig) -> None:
     # CORRECTIONS 001.4: the event that kills its worker must not loop forever.
     await published(rig, Event({"poison": True}, "poison"))
     kills = 0
-    while kills == 0 or rig.evidence().rows[0].place == "jobs":
+    while kills == 0 or (await rig.rows())[0].live:
         worker = work(rig, max_abandonments=3)
 
         async def over(worker: Process = worker) -> bool:
-            return worker.code is not None or rig.evidence().rows[0].state == "dead"
+            return worker.code is not None or (await rig.rows())[0].state == "dead"
 
         await until(over)
         if worker.code is None:
@@ -88,14 +91,14 @@ async def test_a_poison_event_is_dead_after_exactly_its_abandonments(rig: Rig) -
             await worker.killed()
             kills += 1
     assert kills == 3
-    [row] = rig.evidence().rows
+    [row] = await rig.rows()
     assert (row.state, row.reason, row.attempts, row.abandonments) == ("dead", "crash_loop", 0, 3)
-    assert rig.evidence().terms[CHANNEL, CONSUMER].dead == {"crash_loop": 1}
+    assert (await rig.evidence()).terms[CHANNEL, CONSUMER].counted["dead:crash_loop"] == 1
 
     async with rig.bus("later") as bus:
         await bus.publish(CHANNEL, {"n": 1}, id="innocent")
     survivor = work(rig, max_abandonments=3)
     await rig.drained()
     await survivor.stopped()
-    assert Counter(row.state for row in rig.evidence().rows) == {"dead": 1, "done": 1}
-    assert rig.verdict() == []
+    assert Counter(row.state for row in await rig.rows()) == {"dead": 1, "done": 1}
+    assert await rig.verdict() == []

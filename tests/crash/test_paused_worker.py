@@ -40,20 +40,20 @@ async def test_a_worker_stopped_past_its_lease_has_its_stale_answers_refused(
     stopped = rig.start("worker", consumer=CONSUMER, options=OPTIONS)
 
     async def all_leased() -> bool:
-        begun = of(rig.calls(), "seen", process=stopped.name)
-        return bool(begun) and all(row.state == "leased" for row in rig.evidence().rows)
+        begun = of(rig.calls(stopped.name), "seen")
+        return bool(begun) and all(row.state == "leased" for row in await rig.rows())
 
     await until(all_leased)
     stopped.send(signal.SIGSTOP)
     go.touch()
     successor = rig.start("worker", consumer=CONSUMER, options=OPTIONS)
     await rig.drained()
-    assert {row.token for row in rig.evidence().rows} == {2}
+    assert {row.token for row in await rig.rows()} == {2}
 
     stopped.send(signal.SIGCONT)
 
     async def all_answered() -> bool:
-        return len(refused(rig.calls(), "complete", process=stopped.name)) == EVENTS
+        return len(refused(rig.calls(stopped.name), "complete")) == EVENTS
 
     await until(all_answered)
     await stopped.stopped()
@@ -63,7 +63,7 @@ async def test_a_worker_stopped_past_its_lease_has_its_stale_answers_refused(
     assert len(refused(calls, "complete")) == EVENTS > 0
     assert accepted(calls, "complete", process=stopped.name) == []
     assert len(accepted(calls, "complete", process=successor.name)) == EVENTS
-    assert rig.verdict() == []
+    assert await rig.verdict() == []
 
 
 @pytest.mark.parametrize("late", LATE)
@@ -87,8 +87,8 @@ async def test_of_two_clients_only_the_one_with_the_newest_token_is_heard(
     record_property("refused finalizes", len(turned_away))
     assert len(turned_away) == EVENTS
     assert accepted(calls, "complete", "retry", "bury", "extend", process="slow") == []
-    assert Counter(row.state for row in rig.evidence().rows) == {"done": EVENTS}
-    assert rig.verdict() == []
+    assert Counter(row.state for row in await rig.rows()) == {"done": EVENTS}
+    assert await rig.verdict() == []
 
 
 async def test_a_late_answer_counts_while_nobody_has_a_newer_token(rig: Rig) -> None:
@@ -100,4 +100,4 @@ async def test_a_late_answer_counts_while_nobody_has_a_newer_token(rig: Rig) -> 
         await slow.partitions.all[0].backend.advance(2 * LEASE)
         await slow.finalize(job, success=True)
     assert len(accepted(rig.calls(), "complete")) == 1
-    assert rig.verdict() == []
+    assert await rig.verdict() == []

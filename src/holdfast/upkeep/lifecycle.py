@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from holdfast import failpoints
-from holdfast.contracts import Applied, Backend
+from holdfast.contracts import Applied, Backend, Reading
 from holdfast.model.decide import when_due
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.upkeep.health import Health
@@ -40,6 +40,13 @@ class Lifecycle:
                 await asyncio.sleep(interval)
 
     async def _step(self) -> tuple[Applied, bool]:
+        reading = await self.read()
+        applied = await self.apply(reading)
+        # What was refused is due again only if it changed: never spin on it.
+        return applied, applied.total > 0 and (reading.full or bool(reading.backfills))
+
+    async def read(self) -> Reading:
+        """Phase one: nothing is written."""
         try:
             reading = await self._backend.due(self._limit)
         except Exception as error:  # whatever the reason: a partition that cannot be read takes nothing new
@@ -49,11 +56,14 @@ class Lifecycle:
             raise Unavailable(f"the read of what is due failed: {error}") from error
         self._health.succeeded(reading.load)
         failpoints.hit("lifecycle.after_read")
+        return reading
+
+    async def apply(self, reading: Reading) -> Applied:
+        """Phase two: the store checks each decision again."""
         applied = Applied()
         if reading.due:
             applied = await self._backend.apply([when_due(due) for due in reading.due])
         for ref in reading.backfills:
             applied.backfilled += await self._backend.backfill(ref, self._limit)
             failpoints.hit("subscribe.mid_backfill")
-        # What was refused is due again only if it changed: never spin on it.
-        return applied, applied.total > 0 and (reading.full or bool(reading.backfills))
+        return applied

@@ -30,16 +30,20 @@ async def would_unstick(backend: Backend) -> Applied:
 
 
 async def unstick(backend: Backend, health: Health) -> Unstuck:
-    """Take the lifecycle's steps until nothing is due."""
-    done = Unstuck()
-    stuck = await backend.stuck(REPORTED)
+    """Take the lifecycle's steps until nothing is due; the first `REPORTED` stuck jobs are told of."""
+    done, stuck = Unstuck(), dict[tuple[str, ...], JobRecord]()
     lifecycle = Lifecycle(backend, health)
     for _ in range(_STEPS):
-        applied = await lifecycle.run_once()
+        reading = await lifecycle.read()
+        if len(stuck) < REPORTED:
+            # After the reading: a lease that ends in between must not be moved without being known.
+            found = await backend.stuck(REPORTED)
+            stuck |= {(record.channel, record.consumer, record.id): record for record in found}
+        applied = await lifecycle.apply(reading)
         done.applied += applied
         if not applied.total:
             break
-    for record in stuck:
+    for record in stuck.values():
         await _tell(backend, record, done.told)
     return done
 

@@ -1,7 +1,7 @@
 """A process that publishes: singles one by one, or batches, each again with the same ids until it is acked.
 
 Specification: url, history, channel, prefix, batch (1: the single path), and count, or until (a file that
-ends it). Between two batches it pauses for about as long as a batch takes, so that workers keep up.
+ends it). With a file it pauses after each batch in proportion to its size, so that workers keep up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def main(spec: dict[str, Any]) -> None:
                 return
             ids = [f"{spec['prefix']}-{number}-{part}" for part in range(spec["batch"])]
             await acked(bus, spec["channel"], [Event({"of": name}, name) for name in ids])
-            await asyncio.sleep(len(ids) * 0.0005)
+            await asyncio.sleep(len(ids) * 0.004 if end else 0)
 
 
 asyncio.run(main(json.loads(sys.argv[1])))

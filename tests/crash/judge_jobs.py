@@ -1,0 +1,158 @@
+"""Judgements on jobs: counted, completed once, fenced, leased one at a time, none left (I3 to I6, I15)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain, pairwise
+
+from evidence import Evidence, Key, Move
+from history import Call, Item, accepted, of
+
+
+def miscounted(store: Evidence) -> Iterator[str]:
+    """Created jobs that are in no state, or counters that differ from a count."""
+    if store.moves is not None:
+        created = {move.key for move in store.moves if move.before is None}
+        standing = {row.key for row in store.rows}
+        for key in created ^ standing:
+            yield f"job {key} was created {key in created}, and has a state {key in standing}"
+    for owner, terms in store.terms.items():
+        rows = [row for row in store.rows if (row.channel, row.consumer) == owner]
+        dead = Counter(f"dead:{row.reason}" for row in rows if row.state == "dead")
+        found = Counter(row.state for row in rows) + dead
+        for name in terms.counted.keys() | dead.keys():
+            if found[name] != (counted := terms.counted.get(name, 0)):
+                yield f"{owner} has {found[name]} jobs that are {name}, and the counter says {counted}"
+
+
+def misplaced(store: Evidence) -> Iterator[str]:
+    places = Counter(row.key for row in store.rows)
+    for key, count in places.items():
+        if count > 1:
+            yield f"job {key} is in {count} places at once"
+
+
+def completed_twice(calls: list[Call], store: Evidence) -> Iterator[str]:
+    """A done job without exactly one accepted completion. One whose answer was lost may have been it."""
+    yes = Counter(_item_key(item) for item in accepted(calls, "complete"))
+    lost = {_item_key(i) for c in of(calls, "complete") if c.outcome == "unknown" for i in c.items}
+    done = {row.key for row in store.rows if row.state == "done"}
+    for key, count in yes.items():
+        if count > 1:
+            yield f"job {key} was completed {count} times"
+        if key not in done:
+            yield f"job {key} was told to be done and is not"
+    for key in done - yes.keys() - lost:
+        yield f"job {key} is done, and nobody completed it"
+    moves = store.moves or []
+    left = Counter(move.key for move in moves if move.after is None)
+    entered = Counter(move.key for move in moves if move.before is None)
+    for key in (key for key, count in left.items() if count > entered[key]):
+        yield f"job {key} ended {left[key]} times and was created {entered[key]} times"
+
+
+def over_budget(store: Evidence) -> Iterator[str]:
+    for row in store.rows:
+        terms = store.terms[row.channel, row.consumer]
+        if row.attempts > terms.max_attempts or row.abandonments > terms.max_abandonments:
+            yield f"job {row.job} has {row.attempts} attempts and {row.abandonments} abandonments: {terms}"
+
+
+_ENDS = {"complete": "end", "bury": "end", "retry": "back", "extend": "stay"}
+
+
+def stale(calls: list[Call]) -> Iterator[str]:
+    """Accepted for a token that was not the newest."""
+    issued: dict[Key, int] = defaultdict(int)
+    for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
+        issued[_item_key(item)] = max(issued[_item_key(item)], item["token"])
+    for verb, kind in _ENDS.items():
+        for item in accepted(calls, verb):
+            key, token = _item_key(item), item["token"]
+            if kind == "end" and issued[key] > token:
+                yield f"{verb} of job {key} was accepted with token {token} after {issued[key]} was issued"
+
+
+def outdated(calls: list[Call], store: Evidence) -> Iterator[str]:
+    """A job whose token is older than one that was issued, or that ended under another than was accepted."""
+    tokens = {row.key: row.token for row in store.rows}
+    for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
+        if item["token"] > tokens.get(_item_key(item), item["token"]):
+            yield f"job {_item_key(item)} was leased under the token {item['token']}, and has an older one"
+    for item in chain(accepted(calls, "complete"), accepted(calls, "bury")):
+        if item["token"] != tokens.get(_item_key(item), item["token"]):
+            yield f"job {_item_key(item)} ended under the token {item['token']}, and has another one"
+
+
+def unmoved(calls: list[Call], store: Evidence) -> Iterator[str]:
+    """Accepted for a token under which the witness saw nothing move."""
+    if store.moves is None:
+        return
+    moved = {(_kind(move), move.key, move.old_token) for move in store.moves if move.before == "leased"}
+    for verb, kind in _ENDS.items():
+        for item in accepted(calls, verb):
+            if (kind, _item_key(item), item["token"]) not in moved:
+                yield f"{verb} of job {_item_key(item)} was accepted, and nothing moved under {item['token']}"
+
+
+def fallen(store: Evidence) -> Iterator[str]:
+    for move in store.moves or []:
+        if move.token is not None and move.old_token is not None and move.token < move.old_token:
+            yield f"the token of job {move.key} fell from {move.old_token} to {move.token}"
+
+
+def overlapping(store: Evidence) -> Iterator[str]:
+    """A lease that began, or was taken back, before the deadline of the one before it."""
+    reasons = {row.key: row.reason for row in store.rows}
+    abandonments: dict[Key, int] = defaultdict(int)
+    for move in store.moves or []:
+        key, early = move.key, move.old_lease is not None and move.at < move.old_lease
+        if early and move.after == "leased" and move.token != move.old_token:
+            yield f"job {key} was leased at {move.at} while its lease ran until {move.old_lease}"
+        crashed = move.after is None and reasons.get(key) == "crash_loop"
+        if early and (crashed or move.abandonments > abandonments[key]):
+            yield f"job {key} was taken back at {move.at}, before its deadline at {move.old_lease}"
+        abandonments[key] = move.abandonments
+
+
+def overlapping_claims(calls: list[Call], store: Evidence) -> Iterator[str]:
+    """Of two leases in a row, one that began while the other ran and had not been given back."""
+    back = {
+        (_item_key(item), item["token"])
+        for call in of(calls, "retry")
+        for item, yes in call.told() or [(each, True) for each in call.items]
+        if yes
+    }
+    leases: dict[Key, list[tuple[int, datetime]]] = defaultdict(list)
+    for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
+        leases[_item_key(item)].append((item["token"], datetime.fromisoformat(item["until"])))
+    for key, held in leases.items():
+        for (token, until), (_, later) in pairwise(sorted(held)):
+            began = later - store.terms[key[0], key[1]].lease
+            if began < until and (key, token) not in back:
+                yield f"job {key} was leased at {began} while its lease {token} ran until {until}"
+
+
+def leased_twice(calls: list[Call]) -> Iterator[str]:
+    leases = Counter((_item_key(item), item["token"]) for call in of(calls, "claim") for item in call.answers)
+    for (key, token), count in leases.items():
+        if count > 1:
+            yield f"job {key} was leased {count} times under the token {token}"
+
+
+def left(store: Evidence) -> Iterator[str]:
+    for row in store.rows:
+        if row.live:
+            yield f"job {row.job} of {row.consumer} is still {row.state}"
+
+
+def _kind(move: Move) -> str:
+    if move.after is None:
+        return "end"
+    return "stay" if move.after == "leased" and move.token == move.old_token else "back"
+
+
+def _item_key(item: Item) -> Key:
+    return item["channel"], item["consumer"], item["job"]

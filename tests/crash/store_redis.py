@@ -1,0 +1,151 @@
+"""Redis under the rig, with every write synced: jobs and counters as a plain client reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
+from redis import asyncio as redis
+
+from holdfast.embedded import Redis
+from holdfast.model.job import LIVE, State
+from holdfast.wiring import backend
+
+Client = Any
+"""A plain client; the library's types do not know that it decodes."""
+_JOB = "{holdfast}:job:"
+_LEASES = "{holdfast}:due:lease"
+Fields = dict[str, str]
+
+
+def _each(*command: str, state: str = "done") -> Sabotage:
+    """A command for every job in that state; JOB stands for its key, MEMBER for its name in a set."""
+
+    async def execute(client: Client) -> None:
+        found = 0
+        async for key in client.scan_iter(match=_JOB + "*"):
+            if await client.hget(key, "state") == state:
+                names = {"JOB": key, "MEMBER": key.removeprefix(_JOB)}
+                await client.execute_command(*(names.get(word, word) for word in command))
+                found += 1
+        assert found
+
+    return execute
+
+
+async def _drop_an_event(client: Client) -> None:
+    entries = await client.xrange("orders", count=2)
+    assert await client.xdel("orders", entries[1][0])
+
+
+async def _trim_a_running_job(client: Client) -> None:
+    [(last, _)] = await client.xrevrange("orders", count=1)
+    assert await client.xdel("orders", last)
+    await client.hset("{holdfast}:log:orders", "trimmed", last)
+
+
+async def _forget_a_dead_letter(client: Client) -> None:
+    async for key in client.scan_iter(match="{holdfast}:counts:*"):
+        assert await client.hdel(key, "dead:terminal")
+
+
+class RedisStore(Store):
+    """The whole server is the store."""
+
+    sabotage: ClassVar[Mapping[str, tuple[str, Sabotage]]] = {
+        "a done job vanishes": ("I3", _each("DEL", "JOB")),
+        "a done job is live again": ("I3", _each("ZADD", _LEASES, "1", "MEMBER")),
+        "a dead letter goes uncounted": ("I3", _forget_a_dead_letter),
+        "an event is lost with its job": ("I1", _drop_an_event),
+        "an attempt too many": ("I4", _each("HSET", "JOB", "attempts", "6")),
+        "nobody completed it": ("I4", _each("HSET", "JOB", "state", "done", state="leased")),
+        "a token falls": ("I5", _each("HSET", "JOB", "token", "0", state="leased")),
+        "a running job loses its event": ("I7", _trim_a_running_job),
+        "a done job has another token": ("I5", _each("HINCRBY", "JOB", "token", "1")),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(Redis(appendfsync="always").start())
+
+    def _client(self, url: str) -> Client:
+        return redis.Redis.from_url(url, decode_responses=True)
+
+    async def empty(self) -> str:
+        async with self._client(self.server.url) as client:
+            await client.flushall()
+        return self.server.url
+
+    async def gather(self, url: str) -> Evidence:
+        opened = backend(url, connections=1)
+        await opened.open()
+        try:
+            found = await through_the_contract(opened, _job_at)
+        finally:
+            await opened.close()
+        async with self._client(url) as client:
+            owners = await _owners(client, found)
+            found.rows.extend(await _rows(client, owners))
+            for ref, owner in owners.items():
+                counts = await client.hgetall(f"{{holdfast}}:counts:{ref}")
+                found.terms[owner].counted.update(dict.fromkeys(State, 0))
+                found.terms[owner].counted.update({name: int(number) for name, number in counts.items()})
+        return found
+
+    async def vandalise(self, url: str, what: str) -> None:
+        async with self._client(url) as client:
+            await self.sabotage[what][1](client)
+
+
+async def _owners(client: Client, found: Evidence) -> dict[str, Owner]:
+    """The consumers by their numbers."""
+    refs: dict[str, Owner] = {}
+    for channel in {channel for channel, _ in found.terms}:
+        known = await client.hgetall(f"{{holdfast}}:consumers:{channel}")
+        refs |= {ref: (channel, name) for name, ref in known.items()}
+    return refs
+
+
+async def _rows(client: Client, owners: dict[str, Owner]) -> list[Row]:
+    names = sorted([key async for key in client.scan_iter(match=_JOB + "*", count=1000)], key=_order)
+    async with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.hgetall(name)
+        jobs: dict[str, Fields] = dict(zip(names, await pipeline.execute(), strict=True))
+    rows = [_row(owners, name, fields) for name, fields in jobs.items()]
+    leased = [_JOB + member for member in await client.zrange(_LEASES, 0, -1)]
+    living = [
+        f"{_JOB}{ref}:{entry}"
+        for ref in owners
+        for entry in await client.zrange(f"{{holdfast}}:live:{ref}", 0, -1)
+    ]
+    return rows + list(_strays(owners, jobs, leased, living))
+
+
+def _strays(
+    owners: dict[str, Owner], jobs: dict[str, Fields], leased: list[str], living: list[str]
+) -> Iterator[Row]:
+    """Jobs that stand in a set of which their record says otherwise: another place for the same job."""
+    for name in leased:
+        if jobs.get(name, {}).get("state") != "leased":
+            yield _row(owners, name, jobs.get(name, {}) | {"state": "leased"})
+    for name in set(living) ^ {name for name, fields in jobs.items() if fields["state"] in LIVE}:
+        yield _row(owners, name, jobs.get(name, {}) | {"state": "ready"})
+
+
+def _row(owners: dict[str, Owner], name: str, fields: Fields) -> Row:
+    ref, _, entry = name.removeprefix(_JOB).partition(":")
+    attempts, abandonments, token = (
+        int(fields.get(name, 0)) for name in ("attempts", "abandonments", "token")
+    )
+    return Row(*owners[ref], entry, fields["state"], attempts, abandonments, token, fields.get("reason"))
+
+
+def _order(name: str) -> Any:
+    milliseconds, _, sequence = name.rpartition(":")[2].partition("-")
+    return int(milliseconds), int(sequence)
+
+
+def _job_at(position: str) -> str:
+    _, milliseconds, sequence = position.split("-")
+    return f"{int(milliseconds, 16)}-{int(sequence, 16)}"

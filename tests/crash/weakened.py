@@ -1,0 +1,17 @@
+"""A backend with one guard less: what a positive control overrides, everything else goes straight through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.wiring import backend
+
+
+class Weakened:
+    """Overridden by whoever switches a guard off."""
+
+    def __init__(self, url: str) -> None:
+        self.inner = backend(url)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
