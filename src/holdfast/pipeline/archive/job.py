@@ -1,4 +1,4 @@
-"""The job: one policy as a streaming query. Executors write objects, the driver commits."""
+"""The job: one policy as a streaming query. Its tasks write objects, the driver commits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.model.duration import format_duration
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.archive.checkpoint import discard_if_at_odds
 from holdfast.pipeline.archive.commit import Committer
 from holdfast.pipeline.archive.leftovers import Leftovers
 from holdfast.pipeline.archive.manifest import Written
 from holdfast.pipeline.archive.metrics import Metrics
-from holdfast.pipeline.archive.pace import ArchiveSource
+from holdfast.pipeline.archive.pace import archive_source
 from holdfast.pipeline.archive.policy import ArchivePolicy, refuse_rivals
-from holdfast.pipeline.archive.tasks import WRITTEN, WriteObjects
+from holdfast.pipeline.archive.tasks import WriteObjects
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store, probe
@@ -79,13 +78,12 @@ class Job:
         """Start the query: over all that is there, or until it is stopped."""
         self.failure, self._open = None, True
         policy, spark = self._policy, self._around.spark
-        spark.dataSource.register(ArchiveSource)
-        stream = spark.readStream.format(ArchiveSource.name()).options(
+        write = WriteObjects(policy.destination, cloud_environment(), policy.batch_size)
+        spark.dataSource.register(archive_source(self.name, write, policy.batch_timeout))
+        stream = spark.readStream.format(self.name).options(
             url=",".join(self._around.urls),
             channel=policy.stream,
             consumer=policy.consumer,
-            batchSize=policy.batch_size,
-            batchTimeout=format_duration(policy.batch_timeout),
             maxRowsPerBatch=policy.max_rows,
             rowsPerPartition=policy.batch_size * max(1, ROWS_PER_TASK // policy.batch_size),
         )
@@ -112,9 +110,10 @@ class Job:
 
     def _commit(self, rows: DataFrame) -> None:
         self._around.still_mine()
-        cursors = self._cursors()
-        write = WriteObjects(self._policy.destination, cloud_environment(), self._policy.batch_size, cursors)
-        written = [Written(*row) for row in rows.mapInArrow(write, WRITTEN).collect()]
+        self._cursors()
+        described = rows.collect()
+        written = [Written(*row[:-1]) for row in described]
+        cursors = {each.spot: row["after"] for each, row in zip(written, described, strict=True)}
         self._around.still_mine()
         manifests = self._around.connection.run(self._committer.commit(cursors, written))
         self._around.metrics.committed(manifests)

@@ -1,29 +1,33 @@
-"""The pace: a channel's messages wait until they fill an object, or until the oldest has waited long enough.
+"""The archiver's source: the source `holdfast`, paced, and with objects in place of events.
 
-The source `holdfast_archive` is the source `holdfast` with this on top. A run over what is there now
-(the trigger availableNow) waits for nothing.
+A channel's messages wait until they fill an object, or until the oldest has waited long enough; a run over
+what is there now (the trigger availableNow) waits for nothing. Its tasks write what they read, and their rows
+describe the objects.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from holdfast.contracts import Backend
-from holdfast.model.duration import parse_duration
 from holdfast.model.log import Cut
 from holdfast.pipeline import offsets
-from holdfast.pipeline.offsets import Offsets, Range
+from holdfast.pipeline.archive.tasks import WRITTEN, WriteObjects
+from holdfast.pipeline.offsets import Offsets, Range, Spot
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import EVERYTHING
-from holdfast.pipeline.reader import Stored, StreamReader
+from holdfast.pipeline.reader import Stored, StreamReader, read
 from holdfast.pipeline.source import HoldfastSource
 
-_SIZE, _TIMEOUT = "batchSize", "batchTimeout"
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 
 def goes_to(cuts: Sequence[Cut], size: int, *, aged: bool) -> str | None:
@@ -35,12 +39,12 @@ def goes_to(cuts: Sequence[Cut], size: int, *, aged: bool) -> str | None:
     return cuts[-2].position if len(cuts) > 1 else None
 
 
-class PacedReader(StreamReader):
-    """Offers what is due, and nothing else."""
+class ArchiveReader(StreamReader):
+    """Offers what is due, and nothing else; writes it where it is read."""
 
-    def __init__(self, options: Options, size: int, timeout: timedelta) -> None:
+    def __init__(self, options: Options, write: WriteObjects, timeout: timedelta) -> None:
         super().__init__(options)
-        self._size, self._timeout = size, timeout
+        self._write, self._size, self._timeout = write, write.batch_size, timeout
 
     def latestOffset(self, start: Stored, limit: ReadLimit) -> Stored:  # noqa: N802 - Spark's name
         end = super().latestOffset(start, limit)
@@ -50,6 +54,24 @@ class PacedReader(StreamReader):
         stores = len(connection.backends)
         begun, all_of_it = offsets.load(start, stores), offsets.load(end, stores)
         return offsets.dump(all_of_it | connection.run(self._due(connection.backends, begun, all_of_it)))
+
+    def partitions(self, start: Stored, end: Stored) -> list[InputPartition]:
+        connection, _ = self._opened()
+        # As they stand now, so that a batch that is repeated after its commit writes nothing again.
+        floors = connection.run(self._floors(connection.backends))
+        return [InputPartition((each, floors)) for each in super().partitions(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        part, floors = partition.value
+        return self._write(read(self._options, part), floors)
+
+    async def _floors(self, backends: Sequence[Backend]) -> dict[Spot, str | None]:
+        return {
+            Spot(partition, cursor.channel): cursor.position
+            for partition, backend in enumerate(backends)
+            for cursor in await backend.cursors()
+            if cursor.name == self._options.consumer
+        }
 
     async def _due(self, backends: Sequence[Backend], start: Offsets, end: Offsets) -> Offsets:
         async def due(each: Range) -> str | None:
@@ -64,17 +86,21 @@ class PacedReader(StreamReader):
         return {each.spot: position for each, position in zip(news, ends, strict=True)}
 
 
-class ArchiveSource(HoldfastSource):
-    """The source `holdfast` with the options `batchSize` and `batchTimeout`."""
+def archive_source(label: str, write: WriteObjects, timeout: timedelta) -> type[HoldfastSource]:
+    """The source of one job, to be registered under its own name.
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        self._size, self._timeout = int(options[_SIZE]), parse_duration(options[_TIMEOUT])
-        ours = (_SIZE.lower(), _TIMEOUT.lower())
-        super().__init__({name: value for name, value in options.items() if name.lower() not in ours})
+    What it writes to travels to the tasks inside of it: as options, credentials would be shown by Spark.
+    """
 
-    @classmethod
-    def name(cls) -> str:
-        return "holdfast_archive"
+    class ArchiveSource(HoldfastSource):
+        @classmethod
+        def name(cls) -> str:
+            return label
 
-    def streamReader(self, schema: StructType) -> PacedReader:  # noqa: N802 - Spark's name
-        return PacedReader(Options.of(self.options), self._size, self._timeout)
+        def schema(self) -> str:
+            return WRITTEN
+
+        def streamReader(self, schema: StructType) -> ArchiveReader:  # noqa: N802 - Spark's name
+            return ArchiveReader(Options.of(self.options), write, timeout)
+
+    return ArchiveSource

@@ -1,8 +1,12 @@
-"""What runs in Spark's tasks: objects are written where the rows are."""
+"""What runs in Spark's tasks: a task reads its share of the log and writes the objects itself.
+
+So events never pass through the JVM, which would cost more than all the rest; what Spark carries is a row for
+each object.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +16,7 @@ from holdfast.pipeline.stores import open_store
 
 WRITTEN = (
     "object string, channel string, partition int, first string, last string, rows long, bytes long, "
-    "sha256 string"
+    "sha256 string, after string"
 )
 _SCHEMA = pa.schema(
     {
@@ -24,23 +28,26 @@ _SCHEMA = pa.schema(
         "rows": pa.int64(),
         "bytes": pa.int64(),
         "sha256": pa.string(),
+        "after": pa.string(),
     }
 )
 
 
 @dataclass(frozen=True)
 class WriteObjects:
-    """For `mapInArrow`: the source's rows in, a row for each object out."""
+    """A task's rows in, a row for each object out: what it holds, and the cursor that it was written for."""
 
     destination: str
     environment: Mapping[str, str]
     batch_size: int
-    floors: Floors
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all of a task's rows."""
+    def __call__(self, batches: Iterable[pa.RecordBatch], floors: Floors) -> Iterator[pa.RecordBatch]:
+        """Write all of a task's rows that lie beyond the cursors."""
         store = open_store(self.destination, self.environment)
-        written = list(ObjectWriter(store, self.batch_size, self.floors).write(batches))
+        written = [
+            (*each, floors.get(each.spot))
+            for each in ObjectWriter(store, self.batch_size, floors).write(batches)
+        ]
         if written:
             columns = [pa.array(column, kind.type) for column, kind in zip(zip(*written), _SCHEMA)]  # noqa: B905
             yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
