@@ -59,6 +59,7 @@ KNOWN: Final[dict[str, str]] = {
     "loader.after_commit": "the warehouse has the batch, the WAL does not know it",
     "loader.after_confirm": "the batch is confirmed, nobody has been told",
     "loader.after_failed": "a failed record is durable in the WAL, the warehouse does not know it",
+    "rebuild.after_stage": "objects of the archive are staged, no batch names the segments",
 }
 
 _active: dict[str, Callable[[], object]] = {}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from holdfast.config.ingest import Ingest
 from holdfast.config.sections import Archiver, ArchiveStream, Keep, Section, Server, Sweeper, Tasks, TaskType
 from holdfast.config.values import Namespace, Pattern, Urls
 
@@ -33,6 +34,7 @@ class Config(Section):
     archiver: Archiver = Archiver()
     archival: list[ArchiveStream] = Field(default_factory=list)
     """Another spelling of `archiver.streams`; both count."""
+    ingest: Ingest = Ingest()
     tasks: Tasks = Tasks()
     server: Server = Server()
 

@@ -1,0 +1,188 @@
+"""`holdfast ingest`: channels into the warehouse, each event once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast import wiring
+from holdfast.cli import logs
+from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
+from holdfast.cli.output import say, write_json, write_pairs
+from holdfast.model.errors import InvalidInput
+
+if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
+    from holdfast.config.config import Config
+    from holdfast.pipeline.ingest_plan import IngestPlan
+    from holdfast.pipeline.ingest_work import Summary
+
+CHECKPOINTS = wiring.HOME / "ingest"
+
+Once = Annotated[bool, typer.Option("--once", help="Ingest what is there now, and end.")]
+Master = Annotated[str, typer.Option("--master", help="Spark's master: local[*], spark://…, yarn, k8s://…")]
+Channels = Annotated[
+    list[str] | None,
+    typer.Option("--channel", metavar="PATTERN", help="Instead of the file's channels; may be repeated."),
+]
+WalPath = Annotated[str | None, typer.Option("--wal", metavar="PATH", help="A folder or s3://bucket/prefix.")]
+WarehouseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--warehouse",
+        metavar="URL",
+        help="duckdb:///path/to/file.duckdb, delta:///path/to/folder or delta+s3://bucket/prefix",
+    ),
+]
+Checkpoints = Annotated[Path, typer.Option("--checkpoints", help="A local folder for Spark's checkpoints.")]
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
+]
+
+
+def ingest(
+    once: Once = False,
+    channels: Channels = None,
+    wal: WalPath = None,
+    warehouse: WarehouseUrl = None,
+    master: Master = "local[*]",
+    checkpoints: Checkpoints = CHECKPOINTS,
+    metrics_port: MetricsPort = None,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Put channels into the warehouse through a write-ahead log, each event once.
+
+    Runs until SIGTERM or Ctrl-C. One ingest is at work at a time; another one waits for its turn, or with
+    --once ends with 1. With --once it also ends with 1 where events are left in the WAL, to be loaded later.
+    """
+    from holdfast.config.load import load
+
+    flags = {
+        "url": flat(urls),
+        "ingest.channels": channels or None,
+        "ingest.wal.path": wal,
+        "ingest.warehouse": warehouse,
+        "ingest.metrics_port": metrics_port,
+    }
+    effective = load(config, flags=flags).config
+    logs.configure(as_json=as_json)
+    summary = _ingest(effective, plan_of(effective, wal), checkpoints, master, once=once)
+    _print(summary, as_json)
+    if once and summary.left:
+        raise typer.Exit(1)
+
+
+def plan_of(config: Config, wal: str | None = None) -> IngestPlan:
+    """What the configuration wants to have ingested. A path given as a flag goes before the environment's."""
+    from holdfast.pipeline.ingest_plan import IngestPlan
+    from holdfast.pipeline.ingest_validation import Rule, Rules
+    from holdfast.pipeline.wal import WalSettings
+    from holdfast.pipeline.warehouse import Column, Table, Tables
+
+    given = config.ingest
+    if not given.channels:
+        raise InvalidInput("nothing to ingest: give --channel, or a --config with ingest: channels:")
+    knobs = {name: getattr(given.wal, name) for name in type(given.wal).model_fields}
+    flags = {"CONSUMER_WAL_PATH": wal} if wal else {}
+    settings = WalSettings.of(os.environ | flags, **knobs)
+    tables = {
+        pattern: Table(
+            each.table,
+            tuple(Column(name, c.path or f"$.{name}", c.type) for name, c in each.columns.items()),
+        )
+        for pattern, each in given.tables.items()
+    }
+    rules = {
+        pattern: Rule(each.payload, tuple(each.required), _schema(each.schema_file))
+        for pattern, each in given.validation.items()
+    }
+    return IngestPlan(
+        channels=tuple(given.channels),
+        warehouse=given.warehouse,
+        wal=settings,
+        tables=Tables(tables),
+        rules=Rules(rules),
+        namespace=config.namespace,
+        max_rows=given.batch_rows,
+    )
+
+
+def _schema(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text()
+    except OSError as error:
+        raise InvalidInput(f"schema_file {file!r} cannot be read: {error.strerror}") from None
+
+
+def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *, once: bool) -> Summary:
+    from holdfast.pipeline.ingest import Ingest
+    from holdfast.pipeline.session import session
+
+    addresses, leave = wiring.stores(config.url)
+    try:
+        with session(master, name="holdfast ingest") as spark, ExitStack() as stack:
+            job = Ingest(spark, addresses, plan, checkpoints)
+            if config.ingest.metrics_port is not None:
+                port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
+                say(f"metrics on http://127.0.0.1:{port}/metrics")
+            if once:
+                return job.run_once()
+            return job.run(stack.enter_context(_told_to_stop()))
+    finally:
+        if leave is not None:
+            leave()
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second one ends the program as it stands."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def tell(number: int, _: object) -> None:
+        say("stopping: finishing the batch at hand")
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = [signal.signal(number, tell) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _print(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        write_json(summary)
+        return
+    found = summary.recovery
+    write_pairs(
+        {
+            "written to the WAL": summary.written,
+            "loaded": summary.loaded,
+            "failed": summary.failed,
+            "left in the WAL": summary.left,
+            "found at the start": found.pending,
+        }
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    shown = examples(
+        "holdfast ingest --config holdfast.yaml",
+        "holdfast ingest --once --channel orders --warehouse duckdb:///data/warehouse.duckdb",
+        "holdfast ingest --channel 'gbe.events.>' --wal s3://bucket/wal --master spark://host:7077",
+    )
+    app.command(epilog=shown)(ingest)

@@ -1,0 +1,226 @@
+"""Failed events: the one service behind the command line, REST and the pages.
+
+The WAL is the authority. What an operator does is written there first, then into `failed_events`, at once or
+when the warehouse is back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from holdfast.model.errors import InvalidInput, NotFound, Terminal, Transient
+from holdfast.pipeline.failed_view import (
+    ABANDON,
+    RESOLVE,
+    RETRY,
+    RETRY_FAILED,
+    after,
+    data_of,
+    event_of,
+    rest_of,
+)
+from holdfast.pipeline.wal import BatchKey, Wal, segments
+from holdfast.pipeline.wal.identity import failed_id
+from holdfast.pipeline.wal.log import REST
+from holdfast.pipeline.wal.records import Act, Failure
+from holdfast.pipeline.warehouse import FailedEvent, Tables, Warehouse
+from holdfast.pipeline.warehouse.contract import Status
+
+log = logging.getLogger(__name__)
+Validate = Callable[[str, bytes], str | None]
+"""From a channel and data to what is wrong with it."""
+_OVER = ("resolved", "abandoned")
+_BY_RETRY = "loaded by a retry"
+
+
+def accept(channel: str, data: bytes) -> str | None:
+    """No validation."""
+    return None
+
+
+class FailedEvents:
+    """What failed, and what can be done about it."""
+
+    def __init__(self, wal: Wal, warehouse: Warehouse, tables: Tables, validate: Validate = accept) -> None:
+        self._wal, self._warehouse, self._tables, self._validate = wal, warehouse, tables, validate
+
+    def find(
+        self, *, status: Status | None = None, channel: str | None = None, limit: int = 100
+    ) -> list[FailedEvent]:
+        """Failed events, from the WAL, batch by batch."""
+        batches = sorted(_by_batch(self._wal.journal.names("failed")))
+        wanted = (each for each in batches if channel is None or BatchKey.parse(each).channel == channel)
+        found = (event for batch in wanted for event in self.of(batch))
+        return list(itertools.islice((e for e in found if status is None or e.status == status), limit))
+
+    def of(self, batch: str) -> Iterator[FailedEvent]:
+        """The failed events of one batch."""
+        acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
+        table = self._tables.of(BatchKey.parse(batch).channel)
+        for failure in failures(self._wal, batch):
+            name = failed_id(batch, failure.position)
+            yield event_of(batch, failure, self._acts(batch, name, acts.get(name, ())), table)
+
+    def show(self, failed: str) -> FailedEvent:
+        """One of them, or `NotFound`."""
+        return self._locate(failed)[1]
+
+    def retry(self, failed: str, by: str) -> FailedEvent:
+        """Try to put it into the warehouse: `resolved`, or `pending` with the new error.
+
+        Where the warehouse is away or in another process's hands it stays `retrying`, for the loader.
+        """
+        failure, event = self._open(failed)
+        event = self._act(event, RETRY, by)
+        try:
+            return self._try(failure, event, by)
+        except Transient as error:
+            log.info("failed event %s is left to the loader: %s", failed, error)
+            return event
+
+    def resume(self) -> int:
+        """Try what was left `retrying`; answers how many. The loader does so in each of its rounds."""
+        left = list(self._left_retrying())
+        for failed, act in left:
+            with suppress(InvalidInput):  # somebody else was faster
+                self._try(*self._locate(failed), act.by)
+        return len(left)
+
+    def reload(self) -> int:
+        """Put into a warehouse that is built anew what retries had put into the old one; answers how many."""
+        resolved = self.find(status="resolved", limit=sys.maxsize)
+        again = [event for event in resolved if event.resolution_notes == _BY_RETRY]
+        for event in again:
+            self._load(event, self._locate(event.id)[0])
+        return len(again)
+
+    def resolve(self, failed: str, by: str, notes: str) -> FailedEvent:
+        """It was dealt with in another way, which the notes say."""
+        return self._act(self._open(failed)[1], RESOLVE, by, notes)
+
+    def abandon(self, failed: str, by: str, notes: str) -> FailedEvent:
+        """Nothing will be done about it."""
+        return self._act(self._open(failed)[1], ABANDON, by, notes)
+
+    def mirror(self, *, everything: bool = False) -> int:
+        """Tell the warehouse what it does not know yet, or all; answers how many events it was told of.
+
+        What it knows is marked in the WAL after it was told: a crash in between tells it again.
+        """
+        journal, told = self._wal.journal, 0
+        for batch, what in sorted(self._unmirrored(everything).items()):
+            events = list(self.of(batch))
+            self._warehouse.put_failed(events)
+            told += len(events)
+            for each in what:
+                journal.add(f"mirrored/{batch}/{each}", {"mirrored": each})
+        return told
+
+    def _unmirrored(self, everything: bool) -> dict[str, list[str]]:
+        """By batch: names for what the warehouse does not know."""
+        journal, survey = self._wal.journal, self._wal.survey()
+        known = set() if everything else set(journal.names("mirrored"))
+        news: dict[str, list[str]] = defaultdict(list)
+        settled = survey.confirmed | survey.failed
+        for batch, names in _by_batch(journal.names("failed")).items():
+            # Failures of a batch under way are told at once, and the rest when it is settled.
+            marker = "settled" if batch in settled else f"{len(names)}"
+            if f"{batch}/{marker}" not in known:
+                news[batch].append(marker)
+        for name in journal.names("acts"):
+            batch, failed, number = name.split("/")
+            if f"{batch}/{failed}-{number}" not in known:
+                news[batch].append(f"{failed}-{number}")
+        return news
+
+    def _try(self, failure: Failure, event: FailedEvent, by: str) -> FailedEvent:
+        error = self._validate(failure.channel, data_of(failure)) or self._load(event, failure)
+        return self._act(event, RESOLVE if error is None else RETRY_FAILED, by, error or _BY_RETRY)
+
+    def _left_retrying(self) -> Iterator[tuple[str, Act]]:
+        """Those whose last act is a retry, with that act."""
+        latest = {name.split("/")[1]: name for name in self._wal.journal.names("acts")}
+        for failed, name in latest.items():
+            act = Act.from_json(self._wal.journal.read(f"acts/{name}"))
+            if act.act == RETRY:
+                yield failed, act
+
+    def _load(self, event: FailedEvent, failure: Failure) -> str | None:
+        """Put one record into the warehouse, under a key of its own; answers what was wrong."""
+        number = event.retry_count
+        key = f"{event.batch}#{failure.position}#{number}"
+        try:
+            outcome = self._warehouse.load(key, failure.channel, _row(failure))
+        except Terminal as error:
+            return str(error)
+        return "the warehouse holds this id with other content" if outcome.conflicts else None
+
+    def _act(self, event: FailedEvent, act: str, by: str, notes: str | None = None) -> FailedEvent:
+        folder = f"acts/{event.batch}/{event.id}"
+        number = len(list(self._wal.journal.names(folder))) + 1
+        record = Act(act, by, self._wal.clock(), notes)
+        if not self._wal.journal.add(f"{folder}/{number:06}", record.to_json()):
+            raise InvalidInput(f"failed event {event.id} was changed by somebody else; look at it again")
+        return after(event, record)
+
+    def _open(self, failed: str) -> tuple[Failure, FailedEvent]:
+        failure, event = self._locate(failed)
+        if event.status in _OVER:
+            raise InvalidInput(f"failed event {failed} is {event.status}; nothing is left to do about it")
+        return failure, event
+
+    def _locate(self, failed: str) -> tuple[Failure, FailedEvent]:
+        for batch, names in _by_batch(self._wal.journal.names("failed")).items():
+            positions = {name.rpartition("@")[2] for name in names}
+            if REST not in names and failed not in {failed_id(batch, each) for each in positions}:
+                continue
+            for failure in failures(self._wal, batch):
+                if failed_id(batch, failure.position) == failed:
+                    acts = self._acts(batch, failed, self._wal.journal.names(f"acts/{batch}/{failed}"))
+                    return failure, event_of(batch, failure, acts, self._tables.of(failure.channel))
+        raise NotFound(f"there is no failed event {failed}")
+
+    def _acts(self, batch: str, failed: str, numbers: Iterable[str]) -> list[Act]:
+        folder = f"acts/{batch}/{failed}"
+        return [Act.from_json(self._wal.journal.read(f"{folder}/{number}")) for number in numbers]
+
+
+def failures(wal: Wal, batch: str) -> Iterator[Failure]:
+    """Everything that failed in a batch, record by record or as a whole."""
+    own, gave_up = wal.failures(batch), wal.gave_up(batch)
+    yield from own
+    if gave_up is not None:
+        stored = wal.batch(batch)
+        rows = segments.read_all(wal.store, stored.segments).to_pylist()
+        yield from rest_of(stored.key, rows, gave_up, own, stored.created_at)
+
+
+def _by_batch(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names below folders, by folder."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        folder, _, rest = name.partition("/")
+        found[folder].append(rest)
+    return found
+
+
+def _row(failure: Failure) -> pa.Table:
+    """A failure as the row that it was."""
+    row: dict[str, Any] = {name: getattr(failure, name, None) for name in segments.SCHEMA.names}
+    row |= {
+        "time": datetime.fromisoformat(failure.time),
+        "headers": orjson.dumps(failure.headers, option=orjson.OPT_SORT_KEYS).decode(),
+        "transaction_hash": int.from_bytes(bytes.fromhex(failure.transaction_id)[:8], "big", signed=True),
+        "problem": None,
+    }
+    return pa.Table.from_pylist([row], segments.SCHEMA)

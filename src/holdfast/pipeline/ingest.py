@@ -1,0 +1,139 @@
+"""The ingest: one driver at a time, under a lock; until it is told to stop, or over what is there.
+
+Executors validate and stage; the driver makes the batch pending, moves the cursor, and loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest_metrics import IngestMetrics
+from holdfast.pipeline.ingest_plan import IngestPlan
+from holdfast.pipeline.ingest_work import LOOK, Summary, Surroundings, Work
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import Wal
+from holdfast.pipeline.warehouse import open_warehouse
+from holdfast.upkeep.holding import holding
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.model.upkeep import Lock
+
+log = logging.getLogger(__name__)
+LOCK_TTL = timedelta(seconds=30)
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+
+
+class Busy(HoldfastError):
+    """Another ingest is at work."""
+
+
+class Ingest:
+    """One driver."""
+
+    def __init__(self, spark: SparkSession, urls: Sequence[str], plan: IngestPlan, checkpoints: Path) -> None:
+        self._spark, self._urls, self._plan = spark, urls, plan
+        self._checkpoint = checkpoints / "ingest"
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._stop = threading.Event()
+        self.metrics, self.summary = IngestMetrics(), Summary()
+        self.wal = Wal(open_store(plan.wal.path), plan.wal)
+        self.warehouse = open_warehouse(plan.warehouse, plan.tables)
+
+    def run_once(self) -> Summary:
+        """Ingest all that is there now. `Busy` where another one is at work; one that died is outwaited."""
+        until = time.monotonic() + LOCK_TTL.total_seconds() + LOOK
+        with self._work(lambda: not self._stop.wait(LOOK) and time.monotonic() < until) as work:
+            work.loading.start()
+            try:
+                work.finish()
+            finally:
+                work.loading.stop()
+            self.summary.left = sum(batch.rows for batch in work.loading.drain())
+        return self.summary
+
+    def run(self, stop: threading.Event) -> Summary:
+        """Ingest until told to stop. While another one is at work it waits; a failure is tried again."""
+        self._stop, delay = stop, FIRST_DELAY
+        while not stop.is_set():
+            written = self.summary.written
+            try:
+                with self._work(lambda: not stop.wait(LOOK)) as work:
+                    work.loading.start()
+                    try:
+                        work.watch(stop)
+                    finally:
+                        if not work.loading.stop(self._plan.wal.close_timeout):
+                            log.warning("the loader did not stop in time; its batch goes on from the WAL")
+            except Busy:
+                break  # told to stop while it waited
+            except HoldfastError as error:
+                if stop.is_set():
+                    raise
+                delay = FIRST_DELAY if self.summary.written > written else min(2 * delay, LONGEST_DELAY)
+                log.warning("%s; trying again in %g s", error, delay)
+                stop.wait(delay)
+        self.summary.left = sum(batch.rows for batch in self.wal.pending())
+        return self.summary
+
+    @contextlib.contextmanager
+    def _work(self, wait: Callable[[], bool]) -> Iterator[Work]:
+        """The work, recovered, while this ingest has the lock; `wait` says whether to ask for it again."""
+        with Connection(self._urls) as connection, self._locked(connection, wait) as still_mine:
+            try:
+                work = Work(self._around(connection, still_mine))
+                work.recover()
+                yield work
+            finally:
+                self.warehouse.close()
+
+    def _around(self, connection: Connection, still_mine: Callable[[], None]) -> Surroundings:
+        return Surroundings(
+            spark=self._spark,
+            urls=self._urls,
+            plan=self._plan,
+            checkpoint=self._checkpoint,
+            wal=self.wal,
+            warehouse=self.warehouse,
+            connection=connection,
+            metrics=self.metrics,
+            summary=self.summary,
+            stop=self._stop,
+            still_mine=still_mine,
+        )
+
+    @contextlib.contextmanager
+    def _locked(self, connection: Connection, wait: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+        name = self._plan.lock_name
+        for turn in itertools.count():
+            hold = holding(connection.backends[0], name, self._owner, LOCK_TTL)
+            lock = connection.run(hold.__aenter__())
+            try:
+                if lock is not None:
+                    yield partial(_renew, connection, lock)
+                    return
+            finally:
+                connection.run(hold.__aexit__(None, None, None))
+            if turn == 0:
+                log.info("another ingest is at work (lock %s)", name)
+            if not wait():
+                raise Busy(f"another ingest is at work (lock {name}); wait for it to end")
+
+
+def _renew(connection: Connection, lock: Lock) -> None:
+    connection.run(connection.backends[0].renew(lock, LOCK_TTL))

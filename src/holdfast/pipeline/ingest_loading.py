@@ -1,0 +1,91 @@
+"""Loading beside the ingest: a thread that takes fresh batches at once, and the others when they are due."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.failed import FailedEvents
+from holdfast.pipeline.ingest_metrics import IngestMetrics
+from holdfast.pipeline.loader import Loader, Result
+from holdfast.pipeline.wal import Batch, Wal
+from holdfast.pipeline.wal.health import health
+from holdfast.pipeline.wal.upkeep import clean
+
+log = logging.getLogger(__name__)
+UNSETTLED = (Result.RETRY, Result.WAITING, Result.HELD)
+
+
+class Loading:
+    """The loader of one driver."""
+
+    def __init__(self, wal: Wal, loader: Loader, failed: FailedEvents, metrics: IngestMetrics) -> None:
+        self._wal, self._loader, self._failed, self._metrics = wal, loader, failed, metrics
+        self._fresh: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-loader", daemon=True)
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._thread.start()
+
+    def add(self, batches: Sequence[Batch]) -> None:
+        """Load these next."""
+        for batch in batches:
+            self._fresh.put(batch)
+
+    def stop(self, timeout: timedelta | None = None) -> bool:
+        """Finish the batch at hand; answers whether that was done in time."""
+        self._stopping.set()
+        self._fresh.put(None)
+        self._thread.join(None if timeout is None else timeout.total_seconds())
+        return not self._thread.is_alive()
+
+    def drain(self) -> list[Batch]:
+        """Load what is there, wait for leases of others to end, and answer what could not be loaded now."""
+        while True:
+            results = self.round()
+            held = [batch.name for batch, result in results if result is Result.HELD]
+            if not held:
+                return [batch for batch, result in results if result in UNSETTLED]
+            leases = [lease for name in held if (lease := self._wal.leases.latest(name))]
+            time.sleep(max(0.0, min(self._wal.leases.left(lease).total_seconds() for lease in leases)))
+
+    def round(self) -> list[tuple[Batch, Result]]:
+        """Everything that is due, once: batches, failed events, cleanup, the gauge."""
+        results = self._loader.run_once()
+        self._failed.resume()
+        self._failed.mirror()
+        clean(self._wal)
+        self._metrics.pending.set(health(self._wal).entries)
+        return results
+
+    def _run(self) -> None:
+        """Until told to stop. The warehouse is let go of while there is nothing to do, for others to read."""
+        interval, due = self._wal.settings.retry_interval.total_seconds(), 0.0
+        while not self._stopping.is_set():
+            try:
+                batch = self._fresh.get(timeout=max(0.01, due - time.monotonic()))
+            except queue.Empty:
+                _guarded(self.round)
+                self._loader.warehouse.close()
+                due = time.monotonic() + interval
+                continue
+            if batch is not None and not self._stopping.is_set():
+                _guarded(partial(self._loader.load, batch))
+
+
+def _guarded(act: Callable[[], object]) -> None:
+    """The WAL's own store may be away, too: what is in it stays, and is tried again."""
+    try:
+        act()
+    except HoldfastError as error:
+        log.warning("loading: %s; trying again later", error)
+    except Exception:
+        log.exception("loading failed; trying again later")

@@ -1,0 +1,35 @@
+"""The plan of an ingest: what goes where. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.model.names import check_name, compile_pattern
+from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.options import is_pattern
+from holdfast.pipeline.wal.settings import WalSettings
+from holdfast.pipeline.warehouse.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class IngestPlan:
+    """Which channels go into which warehouse, through which WAL."""
+
+    channels: tuple[str, ...]
+    """Names and patterns."""
+    warehouse: str
+    wal: WalSettings = field(default_factory=WalSettings)
+    tables: Tables = field(default_factory=Tables)
+    rules: Rules = field(default_factory=Rules)
+    namespace: str = "gbe"
+    max_rows: int = 250_000
+    """Events of one micro-batch."""
+
+    def __post_init__(self) -> None:
+        for channel in self.channels:
+            compile_pattern(channel) if is_pattern(channel) else check_name(channel)
+
+    @property
+    def lock_name(self) -> str:
+        """One ingest is at work at a time."""
+        return f"{self.namespace}.ingest"

@@ -1,0 +1,63 @@
+"""What runs in Spark's tasks: rows are validated and staged where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.pipeline.ingest_commit import Staged
+from holdfast.pipeline.ingest_staging import stage
+from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.offsets import Offsets, Spot
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import Segment
+from holdfast.pipeline.wal.log import machine_time
+
+STAGED = (
+    "partition int, channel string, first string, last string, name string, sha256 string, rows long, "
+    "bytes long"
+)
+_SCHEMA = pa.schema(
+    {
+        "partition": pa.int32(),
+        "channel": pa.string(),
+        "first": pa.string(),
+        "last": pa.string(),
+        "name": pa.string(),
+        "sha256": pa.string(),
+        "rows": pa.int64(),
+        "bytes": pa.int64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class StageSegments:
+    """For `mapInArrow`: the source's rows in, a row for each segment out."""
+
+    path: str
+    environment: Mapping[str, str]
+    rules: Rules
+    starts: Offsets
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage all of a task's rows."""
+        store = open_store(self.path, self.environment)
+        rows = [to_row(each) for each in stage(store, batches, self.rules, self.starts, machine_time())]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+
+
+def to_row(staged: Staged) -> dict[str, Any]:
+    """What a task reports to the driver."""
+    place = {"partition": staged.spot.partition, "channel": staged.spot.channel}
+    return place | {"first": staged.first, "last": staged.last} | staged.segment._asdict()
+
+
+def from_row(row: Any) -> Staged:
+    """What the driver makes of it."""
+    segment = Segment(row.name, row.sha256, row.rows, row.bytes)
+    return Staged(Spot(row.partition, row.channel), row.first, row.last, segment)

@@ -1,0 +1,136 @@
+"""Validation: from rows of the source to rows of the WAL, with what is wrong beside each that is."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import orjson
+import pyarrow as pa
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from holdfast.model.errors import InvalidInput
+from holdfast.model.names import compile_pattern, most_specific
+from holdfast.pipeline.wal import segments
+from holdfast.pipeline.wal.identity import transaction_ids
+
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the data of a channel must be."""
+
+    payload: Literal["json", "any"] = "json"
+    """`any`: bytes that are no JSON are valid, and go into `data_base64`."""
+    required: tuple[str, ...] = ()
+    """Fields that the JSON object must have, other than null."""
+    schema: str | None = None
+    """A JSON Schema, as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """By pattern; the most specific one decides. Where none does, the data must be JSON."""
+
+    by_pattern: Mapping[str, Rule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for pattern, rule in self.by_pattern.items():
+            compile_pattern(pattern)
+            if rule.schema is not None:
+                _check_schema(pattern, rule.schema)
+
+    def of(self, channel: str) -> Rule:
+        """The rule of a channel."""
+        pattern = most_specific(self.by_pattern, channel)
+        return Rule() if pattern is None else self.by_pattern[pattern]
+
+    def problem(self, channel: str, data: bytes) -> str | None:
+        """What is wrong with data for a channel."""
+        return judge(self.of(channel), data)[1]
+
+
+def _check_schema(pattern: str, schema: str) -> None:
+    try:
+        Draft202012Validator.check_schema(orjson.loads(schema))
+    except (orjson.JSONDecodeError, SchemaError) as error:
+        brief = str(error).partition("\n")[0]
+        raise InvalidInput(f"the schema for {pattern!r} is no JSON Schema: {brief}") from None
+
+
+def judge(rule: Rule, data: bytes) -> tuple[bool, str | None]:
+    """Whether data is JSON, and what is wrong with it."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        return False, None if rule.payload == "any" else f"not JSON: {error}"
+    if not rule.required and rule.schema is None:
+        return True, None
+    return True, _missing(rule.required, value) or _violation(rule.schema, value)
+
+
+def _missing(required: Sequence[str], value: Any) -> str | None:
+    if not required:
+        return None
+    if not isinstance(value, dict):
+        return f"not an object: required fields are {', '.join(required)}"
+    missing = [name for name in required if value.get(name) is None]
+    return f"required fields are missing: {', '.join(missing)}" if missing else None
+
+
+def _violation(schema: str | None, value: Any) -> str | None:
+    if schema is None:
+        return None
+    error = next(_validator(schema).iter_errors(value), None)
+    return None if error is None else f"{error.json_path}: {error.message}"[:_LONGEST]
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
+    return Draft202012Validator(orjson.loads(schema))
+
+
+def to_segment_rows(channel: str, rows: pa.Table, rule: Rule) -> pa.Table:
+    """Rows of one channel as the WAL keeps them: named, judged, with JSON as text."""
+    data: list[bytes] = rows["data"].to_pylist()
+    judged = [judge(rule, each) for each in data]
+    names, hashes = transaction_ids(channel, rows["source"].to_pylist(), rows["id"].to_pylist())
+    columns = {name: rows[name] for name in ("position", "id", "source", "type", "key", "time")}
+    columns["headers"] = _headers(rows["headers"])
+    if all(is_json for is_json, _ in judged):
+        columns["data"] = rows["data"].cast(pa.string())
+        columns["data_base64"] = pa.nulls(len(data), pa.string())
+    else:
+        columns["data"] = pa.array(
+            [each.decode() if is_json else None for each, (is_json, _) in zip(data, judged, strict=True)],
+            pa.string(),
+        )
+        columns["data_base64"] = pa.array(
+            [
+                None if is_json else base64.b64encode(each).decode()
+                for each, (is_json, _) in zip(data, judged, strict=True)
+            ],
+            pa.string(),
+        )
+    columns["transaction_id"] = pa.array(names, pa.string())
+    columns["transaction_hash"] = pa.array(hashes, pa.int64())
+    columns["problem"] = pa.array([problem for _, problem in judged], pa.string())
+    return pa.table(columns).cast(segments.SCHEMA)
+
+
+def _headers(column: pa.ChunkedArray) -> pa.Array:
+    """Headers as JSON objects with their names in order."""
+    if all(not len(chunk.keys) for chunk in column.chunks):
+        return pa.repeat(pa.scalar("{}"), len(column))
+    return pa.array(
+        [
+            orjson.dumps(dict(pairs or ()), option=orjson.OPT_SORT_KEYS).decode()
+            for pairs in column.to_pylist()
+        ],
+        pa.string(),
+    )

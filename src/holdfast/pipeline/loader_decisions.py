@@ -1,0 +1,74 @@
+"""Decisions of the loader, on values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import Terminal
+from holdfast.pipeline.wal.records import Attempt
+from holdfast.pipeline.wal.settings import WalSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXPIRED, EXHAUSTED = "expired", "max_retries_exceeded"
+CONFLICT, INVALID, REJECTED = "conflict", "invalid", "rejected"
+CONSUMER_WAL, VALIDATION = "consumer_wal", "validation"
+_JITTER = 0.25
+
+
+class Load(NamedTuple):
+    """Try it now."""
+
+
+class Wait(NamedTuple):
+    """Not before this time."""
+
+    until: datetime
+
+
+class GiveUp(NamedTuple):
+    """It has failed, unless the warehouse has it already."""
+
+    reason: str
+
+
+Verdict = Load | Wait | GiveUp
+
+
+def decide(
+    now: datetime, created_at: datetime, made: int, last: Attempt | None, settings: WalSettings
+) -> Verdict:
+    """What to do with a pending batch after `made` attempts, of which `last` is the last that failed."""
+    if now - created_at >= settings.entry_ttl:
+        return GiveUp(EXPIRED)
+    if last is not None and last.retry_at > now:
+        return Wait(last.retry_at)
+    if made >= settings.max_retries:
+        return GiveUp(EXHAUSTED)
+    return Load()
+
+
+def backoff(attempt: int, settings: WalSettings, chance: float) -> timedelta:
+    """How long to wait after a failed attempt: doubled each time, within its bounds. `chance` is 0 to 1."""
+    shortest, longest = settings.retry_backoff, settings.max_backoff
+    doubled: timedelta = shortest * 2 ** min(attempt - 1, 32)
+    spread = min(doubled, longest) * (1 + _JITTER * (2 * chance - 1))
+    return max(shortest, min(spread, longest))
+
+
+def isolate(
+    rows: pa.Table, error: Terminal, rehearse: Callable[[pa.Table], None]
+) -> Iterator[tuple[pa.Table, Terminal]]:
+    """The single rows, of rows that fail together with `error`, that fail alone: by halves."""
+    if rows.num_rows == 1:
+        yield rows, error
+        return
+    middle = rows.num_rows // 2
+    for half in (rows.slice(0, middle), rows.slice(middle)):
+        try:
+            rehearse(half)
+        except Terminal as found:
+            yield from isolate(half, found, rehearse)

@@ -1,0 +1,121 @@
+"""Entries: every event in the WAL with its fate, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+
+from holdfast.pipeline.wal import segments
+from holdfast.pipeline.wal.log import Wal
+from holdfast.pipeline.wal.records import Attempt, Confirmation, Failure, GaveUp, Lease
+
+State = Literal["pending", "confirmed", "failed", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """What the WAL knows of a batch, and so of each of its entries."""
+
+    name: str
+    state: State
+    created_at: datetime
+    rows: int
+    attempts: int
+    last_attempt_at: datetime | None
+    last_error: str | None
+    confirmation: Confirmation | None
+    gave_up: GaveUp | None
+    lease_holder: str | None
+    lease_expiry: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event. What its batch went through is said of each of its entries."""
+
+    id: str
+    transaction_id: str
+    channel: str
+    event_id: str
+    position: str
+    payload: bytes
+    created_at: datetime
+    attempts: int
+    last_attempt_at: datetime | None
+    last_error: str | None
+    confirmed: bool
+    confirmed_at: datetime | None
+    failed_permanent: bool
+    failed_at: datetime | None
+    failure_reason: str | None
+    lease_holder: str | None
+    lease_expiry: datetime | None
+
+
+def status(wal: Wal, name: str) -> BatchStatus:
+    """One batch."""
+    batch, lease, attempts = wal.batch(name), wal.leases.latest(name), wal.attempts(name)
+    confirmation, gave_up = wal.confirmation(name), wal.gave_up(name)
+    state: State = "pending"
+    if confirmation is not None:
+        state = "confirmed"
+    elif gave_up is not None:
+        state = "failed"
+    elif wal.damage(name) is not None:
+        state = "quarantined"
+    last: Attempt | None = attempts[-1] if attempts else None
+    held: Lease | None = lease if state == "pending" else None
+    return BatchStatus(
+        name,
+        state,
+        batch.created_at,
+        batch.rows,
+        lease.attempt if lease else 0,
+        lease.taken_at if lease else None,
+        last.error if last else None,
+        confirmation,
+        gave_up,
+        held.holder if held else None,
+        held.until if held else None,
+    )
+
+
+def entries(wal: Wal, name: str) -> Iterator[Entry]:
+    """The entries of a batch, in the order of the log. A damaged batch raises `Damaged`."""
+    batch, known = wal.batch(name), status(wal, name)
+    failures = {failure.position: failure for failure in wal.failures(name)}
+    for row in segments.read_all(wal.store, batch.segments).to_pylist():
+        yield _entry(batch.key.channel, row, known, failures.get(row["position"]))
+
+
+def _entry(channel: str, row: dict[str, Any], known: BatchStatus, failure: Failure | None) -> Entry:
+    fate = failure or known.gave_up
+    confirmation = None if fate else known.confirmation
+    return Entry(
+        id=f"{known.name}/{row['position']}",
+        transaction_id=row["transaction_id"],
+        channel=channel,
+        event_id=row["id"],
+        position=row["position"],
+        payload=payload(row["data"], row["data_base64"]),
+        created_at=known.created_at,
+        attempts=known.attempts,
+        last_attempt_at=known.last_attempt_at,
+        last_error=fate.error if fate else known.last_error,
+        confirmed=confirmation is not None,
+        confirmed_at=confirmation.confirmed_at if confirmation else None,
+        failed_permanent=fate is not None,
+        failed_at=fate.failed_at if fate else None,
+        failure_reason=fate.reason if fate else None,
+        lease_holder=known.lease_holder,
+        lease_expiry=known.lease_expiry,
+    )
+
+
+def payload(data: str | None, data_base64: str | None) -> bytes:
+    """A JSON document for any data: bytes that are no JSON are wrapped."""
+    return data.encode() if data is not None else orjson.dumps({"data_base64": data_base64})

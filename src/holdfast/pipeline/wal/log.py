@@ -1,0 +1,179 @@
+"""The log: batches and their states, as objects that are written once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast import failpoints
+from holdfast.model.errors import Damaged, NotFound
+from holdfast.pipeline.stores import ObjectStore
+from holdfast.pipeline.wal.batch import Batch, Segment
+from holdfast.pipeline.wal.journal import Journal
+from holdfast.pipeline.wal.leases import Leases
+from holdfast.pipeline.wal.records import Attempt, Confirmation, Damage, Failure, GaveUp
+from holdfast.pipeline.wal.settings import WalSettings
+
+log = logging.getLogger(__name__)
+Clock = Callable[[], datetime]
+REST = "rest"
+
+
+def machine_time() -> datetime:
+    """This machine's clock.
+
+    Times in the WAL only spare work and date records: a lease that ends too early lets two loaders try, and
+    the warehouse's ledger accepts one; an expiry asks the warehouse first, and leaves a record to retry.
+    So loading needs no clock of the store, and goes on while the store is down.
+    """
+    return datetime.now(UTC)
+
+
+class Survey(NamedTuple):
+    """The names of all batches, by state."""
+
+    pending: list[str]
+    confirmed: set[str]
+    failed: set[str]
+    quarantined: set[str]
+
+
+class Wal:
+    """One WAL. Many processes may use it at once."""
+
+    def __init__(self, store: ObjectStore, settings: WalSettings, clock: Clock = machine_time) -> None:
+        self.store, self.settings, self.clock = store, settings, clock
+        self.journal = Journal(store)
+        self.leases = Leases(self.journal, clock, settings.lease_duration)
+
+    def commit(self, batch: Batch) -> Batch:
+        """Make a batch pending: atomic, and durable when this returns. Answers the one that holds: whoever
+        committed these positions before goes first, and what is staged again goes."""
+        for segment in batch.segments:
+            if self.store.size(segment.name) != segment.bytes:
+                raise Damaged(f"segment {segment.name} is not as it was staged; read the batch again")
+        failpoints.hit("wal.before_pending")
+        if self.journal.add(f"pending/{batch.name}", batch.to_json()):
+            failpoints.hit("wal.after_pending")
+            return batch
+        standing = self.batch(batch.name)
+        for segment in set(batch.segments) - set(standing.segments):
+            self.store.delete(segment.name)
+        return standing
+
+    def batch(self, name: str) -> Batch:
+        """One batch, with the segments that hold now."""
+        repairs = list(self.journal.names(f"repairs/{name}"))
+        body = self.journal.read(f"repairs/{name}/{repairs[-1]}" if repairs else f"pending/{name}")
+        return Batch.from_json(body)
+
+    def survey(self) -> Survey:
+        """Where every batch stands. Reads names only."""
+        closed = set(self.journal.names("confirmed"))
+        failed = {
+            name.removesuffix(f"/{REST}")
+            for name in self.journal.names("failed")
+            if name.endswith(f"/{REST}")
+        }
+        repaired = set(self.journal.names("repairs"))
+        damaged = {
+            name.rpartition("/")[0] for name in self.journal.names("quarantine") if name not in repaired
+        }
+        over = closed | failed | damaged
+        pending = [name for name in self.journal.names("pending") if name not in over]
+        return Survey(pending, closed, failed - closed, damaged)
+
+    def pending(self) -> list[Batch]:
+        """Every batch that waits for the warehouse. One whose record is damaged is quarantined here."""
+        found = []
+        for name in self.survey().pending:
+            try:
+                found.append(self.batch(name))
+            except Damaged as damage:
+                self.quarantine(name, str(damage))
+            except NotFound:  # confirmed and cleaned up meanwhile
+                continue
+        return found
+
+    def last_attempt(self, name: str) -> Attempt | None:
+        """The last failed attempt at a batch."""
+        numbers = list(self.journal.names(f"attempts/{name}"))
+        try:
+            return Attempt.from_json(self.journal.read(f"attempts/{name}/{numbers[-1]}")) if numbers else None
+        except Damaged as damage:  # it only says when to try again: now will do
+            log.error("%s", damage)
+            return None
+
+    def attempts(self, name: str) -> list[Attempt]:
+        """The failed attempts at a batch, oldest first."""
+        folder = f"attempts/{name}"
+        return [
+            Attempt.from_json(self.journal.read(f"{folder}/{each}")) for each in self.journal.names(folder)
+        ]
+
+    def add_attempt(self, name: str, attempt: Attempt) -> bool:
+        """Write down a failed attempt."""
+        return self.journal.add(f"attempts/{name}/{attempt.number:06}", attempt.to_json())
+
+    def confirm(self, name: str, confirmation: Confirmation) -> bool:
+        """pending → confirmed. False where somebody did it before."""
+        return self.journal.add(f"confirmed/{name}", confirmation.to_json())
+
+    def confirmation(self, name: str) -> Confirmation | None:
+        """How it was confirmed."""
+        body = self.journal.find(f"confirmed/{name}")
+        return None if body is None else Confirmation.from_json(body)
+
+    def fail(self, name: str, failure: Failure) -> bool:
+        """One record of a batch → failed. False where it had failed before."""
+        done = self.journal.add(f"failed/{name}/{failure.name}", failure.to_json())
+        failpoints.hit("loader.after_failed")
+        return done
+
+    def give_up(self, name: str, gave_up: GaveUp) -> bool:
+        """pending → failed, for all records that have not failed by themselves."""
+        done = self.journal.add(f"failed/{name}/{REST}", gave_up.to_json())
+        failpoints.hit("loader.after_failed")
+        return done
+
+    def failed_positions(self, name: str) -> set[str]:
+        """The positions of the records that failed by themselves, without reading them."""
+        return {each.rpartition("@")[2] for each in self.journal.names(f"failed/{name}") if each != REST}
+
+    def failures(self, name: str) -> list[Failure]:
+        """The records of a batch that failed by themselves. One that is damaged is named in the log."""
+        found = []
+        for each in self.journal.names(f"failed/{name}"):
+            try:
+                if each != REST:
+                    found.append(Failure.from_json(self.journal.read(f"failed/{name}/{each}")))
+            except Damaged as damage:
+                log.error("%s", damage)
+        return found
+
+    def gave_up(self, name: str) -> GaveUp | None:
+        """Why the batch failed as a whole; None where it did not."""
+        body = self.journal.find(f"failed/{name}/{REST}")
+        return None if body is None else GaveUp.from_json(body)
+
+    def quarantine(self, name: str, error: str) -> None:
+        """Take a damaged batch out of service. Its files stay as they are."""
+        number = sum(1 for _ in self.journal.names(f"repairs/{name}")) + 1
+        self.journal.add(f"quarantine/{name}/{number:06}", Damage(self.clock(), error).to_json())
+
+    def damage(self, name: str) -> Damage | None:
+        """What is wrong with a batch in quarantine."""
+        numbers = list(self.journal.names(f"quarantine/{name}"))
+        if not numbers or self.journal.has(f"repairs/{name}/{numbers[-1]}"):
+            return None
+        return Damage.from_json(self.journal.read(f"quarantine/{name}/{numbers[-1]}"))
+
+    def repair(self, batch: Batch, segments: tuple[Segment, ...]) -> bool:
+        """quarantine → pending, with the same events staged anew."""
+        numbers = list(self.journal.names(f"quarantine/{batch.name}"))
+        if not numbers:
+            return False
+        whole = Batch(batch.key, batch.after, segments, batch.created_at)
+        return self.journal.add(f"repairs/{batch.name}/{numbers[-1]}", whole.to_json())

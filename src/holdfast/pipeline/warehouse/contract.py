@@ -1,0 +1,130 @@
+"""What a warehouse must do.
+
+Its verbs are called from one thread at a time. `Transient` (`Unavailable` and the like) means: the same call
+may succeed later. `Terminal` means that some row cannot go in, whatever the weather; nothing was changed.
+A load whose answer was lost is repeated with the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Status = Literal["pending", "retrying", "resolved", "abandoned"]
+
+
+class Outcome(NamedTuple):
+    """The ledger's entry for a key."""
+
+    inserted: int
+    duplicates: int
+    """Rows whose event was there before, with the same content."""
+    conflicts: tuple[str, ...]
+    """Positions of rows whose id was there before with other content. They did not go in."""
+    refused: str | None = None
+    """Why nothing of this key will ever be loaded; None where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """A row of `failed_events`."""
+
+    id: str
+    transaction_id: str
+    event_id: str
+    session_key: str | None
+    correlation_key: str | None
+    source: str
+    event_payload: str
+    """JSON; bytes that are no JSON stand in it as `data_base64`."""
+    failed_at: datetime
+    failure_reason: str
+    """`expired`, `max_retries_exceeded`, `conflict`, `invalid`, `rejected`."""
+    failure_layer: str
+    """`consumer_wal`, `duckdb_insert` (or another warehouse's), `validation`."""
+    last_error: str | None
+    retry_count: int
+    last_retry_at: datetime | None
+    max_retries_exceeded: bool
+    status: Status
+    resolved_at: datetime | None
+    resolved_by: str | None
+    resolution_notes: str | None
+    created_at: datetime
+    updated_at: datetime
+    channel: str
+    partition: int
+    position: str
+    batch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An event as it stands in the warehouse, without its data."""
+
+    channel: str
+    partition: int
+    position: str
+    source: str
+    id: str
+    transaction_id: str
+    time: datetime
+    ingested_at: datetime
+    batch: str
+
+
+class Warehouse(Protocol):
+    """One warehouse. Connects when it is first used, and again after `close`."""
+
+    url: str
+    layer: str
+    """What `failure_layer` says of rows that it does not take."""
+
+    def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
+        """Put rows (`wal.segments.SCHEMA`) and the ledger's entry for `key` in, in one transaction.
+
+        Where the ledger knows the key, nothing is changed and the answer is the one from then. Rows of events
+        that are there, by the whole transaction id, do not go in again.
+        """
+
+    def rehearse(self, channel: str, rows: pa.Table) -> None:
+        """See whether the rows could go in, without a trace: `Terminal` where one of them cannot."""
+
+    def refuse(self, key: str, reason: str) -> Outcome:
+        """Write into the ledger that `key` is not to be loaded, so that a loader that is late cannot.
+
+        Where the ledger knows the key, nothing is changed and the answer is the one from then.
+        """
+
+    def outcome(self, key: str) -> Outcome | None:
+        """What the ledger says of a key; None where it does not know it."""
+
+    def put_failed(self, events: Sequence[FailedEvent]) -> None:
+        """Write rows of `failed_events`, over those of the same ids."""
+
+    def failed(self, status: Status | None = None, limit: int = 1000) -> list[FailedEvent]:
+        """Rows of `failed_events`, the last to fail first."""
+
+    def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
+        """Which events of a channel are there: partition, position, transaction_id, source, id. With a day:
+        those whose time is within it, in UTC."""
+
+    def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
+        """Those of these events that are there."""
+
+    def find(self, event_id: str, channels: Sequence[str]) -> list[Standing]:
+        """The rows of an event, whatever its source, in these channels."""
+
+    def close(self) -> None:
+        """Let go of it, so that others can read."""
+
+
+def has(warehouse: Warehouse, key: str) -> bool:
+    """Whether the rows of a key are in."""
+    found = warehouse.outcome(key)
+    return found is not None and found.refused is None

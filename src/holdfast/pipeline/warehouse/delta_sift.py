@@ -1,0 +1,85 @@
+"""The sifting of a batch for Delta: which rows are new, and how they look as columns.
+
+A DuckDB in memory does it, with the very statements of the DuckDB warehouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from holdfast.pipeline.wal import segments
+from holdfast.pipeline.wal.batch import BatchKey
+from holdfast.pipeline.warehouse.contract import Outcome
+from holdfast.pipeline.warehouse.duck import QUERIES
+from holdfast.pipeline.warehouse.projection import projection
+from holdfast.pipeline.warehouse.tables import Table
+
+_COMPARED = ["transaction_hash", "transaction_id", "type", "key", "data", "data_base64"]
+_NOWHERE = {"batch": "", "channel": "", "partition": 0, "now": datetime(1970, 1, 1, tzinfo=UTC)}
+
+
+@contextmanager
+def connect() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that is nowhere."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        yield connection
+
+
+def candidates(delta: DeltaTable, rows: pa.Table) -> pa.Table:
+    """Rows that may be the same events, with all of their files: of other files only hashes are read."""
+    dataset = delta.to_pyarrow_dataset()
+    with connect() as connection:
+        connection.register("incoming", rows)
+        connection.register(
+            "hashes", dataset.scanner(columns=["transaction_hash", "__fragment_index"]).to_reader()
+        )
+        hits = connection.execute(
+            "SELECT DISTINCT __fragment_index FROM hashes "
+            "WHERE transaction_hash IN (SELECT transaction_hash FROM incoming)"
+        ).fetchall()
+    fragments, wanted = list(dataset.get_fragments()), {hit[0] for hit in hits}
+    chosen = [each for place, each in enumerate(fragments) if place in wanted]
+    found = ds.FileSystemDataset(chosen, dataset.schema, dataset.format, dataset.filesystem)
+    return found.to_table(columns=_COMPARED)
+
+
+def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.Table, Outcome]:
+    """The rows that are to go in, as the table's columns, and the ledger's entry for them."""
+    batch = BatchKey.parse(key.partition("#")[0])
+    given = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
+    with connect() as connection:
+        connection.register("incoming", rows)
+        connection.register("stored", stored)
+        for step in ("standing", "suspects", "rivals"):
+            connection.execute(QUERIES[step].format(table="stored"))
+        rivals = connection.execute('SELECT "position", same FROM rivals ORDER BY 1').fetchall()
+        others = 'WHERE "position" NOT IN (SELECT "position" FROM rivals)'
+        fresh = _project(connection, table, others, given | {"now": datetime.now(UTC)})
+    conflicts = tuple(position for position, same in rivals if not same)
+    return fresh, Outcome(fresh.num_rows, len(rivals) - len(conflicts), conflicts)
+
+
+def shape(table: Table, rows: pa.Table | None = None) -> pa.Schema:
+    """The columns of a table. Given rows are put into them, to see whether they fit."""
+    with connect() as connection:
+        connection.register("incoming", segments.SCHEMA.empty_table() if rows is None else rows)
+        return _project(connection, table, "", _NOWHERE).schema
+
+
+def _project(
+    connection: duckdb.DuckDBPyConnection, table: Table, where: str, given: dict[str, object]
+) -> pa.Table:
+    columns = ", ".join(f'{value} AS "{name}"' for name, value in projection(table).items())
+    found: pa.Table = connection.sql(
+        f"SELECT {columns} FROM incoming {where}",  # noqa: S608 - the mapping is checked
+        params=given,
+    ).to_arrow_table()
+    return found

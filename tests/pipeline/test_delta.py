@@ -1,0 +1,130 @@
+"""Delta as a warehouse: two writers at once, entries that were prepared for nothing, and S3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from test_wal_warehouse import KEY, OTHER, rows
+from walkit import CHANNEL, Place, balance, position, source_rows
+
+from holdfast import failpoints
+from holdfast.failpoints import FailpointError
+from holdfast.pipeline.loader import Result
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import BatchKey
+from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, Warehouse, open_warehouse
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, warehouse=f"delta://{tmp_path}/tables")
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    """Do it the first time only, in a thread of its own: whoever runs into it does so, too."""
+    done: list[bool] = []
+
+    def run() -> None:
+        if not done:
+            done.append(True)
+            thread = threading.Thread(target=act)
+            thread.start()
+            thread.join()
+
+    return run
+
+
+def race(first: Warehouse, second: Callable[[], object], key: str = KEY) -> Outcome:
+    """A load during whose commit another one is made."""
+    with failpoints.active("loader.before_commit", once(second)):
+        return first.load(key, CHANNEL, rows(["a", "b"]))
+
+
+def test_a_writer_that_is_late_finds_the_rows_of_the_one_that_was_faster(place: Place) -> None:
+    other = place.other(Tables())
+    outcome = race(place.warehouse, lambda: other.load(OTHER, CHANNEL, rows(["a", "c"], first=10)))
+    assert outcome == Outcome(1, 1, ())
+    assert place.ids() == ["a", "b", "c"]
+
+
+def test_two_writers_of_one_batch_load_it_once_and_agree(place: Place) -> None:
+    other, answers = place.other(Tables()), list[Outcome]()
+    outcome = race(place.warehouse, lambda: answers.append(other.load(KEY, CHANNEL, rows(["a", "b"]))))
+    assert answers == [outcome] == [Outcome(2, 0, ())]
+    assert place.ids() == ["a", "b"]
+
+
+def test_a_batch_that_was_refused_meanwhile_does_not_go_in(place: Place) -> None:
+    other = place.other(Tables())
+    assert race(place.warehouse, lambda: other.refuse(KEY, "expired")).refused == "expired"
+    assert place.ids() == []
+
+
+def test_an_entry_that_was_prepared_for_nothing_does_no_harm(place: Place) -> None:
+    for _ in range(2):
+        with failpoints.active("loader.before_commit", "raise"), pytest.raises(FailpointError):
+            place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"]))
+    assert place.warehouse.outcome(KEY) is None
+    assert place.warehouse.load(KEY, CHANNEL, rows(["a"])) == Outcome(1, 0, ())
+    assert place.other(Tables()).outcome(KEY) == Outcome(1, 0, ())
+
+
+def test_rows_and_ledger_are_one_commit(place: Place) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    table = DeltaTable(place.folder / "tables" / "events")
+    assert (table.version(), table.transaction_version(KEY)) == (1, 1), "version 0 made the table"
+    assert table.to_pyarrow_table().num_rows == 1
+
+
+def test_duplicates_are_found_in_whichever_file_they_are(place: Place) -> None:
+    """Ten commits make ten files, with columns that came later in some of them."""
+    for number in range(10):
+        key = BatchKey(0, CHANNEL, position(10 * number), position(10 * number + 1)).name
+        grown = (
+            Tables({CHANNEL: Table("events", (Column("n", "$.n", "integer"),))}) if number > 4 else Tables()
+        )
+        place.other(grown).load(key, CHANNEL, rows([f"e{number}", f"f{number}"], first=10 * number))
+    again = rows(["e3", "f7", "new"], b'{"id": "e3"}', b'{"id": "other"}', b"{}", first=200)
+    key = BatchKey(0, CHANNEL, position(200), position(202)).name
+    assert place.warehouse.load(key, CHANNEL, again) == Outcome(1, 1, (position(201),))
+    assert len(place.ids()) == 21
+
+
+def test_a_loader_recovers_from_a_crash_after_the_commit(place: Place) -> None:
+    batch = place.commit(source_rows(["a", "b"]))
+    with failpoints.active("loader.after_commit", "raise"):
+        assert place.loader().load(batch) == Result.RETRY
+    assert place.loader().load(batch, at_once=True) == Result.ALREADY
+    held, wanted = balance(place)
+    assert held == wanted
+
+
+def test_an_unreachable_warehouse_is_tried_again(place: Place) -> None:
+    blocker = place.folder / "tables"
+    blocker.write_text("no folder")
+    batch = place.commit(source_rows(["a"]))
+    assert place.loader().load(batch) == Result.RETRY
+    blocker.unlink()
+    assert place.loader().load(batch, at_once=True) == Result.LOADED
+    assert place.ids() == ["a"]
+
+
+def test_the_same_on_s3(aws: None, tmp_path: Path) -> None:
+    url = f"delta+s3://bucket/{tmp_path.name}"
+    open_store(f"s3://bucket/{tmp_path.name}").put(
+        "made", b""
+    )  # this server makes a bucket with its first object
+    one, other = open_warehouse(url, Tables()), open_warehouse(url, Tables())
+    outcome = race(one, lambda: other.load(OTHER, CHANNEL, rows(["a", "c"], first=10)))
+    assert outcome == Outcome(1, 1, ())
+    assert one.load(KEY, CHANNEL, rows(["a", "b"])) == outcome
+    found = pa.Table.from_batches(one.events(CHANNEL))
+    assert sorted(found["id"].to_pylist()) == ["a", "b", "c"]
+    [row] = other.find("c", [CHANNEL])
+    assert (row.position, row.batch) == (position(11), OTHER)
+    assert one.holds(CHANNEL, found["transaction_id"].to_pylist()) == set(found["transaction_id"].to_pylist())

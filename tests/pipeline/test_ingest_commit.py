@@ -1,0 +1,156 @@
+"""The commit without Spark: what the cursor follows, rivals, and repair of what was damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from plain_ingest import CHANNEL, PlainIngest
+from walkit import source_rows
+
+import holdfast
+from holdfast import failpoints
+from holdfast.failpoints import FailpointError
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.ingest_commit import CONSUMER, Committer
+from holdfast.pipeline.ingest_repair import repair
+from holdfast.pipeline.ingest_staging import read_range, split, stage
+from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.loader import Result
+from holdfast.pipeline.offsets import Offsets, Spot
+from holdfast.pipeline.wal import Batch
+
+SPOT = Spot(0, CHANNEL)
+
+
+class Driver(PlainIngest):
+    """A plain driver, step by step."""
+
+    def publish(self, first: int, last: int) -> list[str]:
+        events = [holdfast.Event({"total": n}, f"o-{n}") for n in range(first, last + 1)]
+        receipts = self.connection.run(self.connection.backends[0].publish(CHANNEL, events))
+        return [receipt.position for receipt in receipts]
+
+    def commit(self, until: str, starts: Offsets) -> Batch:
+        rows = read_range(self.connection, SPOT, starts[SPOT], until)
+        staged = list(stage(self.wal.store, rows, Rules(), starts, self.wal.clock()))
+        [batch] = self.committer.commit(staged, starts)
+        return batch
+
+    @property
+    def cursor(self) -> str | None:
+        return self.cursors.positions()[SPOT]
+
+    def ids(self) -> list[str]:
+        self.warehouse.close()
+        with duckdb.connect(str(self.folder / "warehouse.duckdb"), read_only=True) as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM events ORDER BY id").fetchall()]
+
+
+@pytest.fixture
+def driver(database: str, tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(database, tmp_path)
+    yield driver
+    driver.close()
+
+
+def test_the_cursor_moves_only_after_the_batch_is_durable(driver: Driver) -> None:
+    positions = driver.publish(1, 3)
+    starts = driver.cursors.positions()
+    with failpoints.active("wal.before_pending", "raise"), pytest.raises(FailpointError):
+        driver.commit(positions[-1], starts)
+    assert driver.cursor is None
+    assert driver.wal.pending() == []
+    batch = driver.commit(positions[-1], starts)
+    assert driver.cursor == batch.key.last == positions[-1]
+
+
+def test_a_batch_ahead_of_the_cursor_moves_it(driver: Driver) -> None:
+    positions = driver.publish(1, 3)
+    with failpoints.active("wal.after_pending", "raise"), pytest.raises(FailpointError):
+        driver.commit(positions[-1], driver.cursors.positions())
+    assert driver.cursor is None
+    [batch] = driver.committer.recover()
+    assert driver.cursor == batch.key.last
+    assert driver.committer.recover() == []
+
+
+def test_the_same_range_again_is_the_same_batch(driver: Driver) -> None:
+    """As when a driver dies before Spark's own commit, and the micro-batch is run again."""
+    positions, starts = driver.publish(1, 3), driver.cursors.positions()
+    first = driver.commit(positions[-1], starts)
+    again = driver.commit(positions[-1], starts)
+    assert again == first
+    assert len(list(driver.wal.store.list("segments"))) == 1
+    assert driver.cursor == positions[-1]
+
+
+def test_rows_at_or_below_the_cursor_are_dropped(driver: Driver) -> None:
+    """As when a checkpoint is lost or rolled back, and more is read than is new."""
+    positions = driver.publish(1, 5)
+    driver.commit(positions[1], driver.cursors.positions())
+    rows = read_range(driver.connection, SPOT, None, positions[-1])
+    [staged] = stage(driver.wal.store, rows, Rules(), driver.cursors.positions(), driver.wal.clock())
+    assert (staged.first, staged.last, staged.segment.rows) == (positions[2], positions[4], 3)
+
+
+def test_of_two_drivers_that_overlap_nothing_is_lost_or_doubled(driver: Driver) -> None:
+    """Both start at the same cursor; the second one reads further, and commits after the first."""
+    positions, starts = driver.publish(1, 6), driver.cursors.positions()
+    driver.commit(positions[2], starts)
+    driver.commit(positions[5], starts)
+    assert driver.cursor == positions[5]
+    driver.loader.run_once()
+    assert driver.ids() == [f"o-{n}" for n in range(1, 7)]
+
+
+def test_the_shorter_one_does_not_set_the_cursor_back(driver: Driver) -> None:
+    positions, starts = driver.publish(1, 6), driver.cursors.positions()
+    driver.commit(positions[5], starts)
+    driver.commit(positions[2], starts)
+    assert driver.cursor == positions[5]
+
+
+def test_a_cursor_that_was_set_back_is_never_moved_over_a_gap(driver: Driver) -> None:
+    positions = driver.publish(1, 6)
+    driver.commit(positions[1], driver.cursors.positions())
+    starts = driver.cursors.positions()
+    backend = driver.connection.backends[0]
+    driver.connection.run(backend.detach(CHANNEL, CONSUMER))
+    driver.connection.run(backend.attach(CHANNEL, CONSUMER))
+    with pytest.raises(HoldfastError, match="set it back"):
+        driver.commit(positions[5], starts)
+    assert driver.cursor is None
+    assert Committer(driver.wal, driver.cursors).recover(), "the first batch leads to the second"
+    assert driver.cursor == positions[5]
+
+
+@pytest.mark.parametrize("what", ["segment", "record"])
+def test_a_damaged_batch_is_repaired_from_the_log(driver: Driver, what: str) -> None:
+    positions = driver.publish(1, 6)
+    driver.commit(positions[1], driver.cursors.positions())
+    batch = driver.commit(positions[3], driver.cursors.positions())
+    driver.commit(positions[5], driver.cursors.positions())
+    name = batch.segments[0].name if what == "segment" else f"pending/{batch.name}.json"
+    file = driver.folder / "wal" / name
+    file.write_bytes(file.read_bytes()[:-20])
+    driver.loader.run_once()
+    assert driver.wal.survey().quarantined == {batch.name}
+    assert driver.ids() == ["o-1", "o-2", "o-5", "o-6"]
+
+    repaired = repair(driver.wal, driver.connection, Rules(), batch.name)
+    assert (repaired.key, repaired.rows) == (batch.key, 2)
+    assert driver.wal.survey().quarantined == set()
+    assert [result for _, result in driver.loader.run_once()] == [Result.LOADED]
+    assert driver.ids() == [f"o-{n}" for n in range(1, 7)]
+
+
+def test_rows_are_told_apart_by_channel() -> None:
+    mixed = pa.concat_batches(
+        [source_rows(["a"]), source_rows(["b"], channel="other"), source_rows(["c"], first=2)]
+    )
+    found = {spot: rows["id"].to_pylist() for spot, rows in split(mixed)}
+    assert found == {Spot(0, "orders"): ["a", "c"], Spot(0, "other"): ["b"]}

@@ -1,0 +1,214 @@
+"""The ingest on Spark: channels into the warehouse, through lost checkpoints, rivals and full WALs."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+from holdfast import failpoints
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest import Busy, Ingest
+from holdfast.pipeline.ingest_commit import CONSUMER
+from holdfast.pipeline.ingest_plan import IngestPlan
+from holdfast.pipeline.ingest_validation import Rule, Rules
+from holdfast.pipeline.ingest_work import Summary
+from holdfast.pipeline.wal import WalSettings
+from holdfast.pipeline.warehouse import Column, Table, Tables
+
+CHANNELS = ("gbe.events.orders", "gbe.events.plays")
+TABLES = Tables({"gbe.events.plays": Table("playback_events", (Column("title", "$.title"),))})
+pytestmark = pytest.mark.timeout(300)
+RULES = Rules({"gbe.events.orders": Rule(required=("total",))})
+
+
+class Site:
+    """One store, one WAL, one warehouse."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path, **knobs: Any) -> None:
+        self.spark, self.url, self.folder = spark, url, folder
+        self.file = folder / "warehouse.duckdb"
+        self.plan = IngestPlan(
+            channels=("gbe.events.>",),
+            warehouse=f"duckdb://{self.file}",
+            wal=WalSettings.of({}, path=str(folder / "wal"), **knobs),
+            tables=TABLES,
+            rules=RULES,
+            max_rows=60,
+        )
+
+    def publish(self, channel: str, first: int, count: int) -> None:
+        """Orders, of which every tenth has no total; or plays."""
+        events = [
+            holdfast.Event(
+                {"title": f"t{n}"} if "plays" in channel else {"total": n} if n % 10 else {}, f"e-{n}"
+            )
+            for n in range(first, first + count)
+        ]
+        with holdfast.connect_sync(self.url) as bus:
+            bus.create_channel(channel)
+            bus.publish_many(channel, events)
+
+    def ingest(self) -> Ingest:
+        return Ingest(self.spark, [self.url], self.plan, self.folder / "checkpoints")
+
+    def once(self) -> Summary:
+        return self.ingest().run_once()
+
+    def lose_checkpoint(self) -> None:
+        shutil.rmtree(self.folder / "checkpoints")
+
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect(str(self.file), read_only=True) as connection:
+            return connection.execute(question).fetchall()
+
+    def ids(self, table: str = "events") -> list[int]:
+        """The numbers in the warehouse, each as often as it is there."""
+        return sorted(int(row[0][2:]) for row in self.ask(f"SELECT id FROM {table}"))
+
+    def cursors(self) -> dict[str, str | None]:
+        with Connection([self.url]) as connection:
+            found = connection.run(connection.backends[0].cursors())
+        return {cursor.channel: cursor.position for cursor in found if cursor.name == CONSUMER}
+
+
+@pytest.fixture
+def site(spark: SparkSession, database: str, tmp_path: Path) -> Site:
+    return Site(spark, database, tmp_path)
+
+
+def orders(first: int, last: int) -> list[int]:
+    return [number for number in range(first, last + 1) if number % 10]
+
+
+def test_channels_end_up_in_the_warehouse_once(site: Site) -> None:
+    """The way through: two channels, several micro-batches, failed records, a lost checkpoint."""
+    site.publish(CHANNELS[0], 1, 90)
+    site.publish(CHANNELS[1], 1, 15)
+    first = site.once()
+    assert (first.written, first.loaded, first.failed, first.left) == (105, 96, 9, 0)
+    assert site.ids() == orders(1, 90)
+    assert site.ids("playback_events") == list(range(1, 16))
+    assert site.ask("SELECT title FROM playback_events WHERE id = 'e-7'") == [("t7",)]
+    failed = site.ask("SELECT event_id, failure_layer, failure_reason, last_error FROM failed_events")
+    assert {row[1:] for row in failed} == {("validation", "invalid", "required fields are missing: total")}
+    assert len(failed) == 9
+    assert len(site.ask("SELECT key FROM holdfast_ledger")) >= 3, "several batches"
+    site.publish(CHANNELS[0], 91, 9)
+    site.lose_checkpoint()
+    assert site.once().written == 9
+    assert site.ids() == orders(1, 99)
+    assert site.cursors().keys() == set(CHANNELS)
+
+
+@pytest.mark.slow
+def test_a_failure_between_commit_and_cursor_is_made_good_by_the_wal(site: Site) -> None:
+    site.publish(CHANNELS[0], 1, 30)
+    with failpoints.active("wal.after_pending", "raise"), pytest.raises(HoldfastError):
+        site.once()
+    assert site.cursors() == {CHANNELS[0]: None}
+    site.lose_checkpoint()
+    site.publish(CHANNELS[0], 31, 5)
+    summary = site.once()
+    assert (summary.recovery.pending, summary.recovery.recovered) == (30, 30)
+    assert summary.written == 5, "what the WAL has is not read again"
+    assert site.ids() == orders(1, 35)
+
+
+@pytest.mark.slow
+def test_a_second_ingest_is_told_that_one_is_at_work(site: Site) -> None:
+    site.publish(CHANNELS[0], 1, 5)
+    with running(site), pytest.raises(Busy):
+        site.once()
+
+
+@pytest.mark.slow
+def test_it_runs_until_it_is_told_to_stop(site: Site) -> None:
+    site.publish(CHANNELS[0], 1, 20)
+    job = site.ingest()
+    with running(site, job):
+        until(lambda: job.summary.loaded + job.summary.failed == 20)
+        site.publish(CHANNELS[0], 21, 20)
+        until(lambda: job.summary.loaded + job.summary.failed == 40)
+    assert site.ids() == orders(1, 40)
+    names = ("writes", "confirms", "failures", "retries")
+    samples = [job.metrics.registry.get_sample_value(f"consumer_wal_{name}_total") for name in names]
+    assert samples == [40, 36, 4, 0]
+
+
+@pytest.mark.slow
+def test_a_cursor_that_is_set_back_is_followed_and_nothing_is_passed_over(site: Site) -> None:
+    """An operator sets it back while the query is ahead: what lies between is read again."""
+    site.publish(CHANNELS[0], 1, 20)
+    with running(site) as job:
+        until(lambda: job.summary.loaded + job.summary.failed == 20)
+        with Connection([site.url]) as connection:
+            connection.run(connection.backends[0].detach(CHANNELS[0], CONSUMER))
+            connection.run(connection.backends[0].attach(CHANNELS[0], CONSUMER))
+        site.publish(CHANNELS[0], 21, 20)
+        until(lambda: len(job.wal.survey().confirmed) >= 2 and job.summary.written >= 40)
+        until(lambda: not job.wal.pending())
+    assert site.ids() == orders(1, 40)
+
+
+@pytest.mark.slow
+def test_a_full_wal_holds_the_source_back(spark: SparkSession, database: str, tmp_path: Path) -> None:
+    site = Site(spark, database, tmp_path, max_bytes="1", retry_interval="1s", retry_backoff="1s")
+    site.publish(CHANNELS[0], 1, 100)
+    site.file.mkdir()  # nobody can open the warehouse
+    job = site.ingest()
+    with running(site, job):
+        until(lambda: job.summary.written)
+        until(lambda: len(job.wal.attempts(job.wal.pending()[0].name)) >= 2)
+        assert job.summary.written <= 60, "one micro-batch, and then it waits"
+        site.file.rmdir()
+        until(lambda: job.summary.loaded + job.summary.failed == 100)
+    assert site.ids() == orders(1, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["empty_redis", "empty_nats"])
+def test_the_other_stores_do_the_same(spark: SparkSession, store: str, tmp_path: Path, request: Any) -> None:
+    site = Site(spark, request.getfixturevalue(store), tmp_path)
+    test_channels_end_up_in_the_warehouse_once(site)
+
+
+@contextmanager
+def running(site: Site, job: Ingest | None = None) -> Iterator[Ingest]:
+    """An ingest in a thread of its own."""
+    job, stop = job or site.ingest(), threading.Event()
+    thread = threading.Thread(target=job.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: site.cursors() or None)
+        yield job
+    finally:
+        stop.set()
+        thread.join()
+
+
+def until(condition: Callable[[], object], patience: float = 60.0) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_metrics_are_served_under_the_known_names(spark: SparkSession, tmp_path: Path, database: str) -> None:
+    job = Site(spark, database, tmp_path).ingest()
+    with job.metrics.serve(0) as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    names = ("writes", "confirms", "retries", "failures", "recoveries")
+    assert all(f"consumer_wal_{name}_total 0.0" in text for name in names)
+    assert "consumer_wal_pending_entries 0.0" in text

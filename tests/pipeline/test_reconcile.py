@@ -1,0 +1,201 @@
+"""Reconcile: published = archived = ingested + failed, and every way in which that can be untrue."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from books import CHANNEL, DAY, Site
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.reconcile import reconcile
+from holdfast.pipeline.reconcile_report import Report
+from holdfast.pipeline.stores import open_store
+
+IDS = [f"e-{number:02}" for number in range(30)]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Site:
+    return Site(database, tmp_path)
+
+
+def tallies(report: Report) -> dict[tuple[str, str], int]:
+    return {(each.where, each.kind): each.events for each in report.tallies}
+
+
+def named(report: Report, where: str, kind: str) -> list[str]:
+    return [each.id for each in report.differences if (each.where, each.kind) == (where, kind)]
+
+
+def execute(site: Site, statement: str) -> None:
+    with duckdb.connect(str(site.file)) as connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("backend", ["database", "empty_redis", "empty_nats"])
+def test_everything_is_accounted_for(
+    spark: SparkSession, tmp_path: Path, backend: str, request: pytest.FixtureRequest
+) -> None:
+    """Good ones, some that fail validation, one that the column does not take."""
+    site = Site(request.getfixturevalue(backend), tmp_path)
+    site.publish(*IDS)
+    site.publish("bad-1", "bad-2", data={})
+    site.publish("typed", data={"n": "x"})
+    site.archive()
+    site.ingest()
+    report = reconcile(spark, site.books)
+    assert report.equal
+    assert (report.published, report.archived, report.ingested, report.failed) == (33, 33, 30, 3)
+    assert (report.repeats, report.from_manifests, report.not_compared) == (0, 0, 0)
+    assert report.differences == []
+    assert list(open_store(site.plan.wal.path).list("scratch")) == []
+
+
+def test_what_is_on_its_way_is_waiting_and_not_missing(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS[:10])
+    site.archive()
+    site.ingest()
+    site.publish(*IDS[10:20])
+    site.ingest(load=False)
+    site.publish(*IDS[20:])
+    report = reconcile(spark, site.books)
+    assert not report.equal
+    assert tallies(report) == {("archive", "waiting"): 20, ("warehouse", "waiting"): 20}
+    assert named(report, "warehouse", "waiting") == IDS[10:]
+
+
+def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS)
+    site.archive()
+    site.ingest()
+    execute(site, "DELETE FROM changes WHERE id = 'e-03'")
+    execute(site, "INSERT INTO changes SELECT * FROM changes WHERE id = 'e-04'")
+    execute(
+        site,
+        "INSERT INTO changes SELECT * REPLACE (transaction_id || 'x' AS transaction_id, 'stranger' AS id)"
+        " FROM changes WHERE id = 'e-05'",
+    )
+    report = reconcile(spark, site.books)
+    wanted = {("warehouse", "missing"): 1, ("warehouse", "doubled"): 1, ("warehouse", "surplus"): 1}
+    assert tallies(report) == wanted
+    for kind, event in (("missing", "e-03"), ("doubled", "e-04"), ("surplus", "stranger")):
+        assert named(report, "warehouse", kind) == [event]
+    assert (report.published, report.ingested) == (30, 31)
+
+
+def test_named_differences_are_bounded_and_counted_all_the_same(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS)
+    site.ingest()
+    execute(site, "DELETE FROM changes")
+    report = reconcile(spark, site.books, limit=5)
+    assert tallies(report)[("warehouse", "missing")] == 30
+    assert len(report.differences) == 5
+
+
+def test_a_repeat_stands_once_and_a_rival_has_failed(spark: SparkSession, site: Site, database: str) -> None:
+    """Published again after the store forgot the id, once with the same content and once with other."""
+    site.publish(*IDS[:3])
+    site.archive()
+    site.ingest()
+    forget(database)
+    site.publish(IDS[0])
+    site.publish(IDS[1], data={"n": 99})
+    site.archive()
+    site.ingest()
+    report = reconcile(spark, site.books)
+    assert report.equal, report.differences
+    assert (report.published, report.archived) == (5, 5)
+    assert (report.ingested, report.repeats, report.failed) == (3, 1, 1)
+
+
+def forget(url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        connection.execute("DELETE FROM holdfast.keys")
+
+
+def test_a_retry_that_went_in_is_ingested_and_no_longer_failed(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS[:3])
+    site.publish("bad", data={})
+    site.ingest()
+    failed = site.failed()
+    failed._validate = lambda channel, data: None  # somebody relaxed the rule
+    assert failed.retry(failed.find()[0].id, "ann").status == "resolved"
+    site.warehouse.close()
+    books = site.books
+    report = reconcile(spark, type(books)(CHANNEL, books.urls, plan=books.plan))
+    assert report.equal
+    assert (report.archived, report.ingested, report.failed) == (None, 4, 0)
+
+
+def test_what_retention_trimmed_is_proven_by_the_manifests(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS)
+    site.archive()
+    site.ingest()
+    assert site.trim() == 30
+    site.publish("later")
+    report = reconcile(spark, site.books)
+    assert (report.published, report.from_manifests, report.archived) == (31, 30, 30)
+    assert tallies(report) == {("archive", "waiting"): 1, ("warehouse", "waiting"): 1}
+
+
+def test_an_object_that_is_gone_after_trimming_is_a_loss_of_known_size(
+    spark: SparkSession, site: Site
+) -> None:
+    site.publish(*IDS)
+    site.archive()
+    site.ingest()
+    site.trim()
+    cold = open_store(site.cold)
+    name = next(entry.name for entry in cold.list("archive"))
+    cold.delete(name)
+    report = reconcile(spark, site.books)
+    assert not report.equal
+    assert (report.published, report.archived, report.ingested) == (30, 20, 30)
+    assert named(report, "archive", "unreadable") == [name]
+    assert tallies(report)[("archive", "unreadable")] == 10
+
+
+def test_without_an_archive_nothing_is_claimed_of_what_was_trimmed(spark: SparkSession, site: Site) -> None:
+    site.publish(*IDS)
+    site.ingest()
+    site.trim()
+    site.publish("later")
+    site.ingest()
+    report = reconcile(spark, type(site.books)(CHANNEL, site.books.urls, plan=site.plan))
+    assert report.equal
+    assert (report.published, report.ingested, report.not_compared) == (1, 1, 30)
+
+
+def test_a_day_is_the_events_own(spark: SparkSession, site: Site, database: str) -> None:
+    site.publish(*IDS[:10])
+    site.publish(*IDS[10:15], time=DAY + timedelta(days=1))
+    site.publish("bad", data={})
+    site.archive()
+    site.ingest()
+    report = reconcile(spark, site.books, DAY.date())
+    assert report.equal
+    assert (report.published, report.archived, report.ingested, report.failed) == (11, 11, 10, 1)
+    assert reconcile(spark, site.books, date(2026, 2, 15)).published == 5
+    forget(database)
+    site.publish(IDS[0], time=DAY + timedelta(days=1))  # the same event, says its content, on another day
+    site.archive()
+    site.ingest()
+    report = reconcile(spark, site.books, date(2026, 2, 15))
+    assert report.equal, report.differences
+    assert (report.published, report.ingested, report.repeats) == (6, 5, 1)
+
+
+def test_the_report_is_plain_json(spark: SparkSession, site: Site) -> None:
+    site.publish("a")
+    site.archive()
+    site.ingest()
+    found: dict[str, Any] = json.loads(json.dumps(reconcile(spark, site.books, DAY.date()).to_json()))
+    assert (found["equal"], found["day"], found["ingested"]) == (True, "2026-02-14", 1)

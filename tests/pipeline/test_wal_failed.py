@@ -1,0 +1,154 @@
+"""Failed events: list, show, retry, resolve, abandon; in the WAL first, then in the warehouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from walkit import Place, position, source_rows
+
+from holdfast import failpoints
+from holdfast.failpoints import FailpointError
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.pipeline.failed import FailedEvents
+from holdfast.pipeline.ingest_validation import Rule, Rules
+from holdfast.pipeline.loader import Result
+from holdfast.pipeline.warehouse import Column, Table, Tables
+
+COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))
+TABLES = Tables({"orders": Table("events", COLUMNS)})
+
+
+@pytest.fixture(params=["duckdb", "delta"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """One good event, one that does not parse, one that no column takes, one under an id that is taken."""
+    urls = {"duckdb": f"duckdb://{tmp_path}/warehouse.duckdb", "delta": f"delta://{tmp_path}/tables"}
+    place = Place(tmp_path, tables=TABLES, warehouse=urls[request.param])
+    data = [b'{"total":1}', b"\xff", b'{"total":"x","session":"s-1"}', b'{"total":2}']
+    rows = source_rows(["good", "bytes", "typed", "good"], data=data, headers=[("correlation_key", "c-1")])
+    assert place.loader().load(place.commit(rows)) == Result.LOADED
+    return place
+
+
+def service(place: Place, rules: Rules | None = None) -> FailedEvents:
+    return FailedEvents(place.wal, place.warehouse, place.tables, (rules or Rules()).problem)
+
+
+def named(place: Place, event_id: str) -> str:
+    [found] = [event.id for event in service(place).find() if event.event_id == event_id]
+    return found
+
+
+def test_each_has_its_reason_layer_and_keys(place: Place) -> None:
+    found = {event.event_id: event for event in service(place).find()}
+    assert {name: (event.failure_reason, event.failure_layer) for name, event in found.items()} == {
+        "bytes": ("invalid", "validation"),
+        "typed": ("rejected", place.warehouse.layer),
+        "good": ("conflict", place.warehouse.layer),
+    }
+    typed = found["typed"]
+    assert (typed.session_key, typed.correlation_key, typed.position) == ("s-1", "c-1", position(3))
+    assert (typed.status, typed.retry_count, typed.max_retries_exceeded) == ("pending", 0, False)
+    assert found["bytes"].event_payload == '{"data_base64":"/w=="}'
+    assert service(place).show(typed.id) == typed
+
+
+def test_lists_can_be_narrowed(place: Place) -> None:
+    failed = service(place)
+    assert len(failed.find(limit=2)) == 2
+    assert failed.find(channel="other") == []
+    failed.abandon(named(place, "bytes"), "ann", "noise")
+    assert [event.event_id for event in failed.find(status="abandoned")] == ["bytes"]
+
+
+def test_the_warehouse_shows_the_same_as_the_wal(place: Place) -> None:
+    failed = service(place)
+    assert failed.mirror() == 3
+    failed.resolve(named(place, "good"), "ann", "a twin from a test")
+    assert failed.mirror() == 3
+    assert failed.mirror() == 0
+    by_id = sorted(place.warehouse.failed(), key=lambda event: event.id)
+    assert by_id == sorted(failed.find(), key=lambda event: event.id)
+    [resolved] = place.warehouse.failed("resolved")
+    assert (resolved.resolved_by, resolved.resolution_notes) == ("ann", "a twin from a test")
+    assert place.query("SELECT event_payload->>'$.session' FROM failed_events WHERE event_id = 'typed'") == [
+        ("s-1",)
+    ]
+
+
+def test_a_mirror_cut_short_is_done_again(place: Place) -> None:
+    with failpoints.active("loader.before_commit", "raise"):
+        put = place.warehouse.put_failed
+
+        def put_and_die(events: object) -> None:
+            put(events)  # type: ignore[arg-type]
+            raise FailpointError
+
+        place.warehouse.put_failed = put_and_die  # type: ignore[method-assign]
+        with pytest.raises(FailpointError):
+            service(place).mirror()
+        place.warehouse.put_failed = put  # type: ignore[method-assign]
+    assert service(place).mirror() == 3
+    assert len(place.warehouse.failed()) == 3
+
+
+def test_a_retry_that_fails_again_says_why(place: Place) -> None:
+    for name, reason in (("bytes", "not JSON"), ("typed", "x"), ("good", "other content")):
+        event = service(place).retry(named(place, name), "ann")
+        assert (event.status, event.retry_count) == ("pending", 1)
+        assert reason in (event.last_error or "")
+        assert event.last_retry_at == place.clock()
+    assert place.ids() == ["good"]
+
+
+def test_a_retry_that_succeeds_resolves(place: Place) -> None:
+    any_bytes = Rules({"orders": Rule(payload="any")})
+    event = service(place, any_bytes).retry(named(place, "bytes"), "ann")
+    assert (event.status, event.resolved_by) == ("resolved", "ann")
+    assert place.ids() == ["bytes", "good"]
+    assert place.query("SELECT data_base64, position FROM events WHERE id = 'bytes'") == [
+        ("/w==", position(2))
+    ]
+    with pytest.raises(InvalidInput, match="is resolved"):
+        service(place).retry(event.id, "ann")
+
+
+def test_a_retry_cut_short_can_be_repeated_and_loads_once(place: Place) -> None:
+    failed, name = service(place, Rules({"orders": Rule(payload="any")})), named(place, "bytes")
+    with failpoints.active("loader.after_commit", "raise"), pytest.raises(FailpointError):
+        failed.retry(name, "ann")
+    assert failed.show(name).status == "retrying"
+    assert failed.retry(name, "ann").status == "resolved"
+    assert place.ids() == ["bytes", "good"]
+
+
+def test_a_retry_while_the_warehouse_is_away_is_left_to_the_loader(place: Place) -> None:
+    failed, name = service(place, Rules({"orders": Rule(payload="any")})), named(place, "bytes")
+    place.warehouse.close()
+    there = Path(place.url.partition("://")[2])
+    hidden = there.rename(there.with_suffix(".away"))
+    there.write_text("something in its way")
+    assert failed.retry(name, "ann").status == "retrying"
+    there.unlink()
+    hidden.rename(there)
+    assert failed.resume() == 1
+    assert (failed.show(name).status, failed.show(name).resolved_by) == ("resolved", "ann")
+    assert failed.resume() == 0
+    assert place.ids() == ["bytes", "good"]
+
+
+def test_what_expired_with_its_batch_can_be_retried_one_by_one(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    batch = place.commit(source_rows(["a", "b"]))
+    place.clock.advance(days=8)
+    assert place.loader().load(batch) == Result.EXPIRED
+    failed = service(place)
+    assert failed.mirror() == 2
+    assert failed.retry(named(place, "a"), "ann").status == "resolved"
+    assert place.ids() == ["a"]
+    assert {event.event_id: event.status for event in failed.find()} == {"a": "resolved", "b": "pending"}
+
+
+def test_what_does_not_exist_is_not_found(place: Place) -> None:
+    with pytest.raises(NotFound):
+        service(place).show("00000000-0000-0000-0000-000000000000")

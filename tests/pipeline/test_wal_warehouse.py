@@ -1,0 +1,247 @@
+"""Warehouses: rows and ledger in one transaction, replays, rivals, columns, failed events."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from walkit import CHANNEL, Place, position, source_rows
+
+from holdfast import failpoints
+from holdfast.failpoints import FailpointError
+from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.pipeline.ingest_validation import Rule, to_segment_rows
+from holdfast.pipeline.wal import BatchKey
+from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, open_warehouse
+from holdfast.pipeline.warehouse.contract import has
+
+KEY, OTHER = (BatchKey(0, CHANNEL, position(n), position(n)).name for n in (1, 2))
+Make = Callable[..., Place]
+NUMBERS = Tables({"orders": Table("orders", (Column("total", "$.total", "integer"),))})
+
+
+@pytest.fixture(params=["duckdb", "delta"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """A place with either kind of warehouse."""
+    urls = {"duckdb": f"duckdb://{tmp_path}/warehouse.duckdb", "delta": f"delta://{tmp_path}/tables"}
+    return partial(Place, tmp_path, warehouse=urls[request.param])
+
+
+@pytest.fixture
+def place(make: Make) -> Place:
+    return make()
+
+
+def rows(ids: list[str], *data: bytes, **more: object) -> pa.Table:
+    found = source_rows(ids, data=data or None, **more)  # type: ignore[arg-type]
+    return to_segment_rows(CHANNEL, pa.Table.from_batches([found]), Rule(payload="any"))
+
+
+def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None:
+    before = datetime.now(UTC)
+    loaded = place.warehouse.load(
+        KEY, CHANNEL, rows(["a"], b'{"x":1}', headers=[("b", "2"), ("a", "1")], key="k")
+    )
+    assert loaded == Outcome(1, 0, ())
+    [row] = place.query("SELECT * EXCLUDE (time, ingested_at, transaction_hash) FROM events")
+    assert row == (
+        *("orders", 0, position(1), "a", "default", "event", "k", '{"a":"1","b":"2"}', '{"x":1}', None),
+        *(rows(["a"])["transaction_id"][0].as_py(), KEY),
+    )
+    assert place.query(f"SELECT count(*) FROM events WHERE ingested_at >= '{before}'") == [(1,)]
+
+
+def test_bytes_that_are_no_json_are_wrapped(place: Place) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a", "b"], b"\x00\xff", b'"\\u0000"'))
+    found = place.query("SELECT data, data_base64 FROM events ORDER BY id")
+    assert found == [(None, "AP8="), ('"\\u0000"', None)]
+
+
+def test_a_replay_changes_nothing_and_answers_the_same(place: Place) -> None:
+    first = place.warehouse.load(KEY, CHANNEL, rows(["a", "b"]))
+    for _ in range(2):
+        assert place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"])) == first
+        place.warehouse.close()
+    assert place.ids() == ["a", "b"]
+    assert has(place.warehouse, KEY)
+    assert not has(place.warehouse, OTHER)
+
+
+def test_the_same_content_is_a_duplicate_and_other_content_a_conflict(place: Place) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"]))
+    again = rows(["a", "b", "c", "d"], b'{"id": "a"}', b'{"id": "changed"}', b'{"id": "c"}', b"{}", first=10)
+    assert place.warehouse.load(OTHER, CHANNEL, again) == Outcome(1, 2, (position(11),))
+    assert place.ids() == ["a", "b", "c", "d"]
+    assert place.query("SELECT data FROM events WHERE id = 'b'") == [('{"id": "b"}',)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"type": "x"}, 0),
+        ({"key": "k"}, 0),
+        ({"time": datetime(2026, 1, 1, tzinfo=UTC)}, 1),
+        ({"headers": [("h", "1")]}, 1),
+    ],
+)
+def test_content_is_type_key_and_data(place: Place, changed: dict[str, object], same: int) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    assert place.warehouse.load(OTHER, CHANNEL, rows(["a"], first=2, **changed)).duplicates == same
+
+
+def test_rivals_inside_one_batch_are_told_apart(place: Place) -> None:
+    twice = rows(["a", "a", "a", "b"], b"1", b"1", b"2", b"3")
+    assert place.warehouse.load(KEY, CHANNEL, twice) == Outcome(2, 1, (position(3),))
+    assert place.query("SELECT id, data FROM events ORDER BY id") == [("a", "1"), ("b", "3")]
+
+
+def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
+    """The 64 bits only narrow the search: with all of them equal, the whole id still decides."""
+
+    def collide(table: pa.Table) -> pa.Table:
+        place_of = table.schema.get_field_index("transaction_hash")
+        return table.set_column(place_of, "transaction_hash", pa.array([7] * table.num_rows, pa.int64()))
+
+    place.warehouse.load(KEY, CHANNEL, collide(rows(["a", "b"])))
+    assert place.warehouse.load(OTHER, CHANNEL, collide(rows(["b", "c"], first=10))) == Outcome(1, 1, ())
+    assert place.ids() == ["a", "b", "c"]
+
+
+def test_the_same_id_from_another_source_or_channel_is_another_event(place: Place) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    assert place.warehouse.load(OTHER, CHANNEL, rows(["a"], b"1", first=2, source="other")).inserted == 1
+    third = to_segment_rows(
+        "x", pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rule()
+    )
+    key = BatchKey(0, "x", position(1), position(1)).name
+    assert place.warehouse.load(key, "x", third).inserted == 1
+
+
+def test_parts_of_the_data_become_columns_with_types(make: Make) -> None:
+    columns = (
+        Column("name", "$.user.name"),
+        Column("total", "$.total", "decimal(10,2)"),
+        Column("count", "$.count", "integer"),
+        Column("ratio", "$.ratio", "number"),
+        Column("paid", "$.paid", "boolean"),
+        Column("paid_at", "$.at", "time"),
+        Column("day", "$.at", "date"),
+        Column("items", "$.items", "json"),
+    )
+    place = make(tables=Tables({"orders": Table("orders", columns)}))
+    data = (
+        b'{"user":{"name":"A"},"total":"12.50","count":3,"ratio":0.5,"paid":true,'
+        b'"at":"2026-01-02T03:04:05Z","items":[1,{"a":2}]}'
+    )
+    place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"], data, b"{}", b"\xff"))
+    paid_at = "paid_at = '2026-01-02T03:04:05Z'::TIMESTAMPTZ"
+    names = f"name, total::VARCHAR, count, ratio, paid, {paid_at}, day::VARCHAR, items"
+    found = place.query(f"SELECT {names} FROM orders ORDER BY id")
+    assert found == [
+        ("A", "12.50", 3, 0.5, True, True, "2026-01-02", '[1,{"a":2}]'),
+        (None,) * 8,
+        (None,) * 8,
+    ]
+
+
+def test_a_new_column_is_added_and_old_rows_have_none(place: Place) -> None:
+    place.warehouse.load(KEY, CHANNEL, rows(["a"], b'{"total":1}'))
+    place.warehouse.close()
+    grown = Tables({">": Table("events", (Column("total", "$.total", "integer"),))})
+    place.other(grown).load(OTHER, CHANNEL, rows(["b"], b'{"total":2}', first=2))
+    assert place.query("SELECT id, total FROM events ORDER BY id") == [("a", None), ("b", 2)]
+
+
+def test_a_column_does_not_change_its_type(make: Make) -> None:
+    place = make(tables=NUMBERS)
+    place.warehouse.load(KEY, CHANNEL, rows(["a"], b"{}"))
+    place.warehouse.close()
+    other = Tables({"orders": Table("orders", (Column("total", "$.total", "text"),))})
+    with pytest.raises(InvalidInput, match=r"'total' of table 'orders' is (BIGINT|int64)"):
+        place.other(other).load(OTHER, CHANNEL, rows(["b"], first=2))
+
+
+@pytest.mark.parametrize("value", ['"x"', "1.5", '"1.5"', "99999999999999999999", "[]"])
+def test_a_value_that_its_type_cannot_hold_is_terminal_and_leaves_no_trace(make: Make, value: str) -> None:
+    place = make(tables=NUMBERS)
+    bad = rows(["a", "b"], b'{"total":1}', f'{{"total":{value}}}'.encode())
+    with pytest.raises(Terminal):
+        place.warehouse.rehearse(CHANNEL, bad)
+    with pytest.raises(Terminal):
+        place.warehouse.load(KEY, CHANNEL, bad)
+    assert place.warehouse.outcome(KEY) is None
+    place.warehouse.rehearse(CHANNEL, bad.slice(0, 1))
+    assert place.ids("orders") == []
+
+
+def test_rows_are_visible_all_or_none(place: Place) -> None:
+    with failpoints.active("loader.before_commit", "raise"), pytest.raises(FailpointError):
+        place.warehouse.load(KEY, CHANNEL, rows(["a", "b"]))
+    assert place.warehouse.outcome(KEY) is None
+    assert place.ids() == []
+    assert place.warehouse.load(KEY, CHANNEL, rows(["a", "b"])).inserted == 2
+
+
+def test_what_was_refused_is_never_loaded_and_what_was_loaded_never_refused(place: Place) -> None:
+    assert place.warehouse.refuse(KEY, "expired") == Outcome(0, 0, (), "expired")
+    assert place.warehouse.load(KEY, CHANNEL, rows(["a"])).refused == "expired"
+    place.warehouse.load(OTHER, CHANNEL, rows(["b"]))
+    assert place.warehouse.refuse(OTHER, "expired") == Outcome(1, 0, ())
+    assert place.ids() == ["b"]
+
+
+def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) -> None:
+    """Of two that overlap one is turned away, and finds the other's rows when it comes again."""
+    place = Place(tmp_path)
+    second = place.other(Tables())
+    seen: list[Exception] = []
+
+    def intrude() -> None:
+        try:
+            second.load(OTHER, CHANNEL, rows(["a"], first=2))
+        except Unavailable as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=intrude)
+
+    def start_and_wait() -> None:
+        thread.start()
+        thread.join()
+
+    with failpoints.active("loader.before_commit", start_and_wait):
+        place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    assert len(seen) == 1
+    assert second.load(OTHER, CHANNEL, rows(["a"], first=2)) == Outcome(0, 1, ())
+    second.close()
+    assert place.ids() == ["a"]
+
+
+def test_another_process_has_to_wait_until_duckdb_is_closed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    program = (
+        "import sys; from holdfast.pipeline.warehouse import open_warehouse, Tables\n"
+        "print(open_warehouse(sys.argv[1], Tables()).outcome(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", program, place.warehouse.url, KEY]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "Unavailable: duckdb://" in refused.stderr
+    place.warehouse.close()
+    assert "inserted=1" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_urls_lead_to_warehouses(tmp_path: Path) -> None:
+    assert (
+        open_warehouse(f"duckdb://{tmp_path}/a b.duckdb", Tables()).url == f"duckdb://{tmp_path}/a b.duckdb"
+    )
+    for url in ("duckdb://", "sqlite:///x", "warehouse.duckdb"):
+        with pytest.raises(InvalidInput):
+            open_warehouse(url, Tables())

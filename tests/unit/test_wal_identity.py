@@ -1,0 +1,71 @@
+"""Transaction ids: the same on every read, different for every event. Names that follow from positions."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.errors import Damaged, InvalidName
+from holdfast.pipeline.stores.contract import check_key
+from holdfast.pipeline.wal.batch import BatchKey
+from holdfast.pipeline.wal.identity import failed_id, transaction_id, transaction_ids
+from holdfast.pipeline.wal.journal import seal, unseal
+
+PARTS = st.tuples(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
+
+
+def test_it_follows_from_channel_source_and_id_alone() -> None:
+    parts = b"6:orders", b"4:shop", b"3:o-1"
+    assert transaction_id("orders", "shop", "o-1") == hashlib.sha256(b"".join(parts)).hexdigest()[:32]
+
+
+def test_many_at_once_are_the_same_as_one_by_one() -> None:
+    sources, ids = ["a", "b", "a"], ["1", "1", "2"]
+    names, hashes = transaction_ids("orders", sources, ids)
+    assert names == [transaction_id("orders", *each) for each in zip(sources, ids, strict=True)]
+    assert hashes == [int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True) for name in names]
+
+
+@given(PARTS, PARTS)
+def test_parts_never_run_together(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (transaction_id(*one) == transaction_id(*other)) == (one == other)
+
+
+def test_a_failed_record_has_one_id_for_each_place_in_the_log() -> None:
+    assert failed_id("b", "p") == failed_id("b", "p")
+    assert len({failed_id("b", "p"), failed_id("b", "q"), failed_id("c", "p")}) == 3
+
+
+def test_a_batch_is_named_by_its_positions() -> None:
+    key = BatchKey(
+        2, "gbe.events.audit-1", "0001-0000000000000001-0000000000000002", "0001-0000000000000009-00"
+    )
+    assert BatchKey.parse(key.name) == key
+    assert check_key(f"pending/{key.name}.json")
+
+
+@pytest.mark.parametrize("name", ["", "orders", "orders@x@1@2", "a@0@1@2@3"])
+def test_other_names_are_no_batches(name: str) -> None:
+    with pytest.raises(InvalidName):
+        BatchKey.parse(name)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_no_byte_of_a_record_can_change_unseen(place: int, change: int) -> None:
+    data = bytearray(seal({"rows": 12, "name": "grün"}))
+    data[place % len(data)] ^= change
+    if bytes(data) == seal({"rows": 12, "name": "grün"}):
+        return
+    with pytest.raises(Damaged, match="pending/b"):
+        unseal("pending/b", bytes(data))
+
+
+def test_a_torn_record_shows() -> None:
+    data = seal({"rows": 12})
+    for length in range(len(data)):
+        with pytest.raises(Damaged):
+            unseal("x", data[:length])
+    assert unseal("x", data) == {"rows": 12}
