@@ -38,6 +38,7 @@ from holdfast import Event
 from holdfast.embedded import Nats, Postgres, Redis
 from holdfast.pipeline.archive.archiver import Archiver
 from holdfast.pipeline.archive.job import ROWS_PER_TASK
+from holdfast.pipeline.archive.metrics import Batch
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.session import session
 from holdfast.pipeline.stores.folder import FolderStore
@@ -125,21 +126,27 @@ def hand_tuned(url: str, folder: Path, batch: int) -> float:
 # Spark
 
 
-def steady(progress: list[dict[str, object]]) -> tuple[float, float]:
+def steady(batches: list[Batch]) -> tuple[float, float]:
     """Events per second over all batches but the first, and the share of it that planning took."""
-    later = [each for each in progress if each["numInputRows"]][1:]
+    later = batches[1:]
     if not later:
         raise SystemExit("too few batches for a steady state: take more events or fewer rows per batch")
-    rows = sum(int(str(each["numInputRows"])) for each in later)
-    seconds = sum(_milliseconds(each, "triggerExecution") for each in later) / 1000
-    planning = sum(_milliseconds(each, "latestOffset") for each in later) / 1000
-    return rows / seconds, planning / seconds
+    seconds = sum(each.seconds for each in later)
+    planning = sum(each.planning_seconds for each in later)
+    return sum(each.rows for each in later) / seconds, planning / seconds
 
 
-def _milliseconds(progress: dict[str, object], phase: str) -> int:
-    durations = progress["durationMs"]
-    assert isinstance(durations, dict)
-    return int(durations.get(phase, 0))
+def reported(query) -> list[Batch]:  # type: ignore[no-untyped-def]
+    """The batches of a query of Spark's own."""
+    said = [each for each in query.recentProgress if each.numInputRows]
+    return [
+        Batch(
+            each.numInputRows,
+            each.durationMs.get("triggerExecution", 0) / 1000,
+            each.durationMs.get("latestOffset", 0) / 1000,
+        )
+        for each in said
+    ]
 
 
 def archiver(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
@@ -148,7 +155,7 @@ def archiver(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[floa
     begun = time.perf_counter()
     metrics = made.run_once()
     print(f"  the whole run: {time.perf_counter() - begun:.1f} s", file=sys.stderr)
-    return steady([json.loads(each.json) for each in metrics.progress])
+    return steady(list(metrics.batches))
 
 
 def noop(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
@@ -162,7 +169,7 @@ def noop(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[float, f
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(folder / "noop"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    return steady([json.loads(each.json) for each in query.recentProgress])
+    return steady(reported(query))
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.manifest import Manifest, Written, decode
-from holdfast.pipeline.archive.tasks import WRITTEN
 from holdfast.pipeline.stores import ObjectStore
 
 if TYPE_CHECKING:
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
 
 _ABREAST = 16
 _TASKS = 200
+_OBJECTS = (
+    "object string, channel string, partition int, first string, last string, rows long, bytes long, "
+    "sha256 string"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +85,4 @@ def intact_catalog(store: ObjectStore) -> Catalog:
 def frame(spark: SparkSession, objects: Iterable[Written]) -> DataFrame:
     """Objects as rows, spread over tasks."""
     rows = list(objects)
-    return spark.createDataFrame(rows, WRITTEN).repartition(max(1, min(len(rows), _TASKS)))
+    return spark.createDataFrame(rows, _OBJECTS).repartition(max(1, min(len(rows), _TASKS)))

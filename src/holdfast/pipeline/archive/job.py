@@ -97,18 +97,18 @@ class Job:
             self._open = False
         query.stop()
 
-    def _archive(self, rows: DataFrame, _: int) -> None:
+    def _archive(self, rows: DataFrame, number: int) -> None:
         try:
             with self._busy:
                 if not self._open:
                     raise HoldfastError("told to stop")
-                self._commit(rows)
+                self._commit(rows, number)
         except BaseException as error:
             self.failure = error
             # Spark gets a short one: it searches the text of errors in a way that long ones do not survive.
             raise RuntimeError(f"{type(error).__name__}: see the archiver's log") from None
 
-    def _commit(self, rows: DataFrame) -> None:
+    def _commit(self, rows: DataFrame, number: int) -> None:
         self._around.still_mine()
         self._cursors()
         described = rows.collect()
@@ -116,7 +116,7 @@ class Job:
         cursors = {each.spot: row["after"] for each, row in zip(written, described, strict=True)}
         self._around.still_mine()
         manifests = self._around.connection.run(self._committer.commit(cursors, written))
-        self._around.metrics.committed(manifests)
+        self._around.metrics.committed(manifests, (self.name, number))
         if self._leftovers is not None:
             for name in self._leftovers.remove(manifests):
                 log.info("removed %s, which was never committed", name)

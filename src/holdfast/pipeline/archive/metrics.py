@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
 
@@ -25,23 +25,29 @@ class Totals:
     commits: int = 0
 
 
+class Batch(NamedTuple):
+    """One batch: its events, how long it took, and how long of that it took to find out where it ends."""
+
+    rows: int
+    seconds: float
+    planning_seconds: float
+
+
 @dataclass(slots=True)
 class Metrics:
-    """Counts since the archiver started; what Spark said last; how far behind it is."""
+    """Counts since the archiver started; the latest batches; how far behind it is."""
 
     channels: dict[str, Totals] = field(default_factory=dict)
     failures: int = 0
     last_commit: datetime | None = None
-    rows_per_second: float = 0.0
-    batch_seconds: float = 0.0
-    planning_seconds: float = 0.0
-    """Of `batch_seconds`: to find out where the batch ends."""
     lag: dict[Spot, Lag] = field(default_factory=dict)
-    progress: deque[StreamingQueryProgress] = field(default_factory=lambda: deque(maxlen=100))
-    """What Spark said of the latest batches that had rows."""
+    batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=100))
+    _rows: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def committed(self, manifests: Sequence[Manifest]) -> None:
-        """A batch is archived."""
+    def committed(self, manifests: Sequence[Manifest], batch: tuple[str, int] | None = None) -> None:
+        """Something is archived; `batch` is the query's name and Spark's number, where it was a batch."""
+        if batch is not None:
+            self._rows[batch] = sum(manifest.rows for manifest in manifests)
         for manifest in manifests:
             totals = self.channels.setdefault(manifest.spot.channel, Totals())
             totals.commits += 1
@@ -51,12 +57,10 @@ class Metrics:
             self.last_commit = datetime.now(UTC)
 
     def progressed(self, progress: StreamingQueryProgress) -> None:
-        """What a query reports after a batch; those without rows say nothing."""
-        if progress.numInputRows:
-            self.progress.append(progress)
-            self.rows_per_second = progress.processedRowsPerSecond
-            self.batch_seconds = progress.durationMs.get("triggerExecution", 0) / 1000
-            self.planning_seconds = progress.durationMs.get("latestOffset", 0) / 1000
+        """What a query reports after a batch; one without events, or told of before, is no news."""
+        if rows := self._rows.pop((progress.name or "", progress.batchId), 0):
+            seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            self.batches.append(Batch(rows, seconds, progress.durationMs.get("latestOffset", 0) / 1000))
 
 
 class Listener(StreamingQueryListener):
