@@ -276,7 +276,7 @@ def test_a_killed_driver_and_a_killed_executor_lose_nothing(
 
 
 def test_objects_are_full_until_time_or_the_end_flushes_them(
-    make: Callable[..., Archiver], database: str, cold: ObjectStore
+    make: Callable[..., Archiver], database: str, cold: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archiver = make(database, batch_size=100, batch_timeout=timedelta(minutes=1))
     ids = publish(database, 250)
@@ -285,6 +285,7 @@ def test_objects_are_full_until_time_or_the_end_flushes_them(
         other = "gbe.events.audit.login"
         ids |= publish(database, 30, start=250, channel=other)
         ids |= publish(database, 40, start=280)
+        monkeypatch.setattr("holdfast.pipeline.archive.archiver.LOCK_TTL", timedelta(seconds=1))
         with pytest.raises(Busy, match="another archiver is at work"):
             make(database).run_once()
         assert len(objects(cold)) == 2, "neither channel has filled an object, and nothing is old"

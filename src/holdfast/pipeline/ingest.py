@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.model.upkeep import Lock
 
 log = logging.getLogger(__name__)
-LOCK_TTL = timedelta(seconds=30)
+LOCK_TTL = timedelta(seconds=15)
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOCK_TTL = timedelta(seconds=30)
+LOCK_TTL = timedelta(seconds=15)
 LOOK = 0.2
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 
@@ -58,8 +59,10 @@ class Archiver:
         self._lag = LagWatch(policies, self.metrics)
 
     def run_once(self) -> Metrics:
-        """Archive all that is there now. `Busy` where another archiver is at work."""
-        with self._work(lambda: False) as (_, jobs):
+        """Archive all that is there now. `Busy` where another one is at work; one that died is outwaited."""
+        until = time.monotonic() + LOCK_TTL.total_seconds() + LOOK
+        idle = threading.Event()
+        with self._work(lambda: not idle.wait(LOOK) and time.monotonic() < until) as (_, jobs):
             self._drain(jobs)
         return self.metrics
 
