@@ -156,6 +156,8 @@ def test_ids_are_uuids_of_version_7_that_sort_by_time(monkeypatch: pytest.Monkey
     assert uuid.UUID(made[0]).int >> 80 == 1_700_000_000_000
 
 
-def test_ids_do_not_repeat() -> None:
-    assert len(set(new_ids(20_000))) == 20_000
+def test_ids_of_one_call_rise_and_do_not_repeat() -> None:
+    made = list(new_ids(20_000))
+    assert made == sorted(set(made))
+    assert {uuid.UUID(text).version for text in made} == {7}
     assert list(new_ids(0)) == []

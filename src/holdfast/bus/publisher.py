@@ -31,20 +31,18 @@ class Publisher:
         self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
     ) -> list[Receipt]:
         """All or none on each store; receipts come in the order of the events."""
-        check_name(channel)
-        _check_delivery(len(events), at, priority)
+        named = prepared(channel, events, at, priority)
+        options = {"at": at, "priority": priority, "connection": connection}
+        if len(self._partitions.all) == 1:
+            return await self._send(self._partitions.all[0], channel, named, options)
         receipts: dict[int, Receipt] = {}
         for partition, places in await self._routes(channel, events):
-            batch = _named([check_event(events[place]) for place in places])
-            options = {"at": at, "priority": priority, "connection": connection}
-            made = await self._send(partition, channel, batch, options)
+            made = await self._send(partition, channel, [named[place] for place in places], options)
             receipts.update(zip(places, made, strict=True))
         return [receipts[place] for place in range(len(events))]
 
     async def _routes(self, channel: str, events: Sequence[Event]) -> list[tuple[Partition, Sequence[int]]]:
         everything = self._partitions.all
-        if len(everything) == 1:
-            return [(everything[0], range(len(events)))]
         homes = [home(channel, event, len(everything)) for event in events]
         # Events that may go anywhere stay together, so that a batch of them is all or none.
         anywhere = (await self._partitions.least_loaded()).index if None in homes else None
@@ -76,16 +74,13 @@ class Publisher:
 
 
 def prepared(channel: str, events: Sequence[Event], at: datetime | None, priority: int) -> list[Event]:
-    """The events, checked, under ids that every later try carries."""
+    """The events, checked, under ids that every try carries."""
     check_name(channel)
     _check_delivery(len(events), at, priority)
-    return _named([check_event(event) for event in events])
-
-
-def _named(events: list[Event]) -> list[Event]:
-    """The events under ids that are fixed before the first try, so that every try carries the same."""
-    named = zip(events, new_ids(len(events)), strict=True)
-    return [event if event[1] else Event._make((event[0], fresh, *event[2:])) for event, fresh in named]
+    checked = zip(map(check_event, events), new_ids(len(events)), strict=True)
+    return [
+        event if event[1] else tuple.__new__(Event, (event[0], fresh, *event[2:])) for event, fresh in checked
+    ]
 
 
 def _check_delivery(count: int, at: datetime | None, priority: int) -> None:

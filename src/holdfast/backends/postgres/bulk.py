@@ -1,4 +1,4 @@
-"""Bulk publish: COPY in its binary format, built while the server is busy with the jobs.
+"""Bulk publish: COPY in its binary format, each chunk built while the server is busy with those before.
 
 Rows are assembled by hand: for this format one join per chunk is several times faster than adapting every
 value, and the batch is what makes publishing fast.
@@ -6,103 +6,138 @@ value, and the batch is what makes publishing fast.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from hashlib import sha256
+from itertools import chain, cycle, islice, repeat
+from typing import Any, NamedTuple
 
 import orjson
+from psycopg import AsyncCopy
 
 from holdfast import failpoints
-from holdfast.backends.postgres.arrays import TextArray
 from holdfast.backends.postgres.pool import Connection
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.model.event import Event
+from holdfast.model.event import Event, Receipt
+from holdfast.model.position import format_position
 
-_CHUNK = 2000
+_CHUNK = 500
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
 _length = struct.Struct(">i").pack
 _bigint = struct.Struct(">iq").pack
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_EPOCH_MICROSECONDS = int(_EPOCH.timestamp()) * 1_000_000
 
-Answer = tuple[int, int, list[int]]
+
+class _Begun(NamedTuple):
+    """What the server says when a publish begins: the place and time of its events."""
+
+    channel_id: int
+    epoch: int
+    tx: int
+    now: datetime
+    seqs: list[int]
 
 
 async def publish(
     connection: Connection, channel: str, events: Sequence[Event], at: datetime | None, priority: int
-) -> Answer:
-    """Append a batch of fresh events in one transaction; answers (epoch, tx, seqs).
+) -> list[Receipt]:
+    """Append a batch of fresh events in one transaction.
 
     Raises psycopg's UniqueViolation, with nothing applied, where some event was published before.
     """
-    keys = [event.key for event in events]
-    parameters = {"channel": channel, "count": len(events), "at": at, "priority": priority}
-    parameters["keys"] = TextArray(keys) if any(key is not None for key in keys) else None
     async with connection.transaction():
         cursor = connection.cursor(binary=True)
-        # The rows are built while the server makes the jobs.
-        (key_rows, log_rows), _ = await asyncio.gather(
-            asyncio.to_thread(_rows, events, at, priority),
-            cursor.execute(QUERIES["begin_bulk"], parameters),
-        )
+        await cursor.execute(QUERIES["begin_bulk"], {"channel": channel, "count": len(events)})
         row: Any = await cursor.fetchone()
-        channel_id, epoch, tx, now, seqs = row
-        same = struct.pack(">iiiiiqiq", 4, channel_id, 4, epoch, 8, tx, 8, now - _EPOCH_MICROSECONDS)
-        await _copy(connection, "copy_keys", struct.pack(">h", 8) + same, seqs, key_rows)
-        await _copy(connection, "copy_log", struct.pack(">h", 14) + same, seqs, log_rows)
+        begun = _Begun(*row)
+        await cursor.execute(QUERIES["bulk_consumers"], {"channel_id": begun.channel_id})
+        job_rows = _job_rows(events, begun.now, at, priority, await cursor.fetchall())
+        numbers = [_bigint(8, seq) for seq in begun.seqs]
+        async with cursor.copy(QUERIES["copy_jobs"]) as copy:
+            await _write(copy, _prefix(11, begun), numbers, job_rows)
+            # Made here, while the server is busy with the jobs.
+            receipts = _receipts(events, begun)
+            key_rows = [_key_row(event) for event in events]
+        async with cursor.copy(QUERIES["copy_keys"]) as copy:
+            await _write(copy, _prefix(8, begun), numbers, key_rows)
+        async with cursor.copy(QUERIES["copy_log"]) as copy:
+            await _write(copy, _prefix(14, begun), numbers, _log_rows(events, at, priority))
         failpoints.hit("publish.before_commit")
-    return epoch, tx, seqs
+    return receipts
 
 
-async def _copy(
-    connection: Connection, query: str, prefix: bytes, seqs: Sequence[int], rows: Sequence[bytes]
-) -> None:
-    """Send rows: the columns that all share, then the sequence number, then the event's own."""
-    async with connection.cursor().copy(QUERIES[query]) as copy:
-        await copy.write(_HEADER)
-        for start in range(0, len(rows), _CHUNK):
-            chunk = zip(seqs[start : start + _CHUNK], rows[start : start + _CHUNK], strict=True)
-            await copy.write(
-                b"".join([part for seq, row in chunk for part in (prefix, _bigint(8, seq), row)])
-            )
-        await copy.write(_TRAILER)
+def _prefix(columns: int, begun: _Begun) -> bytes:
+    """How each row begins: the number of its columns, and those that all rows share."""
+    same = struct.pack(">hiiiiiq", columns, 4, begun.channel_id, 4, begun.epoch, 8, begun.tx)
+    return same + _time(begun.now)
 
 
-def _rows(events: Sequence[Event], at: datetime | None, priority: int) -> tuple[list[bytes], list[bytes]]:
-    """What each event adds to the keys and to the log; the rest is known once the server has begun."""
-    suffix = _time(at) + struct.pack(">ih", 2, priority)
-    return [_key_row(event) for event in events], [_log_row(event, suffix) for event in events]
+async def _write(copy: AsyncCopy, prefix: bytes, numbers: Sequence[bytes], rows: Iterable[bytes]) -> None:
+    """Write rows: what all share, then the event's number, then its own. Jobs go round the events again."""
+    parts = zip(repeat(prefix), cycle(numbers), rows)
+    await copy.write(_HEADER)
+    while chunk := b"".join(chain.from_iterable(islice(parts, _CHUNK))):
+        await copy.write(chunk)
+    await copy.write(_TRAILER)
 
 
 def _key_row(event: Event) -> bytes:
-    return b"".join((_text(event.id), _text(event.source), _bytes(_content_hash(event))))
+    name = event.id.encode()
+    return b"".join((_length(len(name)), name, _label(event.source), _length(16), _content_hash(event)))
 
 
-def _log_row(event: Event, suffix: bytes) -> bytes:
-    data, name, source, kind, key, time, headers = event
-    return b"".join(
-        (
-            _text(name),
-            _text(source),
-            _text(kind),
-            _NULL if key is None else _text(key),
-            _time(time),
-            # A binary jsonb is its version, 1, and the text.
-            _bytes(b"\x01" + orjson.dumps(dict(headers))) if headers else _NULL,
-            _length(len(data)),
-            data,
-            suffix,
+def _content_hash(event: Event) -> bytes:
+    """The same as holdfast.content_hash() in SQL."""
+    return sha256(_label(event.type) + _label(event.key) + event.data).digest()[:16]
+
+
+def _job_rows(
+    events: Sequence[Event],
+    now: datetime,
+    at: datetime | None,
+    priority: int,
+    consumers: Iterable[tuple[Any, ...]],
+) -> Iterator[bytes]:
+    """All events for one consumer after the other: the same as holdfast.create_jobs() in SQL."""
+    due = now if at is None else max(at, now)
+    state = b"scheduled" if due > now else b"ready"
+    suffix = _bytes(state) + struct.pack(">ih", 2, priority)
+    for consumer_id, ordered, expires_after in consumers:
+        expires = _NULL if expires_after is None else _bigint(8, _microseconds(due) + expires_after)
+        same = struct.pack(">ii", 4, consumer_id) + _time(due) + expires + suffix
+        if ordered:
+            yield from (same + _label(event.key) for event in events)
+        else:
+            yield from repeat(same + _NULL, len(events))
+
+
+def _log_rows(events: Sequence[Event], at: datetime | None, priority: int) -> Iterator[bytes]:
+    suffix = _time(at) + struct.pack(">ih", 2, priority)
+    for data, name, source, kind, key, time, headers in events:
+        yield b"".join(
+            (
+                _bytes(name.encode()),
+                _label(source),
+                _label(kind),
+                _label(key),
+                _time(time),
+                # A binary jsonb is its version, 1, and the text.
+                _bytes(b"\x01" + orjson.dumps(dict(headers))) if headers else _NULL,
+                _length(len(data)),
+                data,
+                suffix,
+            )
         )
-    )
 
 
-def _text(value: str) -> bytes:
-    return _bytes(value.encode())
+@lru_cache(1000)
+def _label(value: str | None) -> bytes:
+    """Text that many events of a batch have in common."""
+    return _NULL if value is None else _bytes(value.encode())
 
 
 def _bytes(value: bytes) -> bytes:
@@ -110,13 +145,16 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _time(value: datetime | None) -> bytes:
-    if value is None:
-        return _NULL
+    return _NULL if value is None else _bigint(8, _microseconds(value))
+
+
+def _microseconds(value: datetime) -> int:
+    """Since 2000, as the server counts."""
     since = value - _EPOCH
-    return _bigint(8, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _content_hash(event: Event) -> bytes:
-    """The same as holdfast.content_hash() in SQL."""
-    key = _NULL if event.key is None else _text(event.key)
-    return hashlib.sha256(_text(event.type) + key + event.data).digest()[:16]
+def _receipts(events: Sequence[Event], begun: _Begun) -> list[Receipt]:
+    prefix = format_position(begun.epoch, begun.tx)
+    numbered = zip(events, begun.seqs, strict=True)
+    return [Receipt(event.id, f"{prefix}-{seq:016x}") for event, seq in numbered]

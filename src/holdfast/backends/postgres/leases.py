@@ -15,7 +15,7 @@ from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
 
 T = TypeVar("T")
-Accepted = set[tuple[str, int]]  # job id and token
+Accepted = set[tuple[int, int]]  # seq and token
 
 
 class Leases:
@@ -88,7 +88,7 @@ class Leases:
         seqs = NumberArray([int(job.id) for job in jobs])
         tokens = NumberArray([job.token for job in jobs])
         rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
-        return {(str(seq), token) for seq, token, *_ in rows}
+        return {(row[0], row[1]) for row in rows}
 
 
 async def _per_consumer(
@@ -104,8 +104,10 @@ async def _per_consumer(
     accepted: dict[tuple[str, str], Accepted] = {}
     for (channel, consumer), mine in groups.items():
         accepted[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
+    if sum(map(len, accepted.values())) == len(items):
+        return [True] * len(items)
     jobs = (job_of(item) for item in items)
-    return [(job.id, job.token) in accepted[job.channel, job.consumer] for job in jobs]
+    return [(int(job.id), job.token) in accepted[job.channel, job.consumer] for job in jobs]
 
 
 def position(row: tuple[Any, ...]) -> str:

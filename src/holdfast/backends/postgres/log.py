@@ -42,9 +42,9 @@ class Log:
             await self._know(channel)
             parameters = _columns(channel, events, at, priority, wake=True)
             return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
-        answer = await self._append(channel, events, at, priority)
+        receipts = await self._append(channel, events, at, priority)
         failpoints.hit("publish.after_commit")
-        return _receipts(events, *answer)
+        return receipts
 
     async def _know(self, channel: str) -> None:
         """Create a channel outside the caller's transaction: inside, it would lock out other publishers."""
@@ -54,16 +54,16 @@ class Log:
 
     async def _append(
         self, channel: str, events: Sequence[Event], at: datetime | None, priority: int
-    ) -> tuple[Any, ...]:
+    ) -> list[Receipt]:
         if len(events) >= _BULK:
             try:
                 async with self._session.connection(_patience(events)) as own:
-                    answer = await bulk.publish(own, channel, events, at, priority)
+                    receipts = await bulk.publish(own, channel, events, at, priority)
             except (psycopg.errors.UniqueViolation, Overloaded):
                 pass  # some of it may have been published before: take the way that tells repeats apart
             else:
                 self._waker.later(channel)
-                return answer
+                return receipts
         failpoints.hit("publish.before_commit")
         wake = self._waker.take_turn(channel)
         rows: list[tuple[Any, ...]] = []
@@ -73,7 +73,7 @@ class Log:
             rows = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
         if not wake:
             self._waker.later(channel)
-        return rows[0]
+        return _receipts(events, *rows[0])
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position, below the oldest running transaction."""

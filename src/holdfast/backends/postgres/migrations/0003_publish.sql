@@ -42,6 +42,12 @@ BEGIN
     END LOOP;
 END $$;
 
+-- So many events more for every bounded consumer of a channel.
+CREATE FUNCTION holdfast.add_depth(p_channel_id integer, p_count integer) RETURNS void LANGUAGE sql AS $$
+    UPDATE holdfast.depths d SET live = d.live + p_count
+    FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = p_channel_id;
+$$;
+
 -- Create the jobs of events that were just appended, for every consumer of the channel.
 CREATE FUNCTION holdfast.create_jobs(
     channel_id integer, epoch integer, tx bigint, seqs bigint[], keys text[],
@@ -58,8 +64,7 @@ BEGIN
     WHERE c.channel_id = create_jobs.channel_id;
 
     IF bounded THEN
-        UPDATE holdfast.depths d SET live = d.live + cardinality(seqs)
-        FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = create_jobs.channel_id;
+        PERFORM holdfast.add_depth(channel_id, cardinality(seqs));
     END IF;
 END $$;
 
@@ -88,20 +93,17 @@ BEGIN
     END IF;
 END $$;
 
--- The first half of a bulk publish: everything but the keys and the events, which follow by COPY in the
--- same transaction. A key that exists breaks the COPY, and the batch goes through publish_many instead.
-CREATE FUNCTION holdfast.begin_bulk(
-    p_channel text, p_count integer, p_keys text[], p_at timestamptz, p_priority smallint
-) RETURNS record LANGUAGE plpgsql AS $$
+-- How a bulk publish begins: keys, events and jobs follow by COPY in the same transaction. A key that exists
+-- breaks the COPY, and the batch goes through publish_many instead.
+CREATE FUNCTION holdfast.begin_bulk(p_channel text, p_count integer) RETURNS record LANGUAGE plpgsql AS $$
 DECLARE
     v_begun record;
 BEGIN
     v_begun := holdfast.begin_publish(p_channel, p_count);
     IF v_begun.bounded THEN
         PERFORM holdfast.check_depth(p_channel, v_begun.channel_id);
+        PERFORM holdfast.add_depth(v_begun.channel_id, p_count);
     END IF;
-    PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_begun.seqs, p_keys,
-                                 p_at, p_priority, v_begun.now, v_begun.bounded);
     RETURN v_begun;
 END $$;
 

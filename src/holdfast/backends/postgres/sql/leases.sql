@@ -6,7 +6,8 @@
 -- match it), and OFFSET 0 (the log is looked up row by row).
 
 -- name: claim
--- Lease a batch of one unordered consumer: by priority, then due time.
+-- Lease a batch of one unordered consumer: by priority, then due time. Sorted before the events come to it,
+-- which are much wider.
 WITH consumer AS MATERIALIZED (
     SELECT c.id, c.lease, holdfast.now() AS now
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
@@ -21,12 +22,14 @@ WITH consumer AS MATERIALIZED (
     UPDATE holdfast.jobs j
     SET state = 'leased', attempts = j.attempts + 1, token = j.token + 1,
         lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
-    FROM picked WHERE j.ctid = picked.ctid
-    RETURNING j.*
+    WHERE j.ctid = ANY (ARRAY(SELECT ctid FROM picked))
+    RETURNING j.channel_id, j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
+              j.priority, j.due_at
 )
 SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
        e.data, e.id, e.source, e.type, e.key, e.time, e.headers
-FROM claimed j CROSS JOIN LATERAL (
+FROM (SELECT * FROM claimed ORDER BY priority DESC, due_at, seq) j
+CROSS JOIN LATERAL (
     SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
     WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
 ) e

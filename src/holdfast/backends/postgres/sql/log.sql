@@ -12,10 +12,14 @@ SELECT * FROM holdfast.publish_one(
     %(headers)s::jsonb, %(at)s::timestamptz, %(priority)s::smallint, %(wake)s::boolean);
 
 -- name: begin_bulk
-SELECT b.channel_id, b.epoch, b.tx, (extract(epoch FROM b.now) * 1000000)::bigint, b.seqs
-FROM holdfast.begin_bulk(
-    %(channel)s, %(count)s::integer, %(keys)s::text[], %(at)s::timestamptz, %(priority)s::smallint)
+SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs
+FROM holdfast.begin_bulk(%(channel)s, %(count)s::integer)
     AS b (channel_id integer, epoch integer, tx bigint, now timestamptz, bounded boolean, seqs bigint[]);
+
+-- name: bulk_consumers
+-- A statement of its own, so that it sees the consumers that were created before the lock was granted.
+SELECT id, ordered, (extract(epoch FROM expires_after) * 1000000)::bigint FROM holdfast.consumers
+WHERE channel_id = %(channel_id)s;
 
 -- name: copy_keys
 COPY holdfast.keys (channel_id, epoch, tx, published_at, seq, id, source, content_hash)
@@ -24,6 +28,10 @@ FROM STDIN (FORMAT binary);
 -- name: copy_log
 COPY holdfast.log (channel_id, epoch, tx, published_at, seq, id, source, type, key, time, headers, data, at,
                    priority) FROM STDIN (FORMAT binary);
+
+-- name: copy_jobs
+COPY holdfast.jobs (channel_id, epoch, tx, created_at, seq, consumer_id, due_at, expires_at, state, priority,
+                    order_key) FROM STDIN (FORMAT binary);
 
 -- name: notify
 SELECT pg_notify('holdfast', channel) FROM unnest(%(channels)s::text[]) AS channel;

@@ -1,0 +1,84 @@
+"""Bulk publish writes by COPY what holdfast.publish_many() writes by SQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.bus.client import Bus
+from holdfast.model.event import Event
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+COPIED, INSERTED = "copied", "inserted"
+BATCH = 200  # large enough for COPY
+
+EVENTS = [
+    Event(b"plain", "plain"),
+    Event(
+        b"\x00\xff",
+        "all",
+        "tester",
+        "order.created",
+        "käse",
+        datetime(2024, 5, 6, tzinfo=UTC),
+        {"trace": "ü"},
+    ),
+    Event(b"", "empty", key=""),
+    *[Event(b"%d" % number, f"e-{number}", key=f"k-{number % 7}") for number in range(BATCH - 3)],
+]
+JOBS = """
+    SELECT c.name, e.id, j.state, j.due_at = j.created_at, j.due_at - j.created_at > interval '1 hour',
+           j.expires_at - j.due_at, j.created_at = e.published_at, j.token, j.lease_until, j.priority,
+           j.attempts, j.abandonments, j.held, j.order_key, j.worker, j.errors
+    FROM holdfast.jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
+    JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
+    WHERE j.channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY c.name, j.seq"""
+LOG = """
+    SELECT id, source, type, key, time, headers, data, at, priority FROM holdfast.log
+    WHERE channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY seq"""
+KEYS = """
+    SELECT k.id, k.source, k.content_hash, k.published_at = e.published_at
+    FROM holdfast.keys k JOIN holdfast.log e USING (channel_id, epoch, tx, seq)
+    WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY seq"""
+
+
+@pytest.mark.parametrize("at", [None, datetime(2020, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)])
+async def test_both_ways_write_the_same(bus: Bus, sql: Sql, at: datetime | None) -> None:
+    for channel in (COPIED, INSERTED):
+        await bus.subscribe(channel, "plain")
+        await bus.subscribe(channel, "lanes", ordered=True)
+        await bus.subscribe(channel, "hasty", expires_after="90m")
+    copied = await bus.publish_many(COPIED, EVENTS, at=at, priority=7)
+    inserted = await bus.publish_many(INSERTED, EVENTS, at=at, priority=7, connection=sql)
+    assert [receipt.id for receipt in copied] == [receipt.id for receipt in inserted]
+    for query, rows in ((JOBS, 3 * BATCH), (LOG, BATCH), (KEYS, BATCH)):
+        made = sql.execute(query, [COPIED]).fetchall()
+        assert made == sql.execute(query, [INSERTED]).fetchall()
+        assert len(made) == rows
+
+
+async def test_receipts_tell_the_positions_in_the_log(backend: PostgresBackend, bus: Bus) -> None:
+    receipts = await bus.publish_many(COPIED, [Event(number) for number in range(BATCH)])
+    log = await backend.read(COPIED, None, BATCH)
+    assert [(entry.event.id, entry.position) for entry in log] == [(r.id, r.position) for r in receipts]
+    assert [entry.event.json() for entry in log] == list(range(BATCH))
+    assert not any(receipt.duplicate for receipt in receipts)
+
+
+async def test_a_batch_counts_in_the_depth_of_a_bounded_consumer(bus: Bus, sql: Sql) -> None:
+    await bus.subscribe(COPIED, "bounded", max_depth=BATCH + 1)
+    await bus.publish_many(COPIED, EVENTS)
+    assert sql.execute("SELECT live FROM holdfast.depths").fetchall() == [(BATCH,)]
+
+
+async def test_a_repeat_among_the_events_is_told_apart(bus: Bus, sql: Sql) -> None:
+    await bus.subscribe(COPIED, "plain")
+    [first] = await bus.publish_many(COPIED, [EVENTS[-1]])
+    receipts = await bus.publish_many(COPIED, EVENTS)
+    assert [receipt.duplicate for receipt in receipts] == [False] * (BATCH - 1) + [True]
+    assert receipts[-1].position == first.position
+    assert sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall() == [(BATCH,)]
