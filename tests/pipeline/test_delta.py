@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,35 @@ def test_duplicates_are_found_in_whichever_file_they_are(place: Place) -> None:
     key = BatchKey(0, CHANNEL, position(200), position(202)).name
     assert place.warehouse.load(key, CHANNEL, again) == Outcome(1, 1, (position(201),))
     assert len(place.ids()) == 21
+
+
+def test_what_a_load_has_answered_is_on_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where whoever committed it died before it was: the one who finds it sees to it."""
+    synced: set[int] = set()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    def unsynced() -> list[str]:
+        table = place.folder / "tables" / "events"
+        files = [
+            *table.glob("*.parquet"),
+            *(table / "_delta_log").glob("*.json"),
+            table,
+            table / "_delta_log",
+        ]
+        assert len(files) > 3
+        return [str(each) for each in files if each.stat().st_ino not in synced]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+        assert unsynced() == []
+        synced.clear()
+        assert place.other(Tables()).outcome(KEY) == Outcome(1, 0, ())
+        assert unsynced() == []
 
 
 def test_a_loader_recovers_from_a_crash_after_the_commit(place: Place) -> None:

@@ -84,7 +84,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
 def test_one_that_was_cut_short_is_run_again(spark: SparkSession, site: Site) -> None:
     before = content(site)
     site.file.unlink()
-    for point in ("rebuild.after_stage", "wal.after_pending", "loader.after_confirm"):
+    for point in ("rebuild.after_stage", "wal.after_pending"):
         with failpoints.active(point, "raise"), pytest.raises(FailpointError):
             rebuild(spark, site.plan, [site.books], lambda line: None)
     assert rebuild(spark, site.plan, [site.books], lambda line: None).equal

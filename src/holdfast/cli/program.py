@@ -8,9 +8,30 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import channels, check, consumers, jobs, migrate, publish, subscribe, worker
+from holdfast.cli import (
+    archive,
+    channels,
+    check,
+    compact,
+    config,
+    consumers,
+    failed,
+    ingest,
+    jobs,
+    migrate,
+    publish,
+    reconcile,
+    replay,
+    subscribe,
+    sweep,
+    trace,
+    up,
+    warehouse,
+    worker,
+)
 from holdfast.cli.demo import command as demo
 from holdfast.cli.output import say, write_line
+from holdfast.config.problems import InvalidConfig
 from holdfast.embedded import MissingWheelError, ServerError
 from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
 
@@ -26,9 +47,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, publish, subscribe, worker, check, migrate):
+for module in (
+    up,
+    demo,
+    publish,
+    subscribe,
+    worker,
+    sweep,
+    ingest,
+    reconcile,
+    trace,
+    replay,
+    compact,
+    check,
+    migrate,
+):
     module.register(app)
-for name, group in (("channels", channels.app), ("consumers", consumers.app), ("jobs", jobs.app)):
+for name, group in (
+    ("archive", archive.app),
+    ("failed", failed.app),
+    ("warehouse", warehouse.app),
+    ("channels", channels.app),
+    ("consumers", consumers.app),
+    ("jobs", jobs.app),
+    ("config", config.app),
+):
     app.add_typer(group, name=name)
 
 
@@ -52,7 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, prog_name="holdfast")
     except (HoldfastError, ServerError, MissingWheelError) as error:
-        say(f"holdfast: {' '.join(str(error).split())}")
+        for message in error.problems if isinstance(error, InvalidConfig) else [error]:
+            say(f"holdfast: {' '.join(str(message).split())}")
         sys.exit(exit_code(error))
 
 

@@ -50,8 +50,8 @@ class Catalog:
                 end = manifest.last
 
 
-def read_catalog(store: ObjectStore) -> Catalog:
-    """Read every manifest."""
+def read_catalog(store: ObjectStore, channel: str | None = None) -> Catalog:
+    """Read every manifest, of one channel or of all."""
     manifests: list[Manifest] = []
     broken: list[str] = []
 
@@ -61,7 +61,8 @@ def read_catalog(store: ObjectStore) -> Catalog:
         except ObjectConflict:
             return name
 
-    names = [entry.name for entry in store.list(naming.manifest_folder())]
+    folder = naming.manifest_folder() + ("" if channel is None else f"/{channel}")
+    names = [entry.name for entry in store.list(folder)]
     with ThreadPoolExecutor(_ABREAST) as pool:
         for found in pool.map(read, names):
             if isinstance(found, str):
@@ -71,9 +72,9 @@ def read_catalog(store: ObjectStore) -> Catalog:
     return Catalog(sorted(manifests, key=lambda each: (each.spot, each.after or "")), broken)
 
 
-def intact_catalog(store: ObjectStore) -> Catalog:
+def intact_catalog(store: ObjectStore, channel: str | None = None) -> Catalog:
     """The catalog for those who rely on it: an unreadable manifest is an error."""
-    catalog = read_catalog(store)
+    catalog = read_catalog(store, channel)
     if catalog.broken:
         raise HoldfastError(
             f"{len(catalog.broken)} manifests of {store.url} cannot be read, {catalog.broken[0]} among them; "

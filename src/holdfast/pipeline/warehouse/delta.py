@@ -51,6 +51,8 @@ Decide = Callable[[DeltaTable], tuple[pa.Table | None, Outcome]]
 """From a version of a table to the rows that are to go in, and the ledger's entry."""
 _IDENTITY = ["channel", "time", "partition", "position", "transaction_id", "source", "id"]
 _TRIES = 10
+_RECENT = 10
+"""Versions that are synced again where the ledger knows a key already."""
 _CHUNK = 100_000
 
 
@@ -81,8 +83,9 @@ class DeltaWarehouse:
     def outcome(self, key: str) -> Outcome | None:
         """See the contract."""
         with self._translated():
-            delta = self._files.find(self._table_of(key).name)
-            return None if delta is None else self._ledger.find(delta, key)
+            table = self._table_of(key)
+            delta = self._files.find(table.name)
+            return None if delta is None else self._known(delta, table, key)
 
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
@@ -92,9 +95,10 @@ class DeltaWarehouse:
         news = pa.Table.from_pylist(rows, FAILED_SCHEMA)
         with self._translated():
             delta = self._files.open(FAILED, FAILED_SCHEMA)
+            before = delta.version()
             merge = delta.merge(news, "old.id = new.id", source_alias="new", target_alias="old")
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
-            self._files.settle(FAILED)
+            self._files.settle(FAILED, before)
 
     def failed(self, status: Status | None = None, limit: int = 1000) -> list[FailedEvent]:
         """See the contract."""
@@ -150,13 +154,20 @@ class DeltaWarehouse:
         with self._translated():
             for _ in range(_TRIES):
                 delta = self._open(table)
-                found = self._ledger.find(delta, key)
+                found = self._known(delta, table, key)
                 if found is not None:
                     return found
                 fresh, outcome = decide(delta)
-                if self._commit(delta, key, fresh, outcome):
+                if self._commit(delta, table, key, fresh, outcome):
                     return outcome
         raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
+
+    def _known(self, delta: DeltaTable, table: Table, key: str) -> Outcome | None:
+        """What the ledger says. Whoever committed it may have died before it was durable."""
+        found = self._ledger.find(delta, key)
+        if found is not None:
+            self._files.settle(table.name, max(-1, delta.version() - _RECENT))
+        return found
 
     def _open(self, table: Table) -> DeltaTable:
         """The table at its latest version. Columns that it lacks come with the first rows that have them."""
@@ -172,9 +183,11 @@ class DeltaWarehouse:
                 )
         return delta
 
-    def _commit(self, delta: DeltaTable, key: str, fresh: pa.Table | None, outcome: Outcome) -> bool:
+    def _commit(
+        self, delta: DeltaTable, table: Table, key: str, fresh: pa.Table | None, outcome: Outcome
+    ) -> bool:
         """Rows and ledger entry as the version that follows `delta`'s; False where that one is taken."""
-        number = self._ledger.prepare(key, outcome)
+        before, number = delta.version(), self._ledger.prepare(key, outcome)
         properties = CommitProperties(app_transactions=[Transaction(key, number)], max_commit_retries=0)
         failpoints.hit("loader.before_commit")
         try:
@@ -186,7 +199,7 @@ class DeltaWarehouse:
                 delta.create_write_transaction([], "append", delta.schema(), commit_properties=properties)
         except CommitFailedError:
             return False
-        self._files.settle(delta.table_uri.rstrip("/").rpartition("/")[2])
+        self._files.settle(table.name, before)
         failpoints.hit("loader.after_commit")
         return True
 

@@ -19,7 +19,6 @@ class DeltaFiles:
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/")
         self._is_folder = "://" not in root
-        self._settled: dict[str, int] = {}
 
     def find(self, name: str) -> DeltaTable | None:
         """A table at its latest version."""
@@ -35,20 +34,22 @@ class DeltaFiles:
             return found
         if self._is_folder:
             Path(self._root).mkdir(parents=True, exist_ok=True)
-        return DeltaTable.create(self._uri(name), schema, mode="ignore", storage_options=self._options())
+        made = DeltaTable.create(self._uri(name), schema, mode="ignore", storage_options=self._options())
+        self.settle(name, -1)
+        return made
 
-    def settle(self, name: str) -> None:
-        """Have what was committed survive a power failure. On S3 it does; deltalake does not sync folders."""
+    def settle(self, name: str, after: int) -> None:
+        """Have commits after a version survive a power failure. On S3 they do; deltalake syncs nothing."""
         if not self._is_folder:
             return
         folder = Path(self._uri(name))
-        commits = sorted((folder / _LOG).glob("*.json"))
-        for commit in commits:
-            if commit.stem.isdecimal() and int(commit.stem) > self._settled.get(name, -1):
-                for added in _added(commit):
-                    _sync(folder / added)
-                _sync(commit)
-                self._settled[name] = int(commit.stem)
+        commit = folder / _LOG / f"{after + 1:020}.json"
+        while commit.exists():
+            for added in _added(commit):
+                _sync(folder / added)
+            _sync(commit)
+            after += 1
+            commit = folder / _LOG / f"{after + 1:020}.json"
         for each in (folder / _LOG, folder, folder.parent):
             _sync(each)
 

@@ -19,8 +19,10 @@ from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import Outcome
 from holdfast.pipeline.warehouse.duck import QUERIES
 from holdfast.pipeline.warehouse.projection import projection
+from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.tables import Table
 
+OWN = load_queries("delta.sql")
 _COMPARED = ["transaction_hash", "transaction_id", "type", "key", "data", "data_base64"]
 _NOWHERE = {"batch": "", "channel": "", "partition": 0, "now": datetime(1970, 1, 1, tzinfo=UTC)}
 
@@ -41,10 +43,7 @@ def candidates(delta: DeltaTable, rows: pa.Table) -> pa.Table:
         connection.register(
             "hashes", dataset.scanner(columns=["transaction_hash", "__fragment_index"]).to_reader()
         )
-        hits = connection.execute(
-            "SELECT DISTINCT __fragment_index FROM hashes "
-            "WHERE transaction_hash IN (SELECT transaction_hash FROM incoming)"
-        ).fetchall()
+        hits = connection.execute(OWN["hits"]).fetchall()
     fragments, wanted = list(dataset.get_fragments()), {hit[0] for hit in hits}
     chosen = [each for place, each in enumerate(fragments) if place in wanted]
     found = ds.FileSystemDataset(chosen, dataset.schema, dataset.format, dataset.filesystem)
@@ -58,8 +57,8 @@ def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.T
     with connect() as connection:
         connection.register("incoming", rows)
         connection.register("stored", stored)
-        for step in ("standing", "suspects", "rivals"):
-            connection.execute(QUERIES[step].format(table="stored"))
+        for statement in (OWN["standing"], QUERIES["suspects"], QUERIES["rivals"]):
+            connection.execute(statement)
         rivals = connection.execute('SELECT "position", same FROM rivals ORDER BY 1').fetchall()
         others = 'WHERE "position" NOT IN (SELECT "position" FROM rivals)'
         fresh = _project(connection, table, others, given | {"now": datetime.now(UTC)})

@@ -73,11 +73,14 @@ SELECT inserted, duplicates, conflicts, refused FROM holdfast_ledger WHERE key =
 INSERT INTO holdfast_ledger VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: standing
--- Rows that may be the same events: only the column of hashes is read for all the others.
+-- Rows that may be the same events. They are sought by row, so that of all others only the hashes are read: in
+-- one step the scan's filter lets some thousand strangers through, and reads their data.
 CREATE OR REPLACE TEMP TABLE standing AS
 SELECT transaction_id, type, key, data, data_base64
 FROM {table}
-WHERE transaction_hash IN (SELECT transaction_hash FROM incoming);
+WHERE rowid IN (
+    SELECT rowid FROM {table} WHERE transaction_hash IN (SELECT transaction_hash FROM incoming)
+);
 
 -- name: suspects
 CREATE OR REPLACE TEMP TABLE suspects AS

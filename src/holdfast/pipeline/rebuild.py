@@ -1,0 +1,120 @@
+"""Rebuild: a warehouse that was lost, filled again from the WAL and the archive, and proven by its counts.
+
+What the WAL has confirmed is loaded from there. What it has cleaned up since is staged anew from the archive,
+as batches of the WAL, and goes the way of every batch: validated, loaded, isolated where it is poison,
+confirmed. So a rebuild may be cut short anywhere and run again, and changes nothing where nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from holdfast import failpoints
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.archive.failure import explained
+from holdfast.pipeline.failed import FailedEvents
+from holdfast.pipeline.ingest_plan import IngestPlan
+from holdfast.pipeline.loader import Loader, Result
+from holdfast.pipeline.loader_rebuild import rebuild as reload_confirmed
+from holdfast.pipeline.rebuild_tasks import Restage, Stretch, stretches
+from holdfast.pipeline.reconcile import reconcile
+from holdfast.pipeline.reconcile_bounds import Books, chain
+from holdfast.pipeline.reconcile_report import Report
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.stores.address import cloud_environment
+from holdfast.pipeline.wal import Batch, BatchKey, Wal, segments
+from holdfast.pipeline.wal.log import REST
+from holdfast.pipeline.warehouse import open_warehouse
+
+ABREAST = 16
+"""Stretches that are staged at once: what is staged and not yet loaded is bounded by them."""
+Tell = Callable[[str], None]
+
+
+class Rebuilt(NamedTuple):
+    """What was loaded, and whether it adds up."""
+
+    batches: int
+    """From the WAL."""
+    events: int
+    """From the archive, read and staged anew."""
+    reports: Sequence[Report]
+
+    @property
+    def equal(self) -> bool:
+        return all(report.equal for report in self.reports)
+
+
+def rebuild(spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell: Tell) -> Rebuilt:
+    """Fill the warehouse of a plan. `books` are those of all its channels."""
+    wal = Wal(open_store(plan.wal.path), plan.wal)
+    warehouse = open_warehouse(plan.warehouse, plan.tables)
+    failed = FailedEvents(wal, warehouse, plan.tables, plan.rules.problem)
+    loader = Loader(wal, warehouse)
+    try:
+        batches, events = reload_confirmed(wal, warehouse, failed), 0
+        loader.run_once(at_once=True)
+        tell(f"{batches} batches from the WAL")
+        for each in books:
+            events += _from_archive(spark, plan, each, loader, tell)
+        failed.reload()
+        failed.mirror(everything=True)
+    finally:
+        warehouse.close()
+    return Rebuilt(batches, events, [reconcile(spark, each) for each in books])
+
+
+def _from_archive(spark: SparkSession, plan: IngestPlan, books: Books, loader: Loader, tell: Tell) -> int:
+    if books.archive is None:
+        return 0
+    todo, events = list(_todo(loader.wal, books)), 0
+    restage = Restage(books.archive, plan.wal.path, cloud_environment(), plan.rules)
+    for start in range(0, len(todo), ABREAST):
+        turn = todo[start : start + ABREAST]
+        try:
+            staged = spark.sparkContext.parallelize(turn, len(turn)).map(restage).collect()
+        except Exception as error:
+            raise explained(error) from error
+        failpoints.hit("rebuild.after_stage")
+        for stretch, parts in staged:
+            if parts:
+                events += _load(loader, Batch(stretch.key, stretch.after, parts, loader.wal.clock()))
+        tell(f"{books.channel}: {events:,} events from the archive, up to {turn[-1].key.last}")
+    return events
+
+
+def _todo(wal: Wal, books: Books) -> Iterator[Stretch]:
+    """Stretches of the archive that the WAL does not have, each without its failed records."""
+    known = set(wal.journal.names("pending"))
+    failed = [name.split("/") for name in wal.journal.names("failed")]
+    positions = {
+        (BatchKey.parse(batch)[:2], name.rpartition("@")[2]) for batch, name in failed if name != REST
+    }
+    whole = [BatchKey.parse(batch) for batch, name in failed if name == REST]
+    for stretch in stretches(chain(books).manifests):
+        if stretch.key.name in known:
+            continue
+        key = stretch.key
+        own = {at for spot, at in positions if spot == key[:2] and key.first <= at <= key.last}
+        for other in whole:
+            if other[:2] == key[:2]:
+                own |= _within(wal, other)
+        yield stretch._replace(without=frozenset(own))
+
+
+def _within(wal: Wal, key: BatchKey) -> set[str]:
+    """The positions of a batch that failed as a whole."""
+    rows = segments.read_all(wal.store, wal.batch(key.name).segments)
+    return set(rows["position"].to_pylist())
+
+
+def _load(loader: Loader, batch: Batch) -> int:
+    """Through the WAL, like every batch."""
+    standing = loader.wal.commit(batch)
+    result = loader.load(standing, at_once=True)
+    if result not in (Result.LOADED, Result.ALREADY):
+        raise HoldfastError(f"batch {batch.name}: {result}; what is loaded stays, run it again")
+    return standing.rows

@@ -1,0 +1,154 @@
+"""Reconcile: a Spark job that shows published = archived = ingested + failed, for a channel or a day of it.
+
+Published is what the log holds; for what retention has trimmed it is what the archive's manifests prove. The
+comparison is by place in the log and by event, so that losses, doubles and strangers are named, not only
+counted: equal sums prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast.pipeline.archive.failure import explained
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.reconcile_bounds import (
+    BEFORE_ALL,
+    Books,
+    Bounds,
+    ByPartition,
+    Chain,
+    bounds,
+    chain,
+    trimmed,
+)
+from holdfast.pipeline.reconcile_report import Difference, Kind, Report, Tally, Where
+from holdfast.pipeline.reconcile_sides import sides
+from holdfast.pipeline.warehouse import Warehouse, open_warehouse
+from holdfast.pipeline.warehouse.queries import load_queries
+
+LIMIT = 100
+QUERIES = load_queries("reconcile.sql", __package__)
+_LIMITS = "partition int, until string, gone string, floor string, archived string, ingested string"
+_PENDING = "partition int, channel string, first string, last string"
+
+
+def reconcile(spark: SparkSession, books: Books, day: date | None = None, limit: int = LIMIT) -> Report:
+    """Compare. `limit` bounds the differences that are named; they are counted in any case."""
+    plan = books.plan
+    warehouse = None if plan is None else open_warehouse(plan.warehouse, plan.tables)
+    try:
+        with Connection(books.urls) as connection:
+            return _compare(spark, connection, books, warehouse, day, limit)
+    finally:
+        if warehouse is not None:
+            warehouse.close()
+
+
+def _compare(
+    spark: SparkSession,
+    connection: Connection,
+    books: Books,
+    warehouse: Warehouse | None,
+    day: date | None,
+    limit: int,
+) -> Report:
+    taken, found = bounds(connection, books), chain(books)
+    with sides(spark, books, found, warehouse, day) as records:
+        try:
+            places = _ask(spark, "places", records=records, limits=_limits(spark, taken, {}, {}))
+            places = places.localCheckpoint()  # read now, and once: what is trimmed from here on was seen
+            gone = trimmed(connection, books.channel)
+            known = places if day is None or warehouse is None else _look_up(places, warehouse, books.channel)
+            limits = _limits(spark, taken, gone, found.floors(gone))
+            pending = spark.createDataFrame(list(taken.pending), _PENDING)
+            fates = _ask(spark, "fates", places=known, limits=limits)
+            judged = _ask(spark, "judged", fates=fates, pending=pending)
+            return _with_losses(_report(judged, books, day, limit), judged, found, gone)
+        except Exception as error:
+            raise explained(error) from error
+
+
+def _ask(spark: SparkSession, name: str, **frames: DataFrame) -> DataFrame:
+    return spark.sql(QUERIES[name].rstrip(";"), None, **frames)
+
+
+def _limits(spark: SparkSession, taken: Bounds, gone: ByPartition, floors: ByPartition) -> DataFrame:
+    columns = (taken.until, gone, floors, taken.archived, taken.ingested)
+    rows = [(place, *(each.get(place, BEFORE_ALL) for each in columns)) for place in taken.until]
+    return spark.createDataFrame(rows, _LIMITS)
+
+
+def _look_up(places: DataFrame, warehouse: Warehouse, channel: str) -> DataFrame:
+    """Events of a day that stand in the warehouse under another one: published again, with another time."""
+    asked = _ask(places.sparkSession, "unknown", places=places).collect()
+    held = warehouse.holds(channel, [row.transaction_id for row in asked])
+    elsewhere = F.col("transaction_id").isin(*held)
+    return places.withColumn("standing", F.when(elsewhere, 1).otherwise(F.col("standing")))
+
+
+def _report(judged: DataFrame, books: Books, day: date | None, limit: int) -> Report:
+    sums = _ask(judged.sparkSession, "sums", judged=judged).collect()
+    compared = [row for row in sums if row.compared]
+    watched = _watched(books)
+    tallies = [each for side in watched for each in _tallies(side, compared)]
+    return Report(
+        books.channel,
+        day,
+        **_totals(compared, watched),
+        not_compared=sum(row.places for row in sums if not row.compared),
+        tallies=tallies,
+        differences=_differences(judged, watched, limit) if tallies else [],
+    )
+
+
+def _watched(books: Books) -> list[Where]:
+    kept: Mapping[Where, object] = {"archive": books.archive, "warehouse": books.plan}
+    return [side for side, present in kept.items() if present is not None]
+
+
+def _totals(compared: Sequence[Row], watched: Sequence[Where]) -> dict[str, Any]:
+    names = ["published", "from_manifests", "archived", "ingested", "failed", "repeats"]
+    absent = set() if "archive" in watched else {"archived"}
+    absent |= set() if "warehouse" in watched else {"ingested", "failed", "repeats"}
+    return {name: None if name in absent else sum(row[name] for row in compared) for name in names}
+
+
+def _tallies(side: Where, compared: Sequence[Row]) -> list[Tally]:
+    counts: Counter[Kind] = Counter()
+    for row in compared:
+        counts[row[f"wrong_{side}"]] += row.places
+    return [Tally(side, kind, places) for kind, places in counts.items() if kind is not None]
+
+
+def _differences(judged: DataFrame, watched: Sequence[Where], limit: int) -> list[Difference]:
+    found = _ask(judged.sparkSession, "differences", judged=judged)
+    rows = found.where(found.side.isin(*watched)).limit(limit).collect()
+    return [Difference(r.side, r.kind, r.partition, r.position, r.source, r.id) for r in rows]
+
+
+def _with_losses(report: Report, judged: DataFrame, found: Chain, gone: ByPartition) -> Report:
+    """What the manifests say of events that nobody can read any more."""
+    gaps = list(found.gaps(gone))
+    tallies = [each for each in report.tallies if each.kind != "unreadable"]
+    proven = 0
+    if len(tallies) < len(report.tallies):
+        names = {row.id for row in judged.where("not readable").select("id").collect()}
+        lost = [each for each in found.objects if each.object in names]
+        proven = sum(each.rows for each in lost if each.last <= gone.get(each.partition, BEFORE_ALL))
+        tallies.append(Tally("archive", "unreadable", sum(each.rows for each in lost)))
+    if gaps:
+        tallies.append(Tally("archive", "gap", len(gaps)))
+    return replace(
+        report,
+        published=report.published + proven,
+        from_manifests=report.from_manifests + proven,
+        tallies=tallies,
+        differences=[*gaps, *report.differences],
+    )

@@ -1,0 +1,80 @@
+-- What a reconciliation asks Spark. A place is one record of the log: a partition and a position in it.
+--
+-- {records}: side, partition, position, transaction_id, source, id; one row for each time that a side has it.
+-- {limits}: one row for each partition: until, gone, floor, archived, ingested.
+-- {pending}: partition, first, last: batches of the WAL that wait for the warehouse.
+
+-- name: places
+-- How often each side has a place; `standing`: how often the warehouse has its event, here or elsewhere.
+SELECT /*+ BROADCAST(bound) */ transaction_id, partition, position,
+       count_if(side = 'log') AS log,
+       count_if(side = 'archive') AS archive,
+       count_if(side = 'warehouse') AS warehouse,
+       count_if(side = 'failed') AS failed,
+       any_value(source, true) AS source,
+       any_value(id) AS id,
+       sum(count_if(side = 'warehouse')) OVER (PARTITION BY transaction_id) AS standing
+FROM {records} JOIN {limits} AS bound USING (partition)
+WHERE position <= until
+GROUP BY transaction_id, partition, position;
+
+-- name: unknown
+-- Events of which nothing is in the warehouse, as far as was looked.
+SELECT transaction_id FROM {places}
+WHERE log > 0 AND failed = 0 AND standing = 0
+LIMIT 10000;
+
+-- name: fates
+-- Published is what the log has; where it was trimmed, what the archive has read back of its manifests' objects.
+-- An unreadable object is a place without a transaction id.
+WITH described AS (
+    SELECT /*+ BROADCAST(bound) */ *, transaction_id <> '' AS readable,
+           log > 0 OR (archive > 0 AND transaction_id <> '' AND position <= gone) AS published,
+           failed > 0 AND warehouse = 0 AS lost
+    FROM {places} JOIN {limits} AS bound USING (partition)
+)
+SELECT *, published AND warehouse = 0 AND NOT lost AND standing > 0 AS repeated,
+       NOT readable OR published OR position > floor AS compared
+FROM described;
+
+-- name: judged
+-- What is wrong with a place on each side. Null: nothing.
+SELECT partition, position, source, id, readable, published, log, archive, warehouse, lost, repeated, compared,
+       CASE WHEN NOT readable THEN 'unreadable'
+            WHEN archive > 1 THEN 'doubled'
+            WHEN published AND archive = 0 AND position > archived THEN 'waiting'
+            WHEN published AND archive = 0 THEN 'missing'
+            WHEN NOT published AND archive > 0 THEN 'surplus'
+       END AS wrong_archive,
+       CASE WHEN published AND warehouse = 0 AND NOT lost AND NOT repeated THEN
+                CASE WHEN position > ingested OR EXISTS (
+                         SELECT /*+ BROADCAST(batch) */ 1 FROM {pending} AS batch
+                         WHERE batch.partition = fate.partition
+                           AND fate.position BETWEEN batch.first AND batch.last)
+                     THEN 'waiting' ELSE 'missing' END
+            WHEN NOT published AND (warehouse > 0 OR lost) THEN 'surplus'
+            WHEN warehouse > 0 AND standing > 1 THEN 'doubled'
+       END AS wrong_warehouse
+FROM {fates} AS fate;
+
+-- name: sums
+-- By verdict, so that one look gives the sums and the tallies.
+SELECT compared, wrong_archive, wrong_warehouse, count(*) AS places,
+       count_if(published) AS published,
+       count_if(published AND log = 0) AS from_manifests,
+       sum(CASE WHEN readable THEN archive ELSE 0 END) AS archived,
+       sum(warehouse) AS ingested,
+       count_if(lost) AS failed,
+       count_if(repeated) AS repeats
+FROM {judged}
+GROUP BY compared, wrong_archive, wrong_warehouse;
+
+-- name: differences
+-- Those that are lost before those that are only late.
+SELECT * FROM (
+    SELECT stack(2, 'archive', wrong_archive, 'warehouse', wrong_warehouse) AS (side, kind),
+           partition, position, source, id
+    FROM {judged} WHERE compared
+)
+WHERE kind IS NOT NULL
+ORDER BY kind = 'waiting', side, partition, position;

@@ -1,0 +1,130 @@
+"""Bounds of a reconciliation: which stretch of each log is compared, and what may still be on its way.
+
+    floor │ trimmed, proven by manifests │ in the log │ until
+
+They are read in an order that keeps a running system honest: first where the log ends, then the cursors, then
+the WAL, and only then the sides. So whatever is at or below a cursor must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from holdfast.contracts import Backend
+from holdfast.pipeline.archive.catalog import intact_catalog
+from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.archive.naming import manifest_folder
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest_commit import CONSUMER
+from holdfast.pipeline.ingest_plan import IngestPlan
+from holdfast.pipeline.offsets import later
+from holdfast.pipeline.reconcile_report import Difference
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import BatchKey, Wal
+
+BEFORE_ALL, AFTER_ALL = "", "~"
+"""Sort before and after every position."""
+ByPartition = dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where a channel's books are kept."""
+
+    channel: str
+    urls: Sequence[str]
+    archive: str | None = None
+    """The object store of its archive. None: nobody archives it."""
+    archiver: str = "archiver"
+    """The consumer under whose cursor it is archived."""
+    plan: IngestPlan | None = None
+    """None: nobody ingests it."""
+
+    def wal(self) -> Wal | None:
+        """The ingest's WAL."""
+        return None if self.plan is None else Wal(open_store(self.plan.wal.path), self.plan.wal)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """By partition. What a side does not have yet is no loss where it is behind or pending."""
+
+    until: ByPartition
+    archived: ByPartition
+    """The archiver's cursor."""
+    ingested: ByPartition
+    """The ingest's cursor."""
+    pending: Sequence[BatchKey] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The manifests of a channel, store by store."""
+
+    manifests: Sequence[Manifest] = ()
+
+    @property
+    def objects(self) -> list[Written]:
+        return [each for manifest in self.manifests for each in manifest.objects]
+
+    def floors(self, trimmed: ByPartition) -> ByPartition:
+        """Up to where neither the log nor the manifests prove anything."""
+        return {place: min(end, self._begin(place, end)) for place, end in trimmed.items()}
+
+    def gaps(self, trimmed: ByPartition) -> Iterator[Difference]:
+        """Stretches that were trimmed, and that no manifest covers although the archive had begun."""
+        for place, end in trimmed.items():
+            chain = [each for each in self.manifests if each.spot.partition == place]
+            for one, other in pairwise(chain):
+                if (other.after or BEFORE_ALL) > one.last and one.last < end:
+                    yield Difference("archive", "gap", place, one.last, None, other.name)
+            if chain and chain[-1].last < end:
+                name = manifest_folder(chain[-1].spot.channel, place)
+                yield Difference("archive", "gap", place, chain[-1].last, None, name)
+
+    def _begin(self, place: int, default: str) -> str:
+        begins = [each.after or BEFORE_ALL for each in self.manifests if each.spot.partition == place]
+        return min(begins, default=default)
+
+
+def bounds(connection: Connection, books: Books) -> Bounds:
+    """Take them now, before the sides are read."""
+    stores = list(enumerate(connection.backends))
+    until = {place: connection.run(_end(store, books.channel)) for place, store in stores}
+    cursors = {place: connection.run(_cursors(store, books.channel)) for place, store in stores}
+    wal = books.wal()
+    names = [] if wal is None else wal.survey().pending
+    return Bounds(
+        until,
+        {place: found.get(books.archiver, BEFORE_ALL) for place, found in cursors.items()},
+        {place: found.get(CONSUMER, BEFORE_ALL) for place, found in cursors.items()},
+        [key for key in map(BatchKey.parse, names) if key.channel == books.channel],
+    )
+
+
+def trimmed(connection: Connection, channel: str) -> ByPartition:
+    """Up to where each store's log is gone."""
+    found = {
+        place: connection.run(store.extent(channel)).trimmed
+        for place, store in enumerate(connection.backends)
+    }
+    return {place: position for place, position in found.items() if position is not None}
+
+
+def chain(books: Books) -> Chain:
+    """The manifests of the channel. One that cannot be read is an error: nothing could be proven."""
+    if books.archive is None:
+        return Chain()
+    return Chain(intact_catalog(open_store(books.archive), books.channel).manifests)
+
+
+async def _end(store: Backend, channel: str) -> str:
+    """An empty log bounds nothing: what others have of it is surplus."""
+    extent = await store.extent(channel)
+    return later(extent.last, extent.trimmed) or AFTER_ALL
+
+
+async def _cursors(store: Backend, channel: str) -> dict[str, str]:
+    return {cursor.name: cursor.position or BEFORE_ALL for cursor in await store.cursors(channel)}

@@ -1,0 +1,113 @@
+"""The places of an event: its entry in the log, its archived object, its batch in the WAL, its failures."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, cast
+
+import orjson
+
+from holdfast.contracts import Backend
+from holdfast.model.errors import DataLost, NotFound
+from holdfast.model.log import Page
+from holdfast.model.position import format_position, parse_position
+from holdfast.pipeline.archive.manifest import Manifest
+from holdfast.pipeline.failed import failures
+from holdfast.pipeline.stores import ObjectStore
+from holdfast.pipeline.trace_steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
+from holdfast.pipeline.wal import BatchKey, Wal
+from holdfast.pipeline.wal.entries import status
+from holdfast.pipeline.wal.identity import failed_id
+from holdfast.pipeline.wal.records import Act
+
+_LAST = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Place(NamedTuple):
+    """Where an event stands in the log."""
+
+    channel: str
+    source: str
+    partition: int
+    position: str
+
+
+async def published(store: Backend, place: Place) -> Step:
+    """Its entry in the log, or that it is no longer there."""
+    channel, position = place.channel, place.position
+    pages = cast("AsyncGenerator[Page]", store.pages(channel, before(position), position, 1))
+    try:
+        async for page in pages:
+            if page.positions[-1] == position:
+                at = _EPOCH + timedelta(microseconds=page.times[-1])
+                key = f", key {page.keys[-1]}" if page.keys[-1] is not None else ""
+                detail = f"type {page.types[-1]}{key}, {len(page.data[-1])} bytes"
+                return Step(at, PUBLISHED, f"{channel} {position}", detail)
+    except DataLost:
+        pass
+    finally:
+        await pages.aclose()
+    return Step(None, PUBLISHED, f"{channel} {position}", "no longer in the log: retention has trimmed it")
+
+
+def before(position: str) -> str:
+    """The place right before a position, whether something stands there or not."""
+    epoch, *fields = parse_position(position, position.count("-"))
+    for place in reversed(range(len(fields))):
+        if fields[place] > 0:
+            fields[place] -= 1
+            break
+        fields[place] = _LAST
+    return format_position(epoch, *fields)
+
+
+def archived(store: ObjectStore, manifests: list[Manifest], place: Place) -> Iterator[Step]:
+    """The line of the object that holds it. Objects of one commit may cover the same positions."""
+    spot = (place.partition, place.channel)
+    for manifest in manifests:
+        for each in manifest.objects if manifest.spot == spot else ():
+            if each.first <= place.position <= each.last:
+                line = _line(store, each.object, place.position)
+                if line is not None:
+                    yield Step(None, ARCHIVED, each.object, f"line {line} of {each.rows}")
+
+
+def _line(store: ObjectStore, name: str, position: str) -> int | None:
+    try:
+        lines = gzip.decompress(store.get(name)).splitlines()
+    except NotFound:
+        return None
+    wanted = position.encode()
+    for number, line in enumerate(lines, 1):
+        if wanted in line and orjson.loads(line)["position"] == position:
+            return number
+    return None
+
+
+def in_wal(wal: Wal, place: Place) -> Iterator[Step]:
+    """The batch that holds it, as long as it is kept, and its failure, which is kept for good."""
+    for name in wal.journal.names("pending"):
+        if covers(name, place):
+            yield from batch_steps(status(wal, name), wal.attempts(name))
+    for name in sorted({each.partition("/")[0] for each in wal.journal.names("failed")}):
+        if not covers(name, place):
+            continue
+        for failure in failures(wal, name):
+            if failure.position == place.position:
+                failed = failed_id(name, failure.position)
+                yield from failure_steps(failed, failure, _acts(wal, name, failed))
+
+
+def covers(batch: str, place: Place) -> bool:
+    """Whether a batch's stretch of the log has this place in it."""
+    key = BatchKey.parse(batch)
+    same = (key.partition, key.channel) == (place.partition, place.channel)
+    return same and key.first <= place.position <= key.last
+
+
+def _acts(wal: Wal, batch: str, failed: str) -> list[Act]:
+    folder = f"acts/{batch}/{failed}"
+    return [Act.from_json(wal.journal.read(f"{folder}/{each}")) for each in wal.journal.names(folder)]
