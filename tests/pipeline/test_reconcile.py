@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import psycopg
 import pytest
-from books import CHANNEL, DAY, Site
+from books import DAY, Site
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.reconcile import reconcile
@@ -116,8 +118,6 @@ def test_a_repeat_stands_once_and_a_rival_has_failed(spark: SparkSession, site: 
 
 
 def forget(url: str) -> None:
-    import psycopg
-
     with psycopg.connect(url) as connection:
         connection.execute("DELETE FROM holdfast.keys")
 
@@ -130,8 +130,7 @@ def test_a_retry_that_went_in_is_ingested_and_no_longer_failed(spark: SparkSessi
     failed._validate = lambda channel, data: None  # somebody relaxed the rule
     assert failed.retry(failed.find()[0].id, "ann").status == "resolved"
     site.warehouse.close()
-    books = site.books
-    report = reconcile(spark, type(books)(CHANNEL, books.urls, plan=books.plan))
+    report = reconcile(spark, replace(site.books, archive=None))
     assert report.equal
     assert (report.archived, report.ingested, report.failed) == (None, 4, 0)
 
@@ -170,9 +169,19 @@ def test_without_an_archive_nothing_is_claimed_of_what_was_trimmed(spark: SparkS
     site.trim()
     site.publish("later")
     site.ingest()
-    report = reconcile(spark, type(site.books)(CHANNEL, site.books.urls, plan=site.plan))
+    report = reconcile(spark, replace(site.books, archive=None))
     assert report.equal
     assert (report.published, report.ingested, report.not_compared) == (1, 1, 30)
+
+
+def test_a_store_that_was_lost_does_not_pass_for_an_equal_one(
+    spark: SparkSession, site: Site, blank: str
+) -> None:
+    site.publish(*IDS)
+    site.archive()
+    site.ingest()
+    report = reconcile(spark, replace(site.books, urls=(blank,)))
+    assert tallies(report) == {("archive", "surplus"): 30, ("warehouse", "surplus"): 30}
 
 
 def test_a_day_is_the_events_own(spark: SparkSession, site: Site, database: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -89,7 +90,7 @@ def settings(
     return found
 
 
-def books_of(config: Config, urls: list[str], archive: str | None) -> Any:
+def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[str], Books]:
     """From a channel to where its books are kept."""
     from holdfast.pipeline.reconcile_bounds import Books
 
