@@ -33,10 +33,10 @@ import holdfast
 from holdfast import Event
 from holdfast.embedded import Postgres, Redis
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest import Ingest
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.ingest_staging import read_range
-from holdfast.pipeline.ingest_validation import Rule, to_segment_rows
+from holdfast.pipeline.ingest.driver import Ingest
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.staging import read_range
+from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.session import session
 from holdfast.pipeline.wal import BatchKey, WalSettings

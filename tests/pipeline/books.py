@@ -13,14 +13,14 @@ from holdfast import Event
 from holdfast.contracts import Backend
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_commit import CONSUMER, Committer, StoreCursors
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.ingest_staging import read_range, stage
-from holdfast.pipeline.ingest_validation import Rule, Rules
-from holdfast.pipeline.loader import Loader
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.staging import read_range, stage
+from holdfast.pipeline.ingest.validation import Rule, Rules
+from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
-from holdfast.pipeline.reconcile_bounds import Books
+from holdfast.pipeline.reconcile.bounds import Books
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
 from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse

@@ -14,13 +14,13 @@ from pathlib import Path
 import pandas  # noqa: F401 - Arrow would import it in every process
 
 from holdfast import failpoints
-from holdfast.pipeline import ingest_validation
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_commit import CONSUMER, Committer, StoreCursors
-from holdfast.pipeline.ingest_staging import read_range, stage
-from holdfast.pipeline.ingest_validation import Rules
-from holdfast.pipeline.loader import Loader
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest import validation as ingest_validation
+from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
+from holdfast.pipeline.ingest.staging import read_range, stage
+from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings

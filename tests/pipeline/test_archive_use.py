@@ -97,6 +97,7 @@ def test_everything_that_is_wrong_is_named(spark: SparkSession, archived: str, c
     assert not report.sound
 
 
+@pytest.mark.slow
 def test_the_command_names_the_damage_and_ends_with_1(archived: str, cold: ObjectStore) -> None:
     manifest = read_catalog(cold).manifests[0].name
     text = cold.get(manifest)

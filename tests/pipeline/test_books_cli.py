@@ -19,7 +19,7 @@ from books import CHANNEL, Site
 from holdfast.cli import main
 from holdfast.cli.output import plain
 from holdfast.cli.reconcile import print_reports
-from holdfast.pipeline.reconcile_report import Difference, Report, Tally
+from holdfast.pipeline.reconcile.report import Difference, Report, Tally
 
 
 class Answer(NamedTuple):

@@ -63,6 +63,7 @@ def lacks_holdfast(bare_python: Path) -> Path:
 WANTED = ["4", *(f"o{number:02}" for number in range(40))]
 
 
+@pytest.mark.slow
 def test_our_session_brings_the_package_to_the_executors(
     cluster: SparkCluster, orders: str, drive: Drive, lacks_holdfast: Path, tmp_path: Path
 ) -> None:

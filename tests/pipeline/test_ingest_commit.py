@@ -15,11 +15,11 @@ import holdfast
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
-from holdfast.pipeline.ingest_commit import CONSUMER, Committer
-from holdfast.pipeline.ingest_repair import repair
-from holdfast.pipeline.ingest_staging import read_range, split, stage
-from holdfast.pipeline.ingest_validation import Rules
-from holdfast.pipeline.loader import Result
+from holdfast.pipeline.ingest.commit import CONSUMER, Committer
+from holdfast.pipeline.ingest.repair import repair
+from holdfast.pipeline.ingest.staging import read_range, split, stage
+from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.loader.loader import Result
 from holdfast.pipeline.offsets import Offsets, Spot
 from holdfast.pipeline.wal import Batch
 

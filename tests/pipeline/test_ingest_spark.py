@@ -19,11 +19,11 @@ import holdfast
 from holdfast import failpoints
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest import Busy, Ingest
-from holdfast.pipeline.ingest_commit import CONSUMER
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.ingest_validation import Rule, Rules
-from holdfast.pipeline.ingest_work import Summary
+from holdfast.pipeline.ingest.commit import CONSUMER
+from holdfast.pipeline.ingest.driver import Busy, Ingest
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.validation import Rule, Rules
+from holdfast.pipeline.ingest.work import Summary
 from holdfast.pipeline.wal import WalSettings
 from holdfast.pipeline.warehouse import Column, Table, Tables
 

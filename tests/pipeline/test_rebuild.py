@@ -14,8 +14,8 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.offsets import Spot
-from holdfast.pipeline.rebuild import rebuild
-from holdfast.pipeline.rebuild_tasks import stretches
+from holdfast.pipeline.rebuild.job import rebuild
+from holdfast.pipeline.rebuild.tasks import stretches
 from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.wal.upkeep import clean
 

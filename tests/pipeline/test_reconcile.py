@@ -14,8 +14,8 @@ import pytest
 from books import DAY, Site
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.reconcile import reconcile
-from holdfast.pipeline.reconcile_report import Report
+from holdfast.pipeline.reconcile.job import reconcile
+from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 
 IDS = [f"e-{number:02}" for number in range(30)]

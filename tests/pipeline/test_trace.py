@@ -15,9 +15,9 @@ import holdfast
 from holdfast.model.errors import NotFound
 from holdfast.model.job import JobRecord, State
 from holdfast.model.position import format_position
-from holdfast.pipeline.trace import Question, Tracer
-from holdfast.pipeline.trace_places import before
-from holdfast.pipeline.trace_steps import Life, Step, in_order, job_steps
+from holdfast.pipeline.trace.job import Question, Tracer
+from holdfast.pipeline.trace.places import before
+from holdfast.pipeline.trace.steps import Life, Step, in_order, job_steps
 
 Trace = Callable[..., list[Life]]
 pytestmark = pytest.mark.timeout(300)

@@ -10,9 +10,9 @@ from walkit import Place, position, source_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, NotFound
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_validation import Rule, Rules
-from holdfast.pipeline.loader import Result
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.validation import Rule, Rules
+from holdfast.pipeline.loader.loader import Result
 from holdfast.pipeline.warehouse import Column, Table, Tables
 
 COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))

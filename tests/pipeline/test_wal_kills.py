@@ -15,7 +15,7 @@ from plain_ingest import CHANNEL
 
 import holdfast
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest_commit import CONSUMER
+from holdfast.pipeline.ingest.commit import CONSUMER
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import BatchKey, Wal, WalSettings, segments
 

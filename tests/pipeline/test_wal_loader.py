@@ -14,10 +14,10 @@ import pytest
 from walkit import Place, balance, position, source_rows
 
 from holdfast import failpoints
-from holdfast.pipeline import ingest_validation
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.loader import Recovery, Result
-from holdfast.pipeline.loader_rebuild import rebuild
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest import validation as ingest_validation
+from holdfast.pipeline.loader.loader import Recovery, Result
+from holdfast.pipeline.loader.rebuild import rebuild
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.entries import entries, status
 from holdfast.pipeline.wal.identity import transaction_id

@@ -11,9 +11,9 @@ from walkit import START, Place, position, source_rows
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, LeaseLost
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_staging import stage
-from holdfast.pipeline.loader import Result
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.loader.loader import Result
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
 from holdfast.pipeline.wal.entries import entries, status

@@ -15,7 +15,7 @@ from plain_ingest import CHANNEL, PlainIngest
 import holdfast
 from holdfast.embedded import Postgres
 from holdfast.model.errors import Unavailable
-from holdfast.pipeline.loader import Result
+from holdfast.pipeline.loader.loader import Result
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["plain_ingest"])

@@ -17,7 +17,7 @@ from walkit import CHANNEL, Place, position, source_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.ingest_validation import Rule, to_segment_rows
+from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
 from holdfast.pipeline.wal import BatchKey
 from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, open_warehouse
 from holdfast.pipeline.warehouse.contract import has

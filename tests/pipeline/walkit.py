@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from holdfast.model.position import format_position
 from holdfast.pipeline.arrow import SCHEMA
-from holdfast.pipeline.ingest_staging import stage
-from holdfast.pipeline.ingest_validation import Rules
-from holdfast.pipeline.loader import Loader
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings, segments

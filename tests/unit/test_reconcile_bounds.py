@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.offsets import Spot
-from holdfast.pipeline.reconcile_bounds import Chain
+from holdfast.pipeline.reconcile.bounds import Chain
 
 CHANNEL = "orders"
 

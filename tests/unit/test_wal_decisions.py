@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidInput, Terminal
-from holdfast.pipeline.loader_decisions import GiveUp, Load, Wait, backoff, decide, isolate
+from holdfast.pipeline.loader.decisions import GiveUp, Load, Wait, backoff, decide, isolate
 from holdfast.pipeline.wal.records import Attempt
 from holdfast.pipeline.wal.settings import WalSettings
 

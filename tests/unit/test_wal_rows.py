@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.pipeline.ingest_validation import Rule, Rules, judge
+from holdfast.pipeline.ingest.validation import Rule, Rules, judge
 from holdfast.pipeline.warehouse.tables import Column, Table, Tables, key_of
 
 SCHEMA = json.dumps({"type": "object", "properties": {"total": {"type": "number", "minimum": 0}}})

@@ -15,7 +15,7 @@ from holdfast.cli.output import plain, say, write_json, write_pairs, write_table
 from holdfast.model.errors import Transient
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
-    from holdfast.pipeline.failed import FailedEvents
+    from holdfast.pipeline.failed.service import FailedEvents
     from holdfast.pipeline.warehouse import FailedEvent
 
 app = typer.Typer(help="Events that the ingest gave up on: look, retry, resolve.", no_args_is_help=True)
@@ -147,7 +147,7 @@ def _act(
 @contextmanager
 def _service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Iterator[FailedEvents]:
     from holdfast.config.load import load
-    from holdfast.pipeline.failed import FailedEvents
+    from holdfast.pipeline.failed.service import FailedEvents
     from holdfast.pipeline.stores import open_store
     from holdfast.pipeline.wal import Wal
     from holdfast.pipeline.warehouse import open_warehouse

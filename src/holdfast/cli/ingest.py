@@ -20,8 +20,8 @@ from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.pipeline.ingest_plan import IngestPlan
-    from holdfast.pipeline.ingest_work import Summary
+    from holdfast.pipeline.ingest.plan import IngestPlan
+    from holdfast.pipeline.ingest.work import Summary
 
 CHECKPOINTS = wiring.HOME / "ingest"
 
@@ -82,8 +82,8 @@ def ingest(
 
 def plan_of(config: Config, wal: str | None = None) -> IngestPlan:
     """What the configuration wants to have ingested. A path given as a flag goes before the environment's."""
-    from holdfast.pipeline.ingest_plan import IngestPlan
-    from holdfast.pipeline.ingest_validation import Rule, Rules
+    from holdfast.pipeline.ingest.plan import IngestPlan
+    from holdfast.pipeline.ingest.validation import Rule, Rules
     from holdfast.pipeline.wal import WalSettings
     from holdfast.pipeline.warehouse import Column, Table, Tables
 
@@ -125,7 +125,7 @@ def _schema(file: str | None) -> str | None:
 
 
 def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *, once: bool) -> Summary:
-    from holdfast.pipeline.ingest import Ingest
+    from holdfast.pipeline.ingest.driver import Ingest
     from holdfast.pipeline.session import session
 
     addresses, leave = wiring.stores(config.url)

@@ -19,8 +19,8 @@ from holdfast.model.names import check_name, matches
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.pipeline.reconcile_bounds import Books
-    from holdfast.pipeline.reconcile_report import Report
+    from holdfast.pipeline.reconcile.bounds import Books
+    from holdfast.pipeline.reconcile.report import Report
 
 Day = Annotated[
     str | None, typer.Option("--day", metavar="YYYY-MM-DD", help="Only events of this day, in UTC.")
@@ -51,7 +51,7 @@ def reconcile(
     check_name(channel)
     wanted = parse_day(day)
     effective = settings(urls, config, archive, wal, warehouse, channel)
-    from holdfast.pipeline.reconcile import reconcile as compare
+    from holdfast.pipeline.reconcile.job import reconcile as compare
     from holdfast.pipeline.session import session
 
     addresses, leave = wiring.stores(effective.url)
@@ -92,7 +92,7 @@ def settings(
 
 def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[str], Books]:
     """From a channel to where its books are kept."""
-    from holdfast.pipeline.reconcile_bounds import Books
+    from holdfast.pipeline.reconcile.bounds import Books
 
     def books(channel: str) -> Books:
         streams = [each for each in config.archive_streams if matches(each.stream, channel)]

@@ -16,7 +16,7 @@ from holdfast.cli.reconcile import Archive, books_of, settings
 from holdfast.model.names import check_name
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
-    from holdfast.pipeline.trace_steps import Life
+    from holdfast.pipeline.trace.steps import Life
 
 OfChannel = Annotated[str | None, typer.Option("--channel", help="Only in this channel. Default: in all.")]
 FromSource = Annotated[str | None, typer.Option("--source", help="Only from this source. Default: from any.")]
@@ -47,7 +47,7 @@ def trace(
     if channel is not None:
         check_name(channel)
     from holdfast.pipeline.session import session
-    from holdfast.pipeline.trace import Question, Tracer
+    from holdfast.pipeline.trace.job import Question, Tracer
 
     effective = settings(urls, config, archive, wal, warehouse, channel)
     addresses, leave = wiring.stores(effective.url)

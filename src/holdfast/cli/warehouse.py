@@ -44,7 +44,7 @@ def rebuild(
     """
     effective = settings(urls, config, archive, wal, warehouse, None)
     plan = plan_of(effective, wal)
-    from holdfast.pipeline.rebuild import rebuild as fill
+    from holdfast.pipeline.rebuild.job import rebuild as fill
     from holdfast.pipeline.session import session
 
     addresses, leave = wiring.stores(effective.url)

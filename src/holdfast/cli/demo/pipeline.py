@@ -16,8 +16,8 @@ from holdfast.failpoints import VARIABLE
 from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
-    from holdfast.pipeline.ingest_plan import IngestPlan
-    from holdfast.pipeline.reconcile_report import Report
+    from holdfast.pipeline.ingest.plan import IngestPlan
+    from holdfast.pipeline.reconcile.report import Report
 
 _POINT = "archive.after_manifest"
 _MASTER = "local[2]"
@@ -76,12 +76,12 @@ class Pipeline:
         return f"{summary.loaded:,} events in the warehouse, each once; {summary.failed} failed"
 
     def _ingest(self, channel: str) -> Any:
-        from holdfast.pipeline.ingest import Ingest
+        from holdfast.pipeline.ingest.driver import Ingest
 
         return Ingest(self._spark, self._urls, self._plan(channel), self.folder / "checkpoints").run_once()
 
     def _plan(self, channel: str) -> IngestPlan:
-        from holdfast.pipeline.ingest_plan import IngestPlan
+        from holdfast.pipeline.ingest.plan import IngestPlan
         from holdfast.pipeline.wal import WalSettings
 
         settings = replace(WalSettings(), path=str(self.folder / "wal"))
@@ -95,8 +95,8 @@ class Pipeline:
         return "published = archived = ingested + failed, event by event"
 
     def _reconcile(self, channel: str) -> list[Report]:
-        from holdfast.pipeline.reconcile import reconcile
-        from holdfast.pipeline.reconcile_bounds import Books
+        from holdfast.pipeline.reconcile.bounds import Books
+        from holdfast.pipeline.reconcile.job import reconcile
 
         books = [
             Books(name, tuple(self._urls), str(self.folder / "archive"), plan=self._plan(channel))

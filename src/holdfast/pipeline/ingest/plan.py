@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.model.names import check_name, compile_pattern
-from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.options import is_pattern
 from holdfast.pipeline.wal.settings import WalSettings
 from holdfast.pipeline.warehouse.tables import Tables

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.pipeline.ingest_commit import Staged
-from holdfast.pipeline.ingest_staging import stage
-from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.ingest.commit import Staged
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.offsets import Offsets, Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Segment

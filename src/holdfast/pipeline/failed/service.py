@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from holdfast.model.errors import InvalidInput, NotFound, Terminal, Transient
-from holdfast.pipeline.failed_view import (
+from holdfast.pipeline.failed.view import (
     ABANDON,
     RESOLVE,
     RETRY,

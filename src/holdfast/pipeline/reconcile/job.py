@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.reconcile_bounds import (
+from holdfast.pipeline.reconcile.bounds import (
     BEFORE_ALL,
     Books,
     Bounds,
@@ -28,8 +28,8 @@ from holdfast.pipeline.reconcile_bounds import (
     chain,
     trimmed,
 )
-from holdfast.pipeline.reconcile_report import Difference, Kind, Report, Tally, Where
-from holdfast.pipeline.reconcile_sides import sides
+from holdfast.pipeline.reconcile.report import Difference, Kind, Report, Tally, Where
+from holdfast.pipeline.reconcile.sides import sides
 from holdfast.pipeline.warehouse import Warehouse, open_warehouse
 from holdfast.pipeline.warehouse.queries import load_queries
 

@@ -15,13 +15,13 @@ from holdfast.model.errors import HoldfastError, Overloaded
 from holdfast.pipeline.archive.checkpoint import discard_if_at_odds
 from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_commit import CONSUMER, Committer, StoreCursors
-from holdfast.pipeline.ingest_loading import Loading
-from holdfast.pipeline.ingest_metrics import IngestMetrics
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.ingest_tasks import STAGED, StageSegments, from_row
-from holdfast.pipeline.loader import Loader, Recovery, Result
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
+from holdfast.pipeline.ingest.loading import Loading
+from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.tasks import STAGED, StageSegments, from_row
+from holdfast.pipeline.loader.loader import Loader, Recovery, Result
 from holdfast.pipeline.offsets import Offsets, Spot, is_after
 from holdfast.pipeline.stores import probe
 from holdfast.pipeline.stores.address import cloud_environment

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest_staging import read_range, stage
-from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.ingest.staging import read_range, stage
+from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.wal import Batch, BatchKey, Wal
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.model.errors import NotFound
 from holdfast.pipeline.archive.manifest import Written
-from holdfast.pipeline.failed import failures
+from holdfast.pipeline.failed.service import failures
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import Wal, WalSettings
 from holdfast.pipeline.wal.identity import transaction_ids

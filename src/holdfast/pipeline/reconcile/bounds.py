@@ -17,10 +17,10 @@ from holdfast.pipeline.archive.catalog import intact_catalog
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.naming import manifest_folder
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest_commit import CONSUMER
-from holdfast.pipeline.ingest_plan import IngestPlan
+from holdfast.pipeline.ingest.commit import CONSUMER
+from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.offsets import later
-from holdfast.pipeline.reconcile_report import Difference
+from holdfast.pipeline.reconcile.report import Difference
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import BatchKey, Wal
 

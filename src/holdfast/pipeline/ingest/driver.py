@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest_metrics import IngestMetrics
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.ingest_work import LOOK, Summary, Surroundings, Work
+from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.work import LOOK, Summary, Surroundings, Work
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.warehouse import open_warehouse

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from holdfast.model.log import Page
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest_commit import Staged
-from holdfast.pipeline.ingest_validation import Rules, to_segment_rows
+from holdfast.pipeline.ingest.commit import Staged
+from holdfast.pipeline.ingest.validation import Rules, to_segment_rows
 from holdfast.pipeline.offsets import Offsets, Spot
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal import segments

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from holdfast import failpoints
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.archive.failure import explained
-from holdfast.pipeline.failed import FailedEvents
-from holdfast.pipeline.ingest_plan import IngestPlan
-from holdfast.pipeline.loader import Loader, Result
-from holdfast.pipeline.loader_rebuild import rebuild as reload_confirmed
-from holdfast.pipeline.rebuild_tasks import Restage, Stretch, stretches
-from holdfast.pipeline.reconcile import reconcile
-from holdfast.pipeline.reconcile_bounds import Books, chain
-from holdfast.pipeline.reconcile_report import Report
+from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.loader.loader import Loader, Result
+from holdfast.pipeline.loader.rebuild import rebuild as reload_confirmed
+from holdfast.pipeline.rebuild.tasks import Restage, Stretch, stretches
+from holdfast.pipeline.reconcile.bounds import Books, chain
+from holdfast.pipeline.reconcile.job import reconcile
+from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, segments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast.model.errors import Damaged
-from holdfast.pipeline.failed import FailedEvents
+from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.wal import Wal, segments
 from holdfast.pipeline.wal.rows import healthy
 from holdfast.pipeline.warehouse import Warehouse

@@ -17,10 +17,10 @@ from holdfast.model.errors import NotFound, Unavailable
 from holdfast.model.event import DEFAULT_SOURCE
 from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.reconcile_bounds import Books, chain
+from holdfast.pipeline.reconcile.bounds import Books, chain
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.trace_places import Place, archived, in_wal, published
-from holdfast.pipeline.trace_steps import Life, Step, in_order, job_steps, row_step
+from holdfast.pipeline.trace.places import Place, archived, in_wal, published
+from holdfast.pipeline.trace.steps import Life, Step, in_order, job_steps, row_step
 from holdfast.pipeline.wal.identity import transaction_id
 from holdfast.pipeline.warehouse import Standing, Warehouse, open_warehouse
 
@@ -102,7 +102,7 @@ class Tracer:
     def _search(self, books: Sequence[Books], event_id: str) -> Iterator[Place]:
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        from holdfast.pipeline.reconcile_sides import sides
+        from holdfast.pipeline.reconcile.sides import sides
 
         with ExitStack() as stack:
             spark = self._spark()

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.pipeline.loader_decisions import EXHAUSTED
+from holdfast.pipeline.loader.decisions import EXHAUSTED
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.wal.entries import payload
 from holdfast.pipeline.wal.identity import failed_id

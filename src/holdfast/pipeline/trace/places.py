@@ -14,9 +14,9 @@ from holdfast.model.errors import DataLost, NotFound
 from holdfast.model.log import Page
 from holdfast.model.position import format_position, parse_position
 from holdfast.pipeline.archive.manifest import Manifest
-from holdfast.pipeline.failed import failures
+from holdfast.pipeline.failed.service import failures
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.trace_steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
+from holdfast.pipeline.trace.steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
 from holdfast.pipeline.wal import BatchKey, Wal
 from holdfast.pipeline.wal.entries import status
 from holdfast.pipeline.wal.identity import failed_id

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.pipeline.archive.catalog import frame
 from holdfast.pipeline.archive.naming import day_folder
-from holdfast.pipeline.reconcile_bounds import Books, Chain
-from holdfast.pipeline.reconcile_tasks import COLUMNS, Identify, ReadArchive, ReadFailed
+from holdfast.pipeline.reconcile.bounds import Books, Chain
+from holdfast.pipeline.reconcile.tasks import COLUMNS, Identify, ReadArchive, ReadFailed
 from holdfast.pipeline.scratch import scratch
 from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal import BatchKey, Wal

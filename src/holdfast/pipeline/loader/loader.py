@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, LeaseLost, Terminal, Transient
-from holdfast.pipeline.failed_view import failure_of
-from holdfast.pipeline.loader_decisions import (
+from holdfast.pipeline.failed.view import failure_of
+from holdfast.pipeline.loader.decisions import (
     CONFLICT,
     CONSUMER_WAL,
     EXPIRED,

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.rows import exact_data, to_rows
 from holdfast.pipeline.arrow import SCHEMA
-from holdfast.pipeline.ingest_staging import stage
-from holdfast.pipeline.ingest_validation import Rules
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import BatchKey, Segment
 from holdfast.pipeline.wal.log import machine_time

@@ -1,0 +1,1 @@
+"""Failed events: what did not go into the warehouse, and what operators do about it."""

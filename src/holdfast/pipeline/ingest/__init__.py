@@ -1,0 +1,1 @@
+"""The ingest: channels into the warehouse, through the WAL."""

@@ -1,0 +1,1 @@
+"""The loader: from the WAL into the warehouse."""

@@ -1,0 +1,1 @@
+"""Rebuild: a warehouse from WAL and archive."""

@@ -1,0 +1,1 @@
+"""Reconcile: published = archived = ingested + failed, event by event."""

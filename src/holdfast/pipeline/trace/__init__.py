@@ -1,0 +1,1 @@
+"""Trace: the life of one event."""
