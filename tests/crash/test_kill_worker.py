@@ -39,7 +39,8 @@ async def test_a_killed_worker_loses_nothing_and_completes_nothing_twice(rig: Ri
     rows = await rig.rows()
     assert Counter(row.state for row in rows) == {"done": EVENTS}
     assert {row.attempts for row in rows} == {1}
-    assert sum(row.abandonments for row in rows) > 0, "no lease was open when the worker was killed"
+    if point != "after_ack":  # there, everything in the worker's hands may just have been settled
+        assert sum(row.abandonments for row in rows) > 0, "no lease was open when the worker was killed"
     assert await rig.verdict() == []
     effects = Counter(call.items[0]["id"] for call in of(rig.calls(), "effect"))
     assert len(effects) == EVENTS

@@ -90,7 +90,7 @@ class Swept(Announcement):
 
 
 class Archived(Announcement):
-    """A batch of a channel is durable in the archive, and its cursor has moved."""
+    """A batch of a channel is durable in the archive; its cursor moves to the end of it next."""
 
     topic: ClassVar[str] = "archive"
     stream: str = Field(description="The archived channel.")
@@ -98,7 +98,7 @@ class Archived(Announcement):
     destination: str = Field(description="Where the objects are.")
     objects: int = Field(description="How many objects the batch has.")
     first: str = Field(description="Position of the first event.")
-    last: str = Field(description="Position of the last event; the archiver's cursor stands here.")
+    last: str = Field(description="Position of the last event, where the cursor goes.")
 
 
 ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Archived)
