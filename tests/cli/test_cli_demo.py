@@ -44,6 +44,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert kept >= {"archive", "wal", "warehouse.duckdb"}
 
 
+@pytest.mark.slow
 def test_without_the_pipeline_it_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.cli", "demo", "--seconds", "5", "--no-pipeline", "--json"],

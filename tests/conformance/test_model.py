@@ -27,7 +27,7 @@ from stores import Store
 T = TypeVar("T")
 
 SETTINGS = settings(
-    max_examples=50,
+    max_examples=30,
     stateful_step_count=60,
     suppress_health_check=list(HealthCheck),
 )

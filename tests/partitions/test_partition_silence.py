@@ -63,7 +63,7 @@ async def test_a_silent_store_is_noticed_and_then_costs_the_others_nothing(
     assert slowest < 1.0, "every try to heal the silent store stops the living one"
 
 
-@pytest.mark.parametrize("count", [1, BULK])
+@pytest.mark.parametrize("count", [1, pytest.param(BULK, marks=pytest.mark.slow)])
 async def test_a_publish_to_a_silent_store_ends_with_an_unknown_outcome(
     bus: holdfast.Bus, proxy: Proxy, count: int
 ) -> None:

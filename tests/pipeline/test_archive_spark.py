@@ -238,12 +238,10 @@ def test_a_lost_and_an_overtaken_checkpoint_start_at_the_cursor(
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
 
 
-KILLS = [
-    pytest.param("after_manifest=kill", id="driver"),
-    pytest.param("before_put=kill:1", id="executor", marks=pytest.mark.slow),
-]
+KILLS = [pytest.param("after_manifest=kill", id="driver"), pytest.param("before_put=kill:1", id="executor")]
 
 
+@pytest.mark.slow  # the demo, which the normal tests run, kills a driver too
 @pytest.mark.parametrize("failpoint", KILLS)
 def test_a_killed_driver_and_a_killed_executor_lose_nothing(
     make: Callable[..., Archiver], database: str, cold: ObjectStore, tmp_path: Path, failpoint: str
@@ -297,6 +295,7 @@ def test_objects_are_full_until_time_or_the_end_flushes_them(
     assert len(objects(cold)) == 5, "the end flushes the last five"
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_destination_is_waited_for(
     make: Callable[..., Archiver],
     database: str,

@@ -60,6 +60,7 @@ def content(site: Site) -> list[tuple[object, ...]]:
         return connection.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) -> None:
     before = content(site)
     assert ids(site) == sorted([*OLD, *NEW, "old-retried"])

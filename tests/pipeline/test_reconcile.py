@@ -92,6 +92,7 @@ def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, 
     assert (report.published, report.ingested) == (30, 31)
 
 
+@pytest.mark.slow
 def test_named_differences_are_bounded_and_counted_all_the_same(spark: SparkSession, site: Site) -> None:
     site.publish(*IDS)
     site.ingest()
@@ -163,6 +164,7 @@ def test_an_object_that_is_gone_after_trimming_is_a_loss_of_known_size(
     assert tallies(report)[("archive", "unreadable")] == 10
 
 
+@pytest.mark.slow
 def test_without_an_archive_nothing_is_claimed_of_what_was_trimmed(spark: SparkSession, site: Site) -> None:
     site.publish(*IDS)
     site.ingest()
@@ -174,6 +176,7 @@ def test_without_an_archive_nothing_is_claimed_of_what_was_trimmed(spark: SparkS
     assert (report.published, report.ingested, report.not_compared) == (1, 1, 30)
 
 
+@pytest.mark.slow
 def test_a_store_that_was_lost_does_not_pass_for_an_equal_one(
     spark: SparkSession, site: Site, blank: str
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_day_is_the_events_own(spark: SparkSession, site: Site, database: str)
     assert (report.published, report.ingested, report.repeats) == (6, 5, 1)
 
 
+@pytest.mark.slow
 def test_the_report_is_plain_json(spark: SparkSession, site: Site) -> None:
     site.publish("a")
     site.archive()

@@ -39,6 +39,7 @@ def archived(folder: Path) -> set[str]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
     up: Up, database: str, tmp_path: Path
 ) -> None:

@@ -144,7 +144,7 @@ async def test_a_short_outage_does_not_cost_a_running_job_its_lease(
     assert (found.abandonments, found.token) == (0, 1)
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_shutdown_ends_although_the_store_is_away(
     bus: holdfast.Bus, server: Postgres, signals: int
 ) -> None:
