@@ -13,6 +13,7 @@ from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
+from holdfast.tasks import Tasks, TaskType
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
@@ -96,6 +97,12 @@ def sweeper(store: Backend, config: Config, owner: str, health: Health | None = 
     """The sweeper of one store, with everything that it has to see to."""
     chores = {"tasks": TaskRecords(store, config.namespace).settle}
     return Sweeper(store, rules(config), owner, health=health, chores=chores)
+
+
+def tasks(bus: Bus, config: Config) -> Tasks:
+    """The task layer with the terms that the configuration has for each type."""
+    terms = {name: TaskType(*config.task(name)) for name in config.tasks.types}
+    return Tasks(bus, config.namespace, terms, TaskType(*config.task("")))
 
 
 def backend(url: str, *, connections: int = 4, config: Config | None = None) -> Backend:
