@@ -216,6 +216,7 @@ def test_a_replayed_batch_changes_nothing(
     assert audit(cold).ids == ids
 
 
+@pytest.mark.slow
 def test_a_lost_and_an_overtaken_checkpoint_start_at_the_cursor(
     make: Callable[..., Archiver], database: str, cold: ObjectStore, tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ async def test_into_its_own_channel_a_replay_changes_nothing(
     assert await log(database, CHANNEL) == before
 
 
+@pytest.mark.slow
 async def test_what_the_store_may_have_forgotten_needs_again(
     spark: SparkSession, database: str, cold: ObjectStore, archived: str
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
     assert content(site) == before
 
 
+@pytest.mark.slow
 def test_one_that_was_cut_short_is_run_again(spark: SparkSession, site: Site) -> None:
     before = content(site)
     site.file.unlink()

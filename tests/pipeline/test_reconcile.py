@@ -187,6 +187,7 @@ def test_a_store_that_was_lost_does_not_pass_for_an_equal_one(
     assert tallies(report) == {("archive", "surplus"): 30, ("warehouse", "surplus"): 30}
 
 
+@pytest.mark.slow
 def test_a_day_is_the_events_own(spark: SparkSession, site: Site, database: str) -> None:
     site.publish(*IDS[:10])
     site.publish(*IDS[10:15], time=DAY + timedelta(days=1))
