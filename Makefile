@@ -1,5 +1,5 @@
 # Everything that this repository can do. Needs make and Python 3.11 or newer; the rest goes into .venv.
-#   make demo     the main job, with accidents, in half a minute
+#   make demo     the main job, with accidents, in about a minute
 #   make test     the tests
 # Another interpreter: make PYTHON=python3.12 …
 
@@ -10,6 +10,7 @@ STAMP  := $(VENV)/.stamp
 BENCH  := $(VENV)/.stamp-bench
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(wildcard requirements/bench.txt)
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup
 
 PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
@@ -40,10 +41,10 @@ demo: $(STAMP)
 	@$(BIN)/holdfast demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -64,7 +65,7 @@ $(BENCH): $(STAMP) $(LOCKED)
 
 lock: $(STAMP)
 	$(PIP) install pip-tools
-	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra server --extra dev \
+	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra server --extra otel --extra dev \
 		--output-file requirements/dev.txt pyproject.toml
 	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra bench --output-file requirements/bench.txt pyproject.toml
 

@@ -22,6 +22,18 @@ TEMPLATE = "holdfast_template"
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
 
 
+# What is dear to start, and therefore started by one of the processes that share the tests.
+DEAR = ("spark", "cluster")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests by file, except that all tests with Spark stay together."""
+    for item in items:
+        dear = next((name for name in DEAR if name in getattr(item, "fixturenames", ())), None)
+        item.add_marker(pytest.mark.xdist_group(dear or str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The session's server. It never waits for a disk, and lives in memory where there is enough: no ordinary

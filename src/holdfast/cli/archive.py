@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +13,7 @@ from holdfast.cli import logs
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.policies import destinations, from_flags, policies
+from holdfast.cli.stopping import told_to_stop
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
@@ -84,17 +81,12 @@ def _archive(
     from holdfast.pipeline.archive.archiver import Archiver
     from holdfast.pipeline.session import session
 
-    addresses, leave = wiring.stores(config.url)
-    try:
-        with session(master, name="holdfast archive") as spark:
-            archiver = Archiver(spark, addresses, todo, checkpoints)
-            if once:
-                return archiver.run_once()
-            with _told_to_stop() as stop:
-                return archiver.run(stop)
-    finally:
-        if leave is not None:
-            leave()
+    with wiring.addresses(config.url) as urls, session(master, name="holdfast archive") as spark:
+        archiver = Archiver(spark, urls, todo, checkpoints)
+        if once:
+            return archiver.run_once()
+        with told_to_stop("writing what has not filled an object yet") as stop:
+            return archiver.run(stop)
 
 
 @app.command(
@@ -136,25 +128,6 @@ def verify(
             )
     if not all(report.sound for report in reports.values()):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends the program as it stands."""
-    stop = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-
-    def tell(number: int, _: object) -> None:
-        say("stopping: writing what has not filled an object yet")
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    before = [signal.signal(number, tell) for number in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _print(metrics: Metrics, as_json: bool) -> None:

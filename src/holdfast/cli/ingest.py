@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +13,7 @@ from holdfast import wiring
 from holdfast.cli import logs
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs
+from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
@@ -128,38 +126,18 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
     from holdfast.pipeline.ingest.driver import Ingest
     from holdfast.pipeline.session import session
 
-    addresses, leave = wiring.stores(config.url)
-    try:
-        with session(master, name="holdfast ingest") as spark, ExitStack() as stack:
-            job = Ingest(spark, addresses, plan, checkpoints)
-            if config.ingest.metrics_port is not None:
-                port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
-                say(f"metrics on http://127.0.0.1:{port}/metrics")
-            if once:
-                return job.run_once()
-            return job.run(stack.enter_context(_told_to_stop()))
-    finally:
-        if leave is not None:
-            leave()
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends the program as it stands."""
-    stop = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-
-    def tell(number: int, _: object) -> None:
-        say("stopping: finishing the batch at hand")
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    before = [signal.signal(number, tell) for number in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+    with (
+        wiring.addresses(config.url) as urls,
+        session(master, name="holdfast ingest") as spark,
+        ExitStack() as stack,
+    ):
+        job = Ingest(spark, urls, plan, checkpoints)
+        if config.ingest.metrics_port is not None:
+            port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
+            say(f"metrics on http://127.0.0.1:{port}/metrics")
+        if once:
+            return job.run_once()
+        return job.run(stack.enter_context(told_to_stop("finishing the batch at hand")))
 
 
 def _print(summary: Summary, as_json: bool) -> None:

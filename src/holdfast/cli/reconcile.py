@@ -54,13 +54,8 @@ def reconcile(
     from holdfast.pipeline.reconcile.job import reconcile as compare
     from holdfast.pipeline.session import session
 
-    addresses, leave = wiring.stores(effective.url)
-    try:
-        with session(master, name="holdfast reconcile") as spark:
-            report = compare(spark, books_of(effective, addresses, archive)(channel), wanted, limit)
-    finally:
-        if leave is not None:
-            leave()
+    with wiring.addresses(effective.url) as stores, session(master, name="holdfast reconcile") as spark:
+        report = compare(spark, books_of(effective, stores, archive)(channel), wanted, limit)
     print_reports([report], as_json)
 
 

@@ -50,10 +50,7 @@ def trace(
     from holdfast.pipeline.trace.job import Question, Tracer
 
     effective = settings(urls, config, archive, wal, warehouse, channel)
-    addresses, leave = wiring.stores(effective.url)
-    with ExitStack() as stack:
-        if leave is not None:
-            stack.callback(leave)
+    with wiring.addresses(effective.url) as addresses, ExitStack() as stack:
         started = session(master, name="holdfast trace")
         books = books_of(effective, addresses, archive)
         tracer = Tracer(addresses, books, lambda: stack.enter_context(started))

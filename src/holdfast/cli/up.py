@@ -87,7 +87,7 @@ async def _run(config: Config, choice: Choice, as_json: bool) -> None:
 
 
 async def _supervise(supervisor: Supervisor, as_json: bool) -> list[str]:
-    from holdfast.server.signals import stop_on_signal
+    from holdfast.bus.signals import stop_on_signal
 
     with stop_on_signal() as stop, _screen(as_json) as show:
         follower = asyncio.create_task(_follow(supervisor, show))

@@ -47,15 +47,11 @@ def rebuild(
     from holdfast.pipeline.rebuild.job import rebuild as fill
     from holdfast.pipeline.session import session
 
-    addresses, leave = wiring.stores(effective.url)
-    try:
+    with wiring.addresses(effective.url) as addresses:
         names = channels or asyncio.run(_channels(effective, addresses))
         books = books_of(effective, addresses, archive)
         with session(master, name="holdfast warehouse rebuild") as spark:
             done = fill(spark, plan, [books(name) for name in names], say)
-    finally:
-        if leave is not None:
-            leave()
     say(f"{done.batches:,} batches from the WAL, {done.events:,} events from the archive")
     if as_json:
         write_json(

@@ -98,7 +98,7 @@ def main(programs: str, *arguments: str) -> None:
         make(programs)
     leave_root(programs)
     program = f"{programs}/postgres"  # it finds its libraries by this path
-    os.execv(program, [program, "-D", "data", *arguments])  # noqa: S606
+    os.execv(program, [program, "-D", "data", *arguments])  # noqa: S606 - no shell is wanted
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def _backoff(value: Backoff | Sequence[Duration] | Duration | None) -> Backoff:
         if not value:
             raise InvalidPolicy("backoff [] has no step; give at least one, or None for exponential")
         return Steps(tuple(parse_duration(step, what="backoff step") for step in value))
-    return Steps((parse_duration(value, what="backoff"),))  # type: ignore[arg-type]
+    return Steps((parse_duration(value, what="backoff"),))  # type: ignore[arg-type]  # the rest is a Duration, or refused
 
 
 def _plain(value: object) -> Any:

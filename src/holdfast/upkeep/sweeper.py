@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -11,6 +11,7 @@ from holdfast import failpoints
 from holdfast.contracts import Applied, Backend
 from holdfast.model.upkeep import Lock
 from holdfast.upkeep import deadconsumers, stuck
+from holdfast.upkeep.alerts import lag_alert, raise_alert
 from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
 from holdfast.upkeep.deadconsumers import DeadConsumers
 from holdfast.upkeep.health import Health
@@ -19,7 +20,6 @@ from holdfast.upkeep.retention import COUNTED, Kept, Retention
 from holdfast.upkeep.rules import Rules
 
 _STEP = 5_000
-_REPEAT = 3600.0
 Chore = Callable[[], Awaitable[int]]
 """Something else to see to in each sweep; answers how much it did."""
 
@@ -53,7 +53,6 @@ class Sweeper:
         self._backend, self._rules, self._owner = backend, rules, owner
         self._health = health or Health()
         self._chores = chores or {}
-        self._alerted: dict[tuple[str | None, ...], float] = {}
         self.last: Swept | None = None
 
     async def run_once(self) -> Swept | None:
@@ -69,7 +68,8 @@ class Sweeper:
             started, begun = await self._backend.now(), time.monotonic()
             work = await self._sweep(lock)
             self.last = _report(work, started, time.monotonic() - begun, lock.token, dry_run=False)
-            await self._alert(work.alerts)
+            for alert in work.alerts:
+                await raise_alert(self._backend, self._rules.namespace, alert)
             failpoints.hit("sweeper.before_report")
             await announce(self._backend, self._rules.namespace, self.last)
             return self.last
@@ -120,32 +120,11 @@ class Sweeper:
 
     async def _lagging(self) -> list[Alert]:
         """Stream consumers that are further behind than they should be."""
-        alerts, now = [], await self._backend.now()
+        rules, now, found = self._rules, await self._backend.now(), []
         for cursor in await self._backend.cursors():
             lag = await self._backend.behind(cursor.channel, cursor.position, COUNTED)
-            age = 0.0 if lag.oldest is None else (now - lag.oldest).total_seconds()
-            if lag.events > self._rules.lag_events or age > self._rules.lag_age.total_seconds():
-                message = f"{cursor.name} is {lag.events} events and {age:.0f} s behind on {cursor.channel}"
-                alerts.append(
-                    Alert(
-                        kind="lag",
-                        message=message,
-                        channel=cursor.channel,
-                        consumer=cursor.name,
-                        count=lag.events,
-                        age_seconds=age,
-                    )
-                )
-        return alerts
-
-    async def _alert(self, alerts: Sequence[Alert]) -> None:
-        """Each alert at once, then again every hour while it lasts."""
-        now = time.monotonic()
-        for alert in alerts:
-            about = (alert.kind, alert.channel, alert.consumer)
-            if now - self._alerted.get(about, -_REPEAT) >= _REPEAT:
-                await announce(self._backend, self._rules.namespace, alert)
-                self._alerted[about] = now
+            found.append(lag_alert(cursor.channel, cursor.name, lag, now, rules.lag_events, rules.lag_age))
+        return [alert for alert in found if alert is not None]
 
 
 def _report(work: _Work, started: datetime, seconds: float, token: int, *, dry_run: bool) -> Swept:

@@ -49,6 +49,12 @@ class Answer:
         elif not self.done.done():
             self.done.set_result(Reply(parse_headers(headers) if headers else {}, data))
 
+    async def within(self, seconds: float) -> Reply:
+        """The last message. Not by `asyncio.wait_for`: before Python 3.12 that one swallows a cancellation
+        which comes together with the answer, and the cancelled task then runs on for ever."""
+        async with asyncio.timeout(seconds):
+            return await self.done
+
 
 def stored(message: Raw) -> Stored:
     """A message with its headers read."""

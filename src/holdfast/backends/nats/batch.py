@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -82,7 +81,7 @@ class Batches:
                     if len(messages) > 1:
                         headers[subjects.COMMIT] = "1"
                     await client.publish(message.subject, message.data, reply=reply, headers=headers)
-            last = await asyncio.wait_for(answer.done, 2 * PATIENCE)
+            last = await answer.within(2 * PATIENCE)
         if last.headers.get("Status") == "503":
             raise Incomplete("no stream captures the last message")
         found: dict[str, Any] = orjson.loads(last.data)

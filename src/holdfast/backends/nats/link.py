@@ -143,7 +143,7 @@ class Link:
         """One question to the JetStream API. An error that it answers with is in the answer."""
         async with self.ask() as (client, reply, answer):
             await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
-            message = await asyncio.wait_for(answer.done, patience or PATIENCE)
+            message = await answer.within(patience or PATIENCE)
             if message.headers.get("Status") == _NOBODY:
                 raise nats.errors.NoRespondersError
             found: dict[str, Any] = orjson.loads(message.data)
@@ -159,7 +159,7 @@ class Link:
         async with self.ask() as (client, reply, answer):
             body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
             await client.publish(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
-            last = await asyncio.wait_for(answer.done, 2 * PATIENCE)
+            last = await answer.within(2 * PATIENCE)
         status = last.headers.get("Status")
         if status == _NOBODY:
             raise NoStream(f"NATS at {redacted(self.url)} did not answer for the stream {stream}")

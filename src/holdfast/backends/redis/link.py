@@ -29,7 +29,7 @@ class Link:
 
     def __init__(self, pool: ConnectionPool, greet: Greeting) -> None:
         self._greet = greet
-        self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+        self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
         self._outbox: list[bytes] = []
         self._queued: list[asyncio.Future[Any]] = []
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -92,7 +92,7 @@ class Link:
                 await self._connection.disconnect(nowait=True)
         self._used = now
         if not self._connection.is_connected:
-            await self._connection.connect()  # type: ignore[no-untyped-call]
+            await self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py
             await self._greet(self._connection)
 
     async def _receive(self) -> None:
@@ -126,5 +126,5 @@ class Link:
 
 
 def _pack(command: Command) -> bytes:
-    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # takes bytes too
     return packed

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
-import os
-import secrets
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, InvalidInput
-from holdfast.model.upkeep import Lock
 from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.archive.job import Job, Surroundings
 from holdfast.pipeline.archive.lag import LagWatch
 from holdfast.pipeline.archive.metrics import Listener, Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
-from holdfast.upkeep.holding import holding
+from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logging.getLogger(__name__)
-
-LOCK_TTL = timedelta(seconds=15)
-LOOK = 0.2
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
-
-
-class Busy(HoldfastError):
-    """Another archiver is at work under the same consumer."""
 
 
 class Archiver:
@@ -54,15 +35,12 @@ class Archiver:
             raise InvalidInput("an archiver needs policies of one consumer and namespace; start one for each")
         self._spark, self._urls, self._policies = spark, urls, policies
         self._checkpoints = checkpoints
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.metrics = Metrics()
         self._lag = LagWatch(policies, self.metrics)
 
     def run_once(self) -> Metrics:
         """Archive all that is there now. `Busy` where another one is at work; one that died is outwaited."""
-        until = time.monotonic() + LOCK_TTL.total_seconds() + LOOK
-        idle = threading.Event()
-        with self._work(lambda: not idle.wait(LOOK) and time.monotonic() < until) as (_, jobs):
+        with self._work(outwait_the_dead()) as (_, jobs):
             self._drain(jobs)
         return self.metrics
 
@@ -84,9 +62,7 @@ class Archiver:
                 if stop.is_set():
                     raise
                 self.metrics.failures += 1
-                delay = FIRST_DELAY if self.metrics.last_commit != before else min(2 * delay, LONGEST_DELAY)
-                log.warning("%s; trying again in %g s", error, delay)
-                stop.wait(delay)
+                delay = again(stop, error, delay, progressed=self.metrics.last_commit != before)
         return self.metrics
 
     def _watch(self, connection: Connection, jobs: Sequence[Job], stop: threading.Event) -> None:
@@ -118,7 +94,8 @@ class Archiver:
     @contextlib.contextmanager
     def _work(self, wait: Callable[[], bool]) -> Iterator[tuple[Connection, list[Job]]]:
         """The jobs, prepared, while this archiver has the lock; `wait` says whether to ask for it again."""
-        with Connection(self._urls) as connection, self._locked(connection, wait) as still_mine:
+        name = self._policies[0].lock_name
+        with Connection(self._urls) as connection, turn(connection, name, "archiver", wait) as still_mine:
             around = Surroundings(
                 self._spark,
                 connection,
@@ -133,26 +110,3 @@ class Archiver:
             for job in jobs:
                 job.prepare()
             yield connection, jobs
-
-    @contextlib.contextmanager
-    def _locked(self, connection: Connection, wait: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-        name = self._policies[0].lock_name
-        for turn in itertools.count():
-            hold = holding(connection.backends[0], name, self._owner, LOCK_TTL)
-            lock = connection.run(hold.__aenter__())
-            try:
-                if lock is not None:
-                    yield partial(_renew, connection, lock)
-                    return
-            finally:
-                connection.run(hold.__aexit__(None, None, None))
-            if turn == 0:
-                log.info("another archiver is at work (lock %s)", name)
-            if not wait():
-                raise Busy(
-                    f"another archiver is at work (lock {name}); wait for it, or take another --consumer"
-                )
-
-
-def _renew(connection: Connection, lock: Lock) -> None:
-    connection.run(connection.backends[0].renew(lock, LOCK_TTL))

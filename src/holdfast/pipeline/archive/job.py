@@ -110,7 +110,7 @@ class Job:
 
     def _commit(self, rows: DataFrame, number: int) -> None:
         self._around.still_mine()
-        self._cursors()
+        self._cursors()  # raises where two policies have come to select the same new channel
         described = rows.collect()
         written = [Written(*row[:-1]) for row in described]
         cursors = {each.spot: row["after"] for each, row in zip(written, described, strict=True)}

@@ -1,52 +1,33 @@
-"""Lag: how far the archive is behind its channels, as a count and as an age, and when that is too much."""
+"""Lag: how far the archive is behind its channels, as a count and as an age."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError
-from holdfast.model.log import Lag
 from holdfast.model.names import matches
 from holdfast.model.upkeep import Cursor
 from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Spot
-from holdfast.upkeep.announcements import Alert, announce
+from holdfast.upkeep.alerts import lag_alert, raise_alert
 
 log = logging.getLogger(__name__)
 
-EVERY, REPEAT = 30.0, 3600.0
+EVERY = 30.0
 COUNTED = 1_000_000
 
 
-def alert(policy: ArchivePolicy, channel: str, lag: Lag, now: datetime) -> Alert | None:
-    """What to say of a lag, if it is over a threshold."""
-    age = 0.0 if lag.oldest is None else (now - lag.oldest).total_seconds()
-    if lag.events <= policy.lag_events and age <= policy.lag_age.total_seconds():
-        return None
-    return Alert(
-        kind="lag",
-        message=f"the archive is {lag.events} events and {age:.0f} s behind on {channel}; "
-        "look at the archiver's log, and give it more cores if it only lacks time",
-        channel=channel,
-        consumer=policy.consumer,
-        count=lag.events,
-        age_seconds=age,
-    )
-
-
 class LagWatch:
-    """Measures the lag now and then, and raises each alert at once, then every hour while it lasts."""
+    """Measures the lag now and then, and raises an alert where it is too much."""
 
     def __init__(self, policies: Sequence[ArchivePolicy], metrics: Metrics) -> None:
         self._policies, self._metrics = policies, metrics
         self._looked = -EVERY
-        self._alerted: dict[Spot, float] = {}
 
     def look(self, connection: Connection) -> None:
         """Measure, if it is time to."""
@@ -67,7 +48,7 @@ class LagWatch:
     async def _judge(self, backend: Backend, spot: Spot, cursor: Cursor, policy: ArchivePolicy) -> None:
         lag = await backend.behind(cursor.channel, cursor.position, COUNTED)
         self._metrics.lag[spot] = lag
-        found = alert(policy, cursor.channel, lag, await backend.now())
-        if found is not None and time.monotonic() - self._alerted.get(spot, -REPEAT) >= REPEAT:
-            await announce(backend, policy.namespace, found)
-            self._alerted[spot] = time.monotonic()
+        now = await backend.now()
+        found = lag_alert(cursor.channel, cursor.name, lag, now, policy.lag_events, policy.lag_age)
+        if found is not None:
+            await raise_alert(backend, policy.namespace, found)

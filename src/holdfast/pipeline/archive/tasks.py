@@ -49,5 +49,6 @@ class WriteObjects:
             for each in ObjectWriter(store, self.batch_size, floors).write(batches)
         ]
         if written:
-            columns = [pa.array(column, kind.type) for column, kind in zip(zip(*written), _SCHEMA)]  # noqa: B905
-            yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+            columns = zip(zip(*written, strict=True), _SCHEMA.types, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

@@ -6,16 +6,9 @@ Executors validate and stage; the driver makes the batch pending, moves the curs
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import os
-import secrets
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,24 +16,16 @@ from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.ingest.work import LOOK, Summary, Surroundings, Work
+from holdfast.pipeline.ingest.work import Summary, Surroundings, Work
 from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
 from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.warehouse import open_warehouse
-from holdfast.upkeep.holding import holding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.model.upkeep import Lock
-
 log = logging.getLogger(__name__)
-LOCK_TTL = timedelta(seconds=15)
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
-
-
-class Busy(HoldfastError):
-    """Another ingest is at work."""
 
 
 class Ingest:
@@ -49,7 +34,6 @@ class Ingest:
     def __init__(self, spark: SparkSession, urls: Sequence[str], plan: IngestPlan, checkpoints: Path) -> None:
         self._spark, self._urls, self._plan = spark, urls, plan
         self._checkpoint = checkpoints / "ingest"
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._stop = threading.Event()
         self.metrics, self.summary = IngestMetrics(), Summary()
         self.wal = Wal(open_store(plan.wal.path), plan.wal)
@@ -57,8 +41,7 @@ class Ingest:
 
     def run_once(self) -> Summary:
         """Ingest all that is there now. `Busy` where another one is at work; one that died is outwaited."""
-        until = time.monotonic() + LOCK_TTL.total_seconds() + LOOK
-        with self._work(lambda: not self._stop.wait(LOOK) and time.monotonic() < until) as work:
+        with self._work(outwait_the_dead()) as work:
             work.loading.start()
             try:
                 work.finish()
@@ -85,16 +68,15 @@ class Ingest:
             except HoldfastError as error:
                 if stop.is_set():
                     raise
-                delay = FIRST_DELAY if self.summary.written > written else min(2 * delay, LONGEST_DELAY)
-                log.warning("%s; trying again in %g s", error, delay)
-                stop.wait(delay)
+                delay = again(stop, error, delay, progressed=self.summary.written > written)
         self.summary.left = sum(batch.rows for batch in self.wal.pending())
         return self.summary
 
     @contextlib.contextmanager
     def _work(self, wait: Callable[[], bool]) -> Iterator[Work]:
         """The work, recovered, while this ingest has the lock; `wait` says whether to ask for it again."""
-        with Connection(self._urls) as connection, self._locked(connection, wait) as still_mine:
+        name = self._plan.lock_name
+        with Connection(self._urls) as connection, turn(connection, name, "ingest", wait) as still_mine:
             try:
                 work = Work(self._around(connection, still_mine))
                 work.recover()
@@ -116,24 +98,3 @@ class Ingest:
             stop=self._stop,
             still_mine=still_mine,
         )
-
-    @contextlib.contextmanager
-    def _locked(self, connection: Connection, wait: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-        name = self._plan.lock_name
-        for turn in itertools.count():
-            hold = holding(connection.backends[0], name, self._owner, LOCK_TTL)
-            lock = connection.run(hold.__aenter__())
-            try:
-                if lock is not None:
-                    yield partial(_renew, connection, lock)
-                    return
-            finally:
-                connection.run(hold.__aexit__(None, None, None))
-            if turn == 0:
-                log.info("another ingest is at work (lock %s)", name)
-            if not wait():
-                raise Busy(f"another ingest is at work (lock {name}); wait for it to end")
-
-
-def _renew(connection: Connection, lock: Lock) -> None:
-    connection.run(connection.backends[0].renew(lock, LOCK_TTL))

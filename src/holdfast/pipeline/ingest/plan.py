@@ -32,4 +32,4 @@ class IngestPlan:
     @property
     def lock_name(self) -> str:
         """One ingest is at work at a time."""
-        return f"{self.namespace}.ingest"
+        return f"{self.namespace}:lock:ingest"

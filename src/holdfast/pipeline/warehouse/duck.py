@@ -61,7 +61,7 @@ class DuckWarehouse:
             select = ", ".join(projection(table).values())
             # Whatever is selected is also evaluated: a table that nobody keeps takes it.
             connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE rehearsal AS SELECT {select} FROM incoming",  # noqa: S608
+                f"CREATE OR REPLACE TEMP TABLE rehearsal AS SELECT {select} FROM incoming",  # noqa: S608 - the mapping is checked
                 {"batch": "", "channel": channel, "partition": 0, "now": datetime.now(UTC)},
             )
             connection.execute("DROP TABLE rehearsal")

@@ -1,0 +1,30 @@
+"""Stopping: how a command that runs until it is told to stop hears of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.cli.output import say
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def told_to_stop(message: str) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second one ends the program as it stands."""
+    stop = threading.Event()
+
+    def tell(number: int, _: object) -> None:
+        say(f"stopping: {message}")
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = [signal.signal(number, tell) for number in _SIGNALS]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,49 @@
+"""A task that is cancelled just as its answer comes in ends there: nothing swallows the cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.backends.nats import NatsBackend, link
+from holdfast.backends.nats.answers import Answer
+from holdfast.model.event import Event
+from kit import CHANNEL
+
+CALLS: dict[str, Callable[[NatsBackend], Awaitable[object]]] = {
+    "a request": lambda backend: backend._store.info(),
+    "a batched read": lambda backend: backend._store.link.last(["HF.>"]),
+    "a batch": lambda backend: backend.publish(CHANNEL, [Event(1, "e-1"), Event(2, "e-2")]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_cancellation_with_the_answer_is_not_swallowed(
+    backend: NatsBackend, monkeypatch: pytest.MonkeyPatch, call: Callable[[NatsBackend], Awaitable[object]]
+) -> None:
+    await backend.publish(CHANNEL, [Event(0, "e-0")])
+    cancelled = 0
+
+    class Interrupted(Answer):
+        """Cancels the task that waits for it in the moment in which it is complete."""
+
+        def __init__(self, client: object) -> None:
+            super().__init__(client)  # type: ignore[arg-type]
+            self._asker = asyncio.current_task()
+
+        def __call__(self, headers: bytes, data: bytes) -> None:
+            nonlocal cancelled
+            super().__call__(headers, data)
+            if self.done.done() and self._asker is task:
+                cancelled += task.cancel()
+
+    async def asked() -> None:
+        await call(backend)
+
+    task = asyncio.create_task(asked())
+    monkeypatch.setattr(link, "Answer", Interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled
