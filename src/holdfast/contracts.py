@@ -14,6 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
+from holdfast.model.deadletters import (
+    Cluster,
+    DeadCount,
+    DeadFilter,
+    DeadLetter,
+    DeadPage,
+    Drift,
+    Fold,
+    Removal,
+)
 from holdfast.model.decide import Action, Due
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry, State
@@ -46,6 +56,10 @@ class Consumer:
     paused: bool
     created_at: datetime
     backfilling: bool = False
+    display: str = ""
+    """A name for people."""
+    revision: int = 1
+    """Rises with every change of its policy, its pause or its display name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,8 @@ class ChannelStats:
     events: int
     last_published: datetime | None
     consumers: list[str]
+    display: str = ""
+    """A name for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +166,17 @@ class Backend(Protocol):
         """One channel, or `NotFound`."""
 
     async def subscribe(
-        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+        self,
+        channel: str,
+        consumer: str,
+        policy: Policy,
+        start: Start = "latest",
+        *,
+        revision: int | None = None,
     ) -> Consumer:
         """Create a worker consumer or change its policy. `start` counts at creation only.
+
+        With `revision`, only where the consumer has that one (0: where there is none), else `Outdated`.
 
         Every event published before it (from `start` on) and after it gets a job: none is missed while
         publishes are in flight. A dead-letter channel that is missing, the channel itself or part of a
@@ -170,6 +194,15 @@ class Backend(Protocol):
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """A paused consumer hands out no job; leases that run go on."""
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        """Give a channel, or one of its consumers, a name for people; empty takes it away."""
+
+    async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
+        """Remove a worker consumer with its jobs, its dead letters, its history and their counts, at most
+        `limit` rows in one step; call it until it is done. From the first step on it gets no job, hands out
+        none, and is in no list; a crash in between leaves it so, and a new one of that name starts afresh
+        only after the last step. `NotFound` where there is none."""
 
     # the log
 
@@ -226,6 +259,46 @@ class Backend(Protocol):
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         """An event's job for every consumer, live or terminal."""
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        """One job, live or terminal, as long as the store remembers it."""
+
+    # dead letters: every way in and out of dead moves the counts in its own transaction
+
+    async def dead_counts(self) -> list[DeadCount]:
+        """Exact at every moment, without counting: one for each consumer and reason that is not zero."""
+
+    async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
+        """Dead letters by consumer and fingerprint, the largest first; exact, without counting."""
+
+    async def dead_letters(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        """Dead letters that a filter means, the latest death first. Bounded effort: see `DeadPage.after`."""
+
+    async def dead_letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
+        """One dead letter with its event and every attempt's error."""
+
+    async def revive(
+        self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
+    ) -> list[bool]:
+        """dead → ready at the tail with fresh budgets, all in one step; False for what is not dead.
+
+        With `data` the jobs hand out this instead of the event's own data from now on, also after they died
+        again; the log keeps the original.
+        """
+
+    async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
+        """dead → purged, all in one step, each with a record of it; False for what is not dead."""
+
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+        """Fold deltas into the summary, unless that was done within `fresh` and at most `most` deltas wait.
+
+        Where it was never done, count what is there first, once. Raises `LockLost` once a newer token of the
+        lock was issued.
+        """
+
+    async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
+        """Count the dead letters of every consumer and compare; with `repair` make the counts right. Exact
+        while others move jobs in and out of dead. Raises `LockLost` as `fold_dead` does."""
 
     # lifecycle
 
@@ -354,5 +427,5 @@ class Backend(Protocol):
     async def record(self, key: str) -> Record | None:
         """One record."""
 
-    async def due_records(self, prefix: str, limit: int) -> list[Record]:
-        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest first."""
+    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
+        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest first."""

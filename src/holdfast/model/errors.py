@@ -7,6 +7,7 @@ HoldfastError
 │   └── TooLarge          an event, a header or a batch over its limit
 ├── NotFound          a channel, consumer or job that does not exist
 ├── IdConflict        the id was published before with other content
+├── Outdated          it was changed by somebody else since it was read
 ├── LeaseLost         the token is stale, or the job is no longer leased
 ├── LockLost          another holder has the lock since
 ├── DataLost          a position was trimmed before it was read
@@ -61,6 +62,10 @@ class IdConflict(HoldfastError):
             f"channel {channel!r} already holds {shown} with other content; "
             "publish a changed event under a new id"
         )
+
+
+class Outdated(HoldfastError):
+    """A change that was meant for an earlier revision: nothing was changed."""
 
 
 class LeaseLost(HoldfastError):
