@@ -60,6 +60,8 @@ class Consumer:
     """A name for people."""
     revision: int = 1
     """Rises with every change of its policy, its pause or its display name."""
+    channel_display: str = ""
+    """Its channel's name for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,16 @@ class ConsumerStats:
     states: dict[State, int]
     oldest_ready: datetime | None
     next_due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a consumer has before it, and since when the oldest ready job has been due."""
+
+    channel: str
+    consumer: str
+    live: dict[State, int]
+    oldest_ready: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +203,13 @@ class Backend(Protocol):
 
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
         """A consumer's jobs by state, dead letters included."""
+
+    async def backlogs(self, limit: int) -> list[Backlog]:
+        """The live jobs of every consumer by state, at a cost that does not grow with the number of jobs.
+
+        Where a store would have to count them it stops at `limit`: for each consumer's ready jobs, and for
+        all leased and all scheduled ones together.
+        """
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """A paused consumer hands out no job; leases that run go on."""

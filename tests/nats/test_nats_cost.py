@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from burying import counted, die
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.link import Link
+from holdfast.model.deadletters import DeadFilter
 from kit import CHANNEL, CONSUMER, publish, subscribe
 
 
@@ -19,11 +21,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("read", "request"):
         original = getattr(Link, name)
 
-        async def counted(self: Link, query: object, *rest: object, original: object = original) -> object:
+        async def noted(self: Link, query: object, *rest: object, original: object = original) -> object:
             questions.append(str(query))
             return await original(self, query, *rest)  # type: ignore[operator]
 
-        monkeypatch.setattr(Link, name, counted)
+        monkeypatch.setattr(Link, name, noted)
     return questions
 
 
@@ -59,3 +61,51 @@ async def test_a_publisher_does_not_read_the_jobs(backend: NatsBackend, asked: l
     assert publisher._store.mirror.queues.jobs == {}
     assert await questions(asked, lambda: publish(publisher, "b")) == 1
     await publisher.close()
+
+
+async def test_counts_of_the_dead_cost_the_same_however_many_there_are(
+    backend: NatsBackend, asked: list[str]
+) -> None:
+    await subscribe(backend)
+    await die(backend, 10, clusters=2)
+    assert await questions(asked, backend.dead_counts) == 2
+    few = await questions(asked, lambda: backend.clusters(None, None, 10))
+    await die(backend, 900, "more", clusters=2)
+    assert await questions(asked, backend.dead_counts) == 2
+    assert await questions(asked, lambda: backend.clusters(None, None, 10)) == few <= 5
+    assert await counted(backend) == (910, 910)
+
+
+async def test_a_page_of_the_dead_costs_little_wherever_it_is(backend: NatsBackend, asked: list[str]) -> None:
+    await subscribe(backend)
+    await die(backend, 450, "old", clusters=450)
+    await publish(backend, *(f"quiet-{n}" for n in range(2000)))
+    while jobs := await backend.claim(CHANNEL, CONSUMER, 900, "w"):
+        assert all(await backend.complete(jobs))
+    await die(backend, 450, "new")
+    wanted, after, pages = DeadFilter(CHANNEL, CONSUMER), None, 0
+    for _ in range(100):
+        asked.clear()
+        page = await backend.dead_letters(wanted, after, 50)
+        pages, after = pages + len(page.letters), page.after
+        assert len(asked) <= 14, asked
+        if after is None:
+            break
+    assert pages == 900
+    rare = DeadFilter(CHANNEL, CONSUMER, fingerprint=f"{7:016x}")
+    assert await questions(asked, lambda: backend.dead_letters(rare, None, 50)) <= 12
+    asked.clear()
+    assert (await backend.dead_letters(DeadFilter(text="no such"), None, 50)).letters == []
+    assert len(asked) <= 30, "two records of a hundred in one answer"
+
+
+@pytest.mark.slow
+async def test_thousands_of_clusters_fit(backend: NatsBackend) -> None:
+    await subscribe(backend)
+    ids = await die(backend, 6000, clusters=6000)
+    assert len(await backend.clusters(CHANNEL, CONSUMER, 10_000)) == 6000
+    tallies = await backend._store.link.last(["HF.S.cluster.>"])
+    assert max(len(each.data) for each in tallies) < 16_000
+    for start in range(0, 6000, 1000):
+        assert all(await backend.purge(CHANNEL, CONSUMER, ids[start : start + 1000]))
+    assert await backend.clusters(None, None, 10) == []

@@ -156,9 +156,9 @@ async def test_dead_totals_are_exact_before_and_after_folding(sql: Sql, backend:
     assert totals(sql) == {"terminal": 4, "crash_loop": 5}
     assert await backend.requeue(CHANNEL, CONSUMER, (await record(backend, "e-0")).id)
     assert totals(sql) == {"terminal": 3, "crash_loop": 5}
-    sql.execute("SELECT holdfast.fold_dead(3)")
+    sql.execute("SELECT holdfast.fold_deltas(3)")
     assert totals(sql) == {"terminal": 3, "crash_loop": 5}
-    sql.execute("SELECT holdfast.fold_dead(10000)")
+    sql.execute("SELECT holdfast.fold_deltas()")
     assert sql.execute("SELECT count(*) FROM holdfast.dead_deltas").fetchone() == (0,)
     assert totals(sql) == {"terminal": 3, "crash_loop": 5}
     recounted = sql.execute("SELECT reason, count(*) FROM holdfast.dead_letters GROUP BY reason").fetchall()
@@ -171,7 +171,7 @@ async def test_one_statement_writes_one_delta_per_group(sql: Sql, backend: Postg
     await publish(backend, *(f"e-{n}" for n in range(50)))
     await claim(backend)
     await backend.advance(5 * MINUTE)
-    sql.execute("SELECT holdfast.fold_dead(10000)")
+    sql.execute("SELECT holdfast.fold_deltas()")
     before = sql.execute("SELECT coalesce(max(id), 0) FROM holdfast.dead_deltas").fetchone()
     assert (await abandon(backend, timedelta(0))).buried == 50
     assert before is not None

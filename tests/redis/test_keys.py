@@ -7,9 +7,11 @@ from importlib.resources import files
 import pytest
 import redis
 
+from holdfast import failpoints
 from holdfast.backends.redis import RedisBackend, keys
 from holdfast.model.event import Event
-from kit import CHANNEL, MINUTE, bury, claim, claim_one, complete, publish, subscribe
+from holdfast.model.job import Burial, Reason
+from kit import BOOM, CHANNEL, MINUTE, bury, claim, claim_one, complete, publish, subscribe
 
 
 @pytest.mark.parametrize("channel", ["a", "gbe.events.audit.change", "gbe._deadletter.x-y"])
@@ -31,8 +33,11 @@ async def test_every_key_is_documented_with_its_type(backend: RedisBackend, clie
     await backend.attach(CHANNEL, "archiver")
     await backend.set_full(CHANNEL, True)
     await backend.lock("gbe:lock:sweeper", "me", MINUTE)
-    await backend.put_record("gbe.state.t-1", {"state": "running"}, 0, due=await backend.now())
-    shown = {CHANNEL: "stream", "dead": "stream", "gbe:lock:sweeper": "string", "gbe:state:t-1": "hash"}
+    for name in ("gbe.state.t-1", "gbe.state.tasks.t-1"):
+        await backend.put_record(name, {"state": "running"}, 0, due=await backend.now())
+    await leave_half_done(backend)
+    shown = {CHANNEL: "stream", "dead": "stream", "gbe:lock:sweeper": "string", "gbe:lock:census": "string"}
+    shown |= {"gbe:state:t-1": "hash", "gbe:state:tasks:t-1": "hash", "crowd": "stream"}
     seen = set()
     for name in client.scan_iter(count=1000):
         kind = client.type(name)
@@ -42,6 +47,20 @@ async def test_every_key_is_documented_with_its_type(backend: RedisBackend, clie
         [known] = [key for key in keys.KEYS if key.pattern.fullmatch(name) and key.type == kind]
         seen.add(known.name)
     assert seen == {key.name for key in keys.KEYS}, "each kind was there"
+
+
+async def leave_half_done(backend: RedisBackend) -> None:
+    """A recount and a removal that somebody did not end."""
+    lock = await backend.lock("gbe:lock:census", "me", MINUTE)
+    assert lock is not None
+    for consumer in ("crowded", "going"):
+        await subscribe(backend, consumer, channel="crowd")
+    await backend.publish("crowd", [Event(n, f"e-{n}") for n in range(600)])
+    jobs = await claim(backend, 600, channel="crowd", consumer="crowded")
+    await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs])
+    with failpoints.active("dead.mid_recount", "raise"), pytest.raises(failpoints.FailpointError):
+        await backend.recount_dead(False, lock)
+    assert not (await backend.remove_consumer("crowd", "going", 1)).done
 
 
 def test_the_table_and_the_script_that_builds_the_names_agree() -> None:

@@ -40,7 +40,7 @@ async def test_a_due_record_that_another_client_removed_is_forgotten(
         await backend.put_record(f"gbe.state.tasks.{name}", {"state": "running"}, 0, due=now)
     client.delete("gbe:state:tasks:t-2")
     assert [each.key[-3:] for each in await backend.due_records("gbe.state.tasks.", 10)] == ["t-1", "t-3"]
-    assert client.zcard("{holdfast}:records") == 2
+    assert client.zcard("{holdfast}:records:gbe.state.tasks") == 2
 
 
 async def test_what_is_no_record_is_refused_and_left_alone(

@@ -6,11 +6,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Any, NamedTuple, Self
 
 from holdfast.model.errors import InvalidInput, TooLarge
+from holdfast.model.garbage import uncollected
 
 DEFAULT_SOURCE = "default"
 DEFAULT_TYPE = "event"
@@ -132,8 +134,7 @@ def new_ids(count: int) -> Iterator[str]:
     random = os.urandom(10).hex()
     prefix = f"{stamp[:8]}-{stamp[8:]}-7{random[:3]}-{_VARIANT[random[3]]}{random[4:7]}-"
     start = int(random[7:18], 16)
-    for number in range(start, start + count):
-        yield f"{prefix}{number:012x}"
+    return map(f"{prefix}%012x".__mod__, range(start, start + count))
 
 
 def new_id() -> str:
@@ -147,6 +148,14 @@ class Receipt(NamedTuple):
     id: str
     position: str
     duplicate: bool = False
+
+
+def receipts(events: Sequence[Event], prefix: str, numbers: Sequence[int]) -> list[Receipt]:
+    """Receipts of fresh events whose positions differ in their last field only."""
+    positions = map(f"{prefix}-%016x".__mod__, numbers)
+    made = zip([event.id for event in events], positions, repeat(False, len(events)), strict=True)
+    with uncollected():
+        return list(map(tuple.__new__, repeat(Receipt), made))
 
 
 class LogEntry(NamedTuple):

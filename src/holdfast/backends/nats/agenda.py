@@ -7,7 +7,7 @@ changed and what is due, however many records wait.
 from __future__ import annotations
 
 import asyncio
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.answers import Stored
@@ -63,3 +63,12 @@ class Agenda:
         for entry in kept:
             heappush(self._heap, entry)
         return found
+
+    def latest(self, prefix: str, now: int, limit: int) -> dict[str, int]:
+        """The same, the newest first; costs a look at every due time."""
+        due = (
+            entry
+            for entry in self._heap
+            if entry[0] <= now and entry[1].startswith(prefix) and self._current.get(entry[1]) == entry[2]
+        )
+        return {subject: revision for _, subject, revision in nlargest(limit, due)}

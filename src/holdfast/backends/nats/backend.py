@@ -10,10 +10,13 @@ from holdfast.backends.nats import checks
 from holdfast.backends.nats.buckets import Buckets
 from holdfast.backends.nats.bulk import Bulk
 from holdfast.backends.nats.burials import Burials
+from holdfast.backends.nats.census import Census
 from holdfast.backends.nats.consumers import Consumers
 from holdfast.backends.nats.cursors import Cursors
 from holdfast.backends.nats.cuts import Cuts
+from holdfast.backends.nats.dead import Dead
 from holdfast.backends.nats.entries import Entries
+from holdfast.backends.nats.exits import Exits
 from holdfast.backends.nats.fates import Fates
 from holdfast.backends.nats.forgetting import Forgetting
 from holdfast.backends.nats.groups import Groups
@@ -28,12 +31,14 @@ from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.operators import Operators
 from holdfast.backends.nats.pages import Pages
 from holdfast.backends.nats.publishing import Publishing
+from holdfast.backends.nats.removals import Removals
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.backends.nats.transitions import Transitions
 from holdfast.backends.nats.trimming import Trimming
 from holdfast.contracts import (
     Applied,
+    Backlog,
     Capabilities,
     ChannelStats,
     Consumer,
@@ -41,6 +46,16 @@ from holdfast.contracts import (
     Finding,
     Reading,
     Start,
+)
+from holdfast.model.deadletters import (
+    Cluster,
+    DeadCount,
+    DeadFilter,
+    DeadLetter,
+    DeadPage,
+    Drift,
+    Fold,
+    Removal,
 )
 from holdfast.model.decide import Action
 from holdfast.model.duration import parse_duration
@@ -86,6 +101,8 @@ class NatsBackend:
         self._trimming = Trimming(store, entries, fates, bulk, guards, locks)
         self._forgetting = Forgetting(store, bulk, locks)
         self._burials = Burials(store, locks)
+        self._dead, self._exits = Dead(store, entries), Exits(store, entries, transitions)
+        self._census, self._removals = Census(store, locks), Removals(store)
         self._buckets = Buckets(store)
 
     async def open(self) -> list[str]:
@@ -120,9 +137,15 @@ class NatsBackend:
         return await self._consumers.channel_stats(channel)
 
     async def subscribe(
-        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+        self,
+        channel: str,
+        consumer: str,
+        policy: Policy,
+        start: Start = "latest",
+        *,
+        revision: int | None = None,
     ) -> Consumer:
-        return await self._consumers.subscribe(channel, consumer, policy, start)
+        return await self._consumers.subscribe(channel, consumer, policy, start, revision)
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
         return await self._consumers.consumers(channel)
@@ -133,8 +156,17 @@ class NatsBackend:
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
         return await self._consumers.stats(channel, consumer)
 
+    async def backlogs(self, limit: int) -> list[Backlog]:
+        return await self._consumers.backlogs()
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         await self._consumers.set_paused(channel, consumer, paused)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        await self._consumers.set_display(channel, consumer, display)
+
+    async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
+        return await self._removals.remove(channel, consumer, limit)
 
     async def publish(
         self,
@@ -176,6 +208,39 @@ class NatsBackend:
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         return await self._operators.find_jobs(channel, source, event_id)
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        return await self._operators.job(channel, consumer, job_id)
+
+    # dead letters
+
+    async def dead_counts(self) -> list[DeadCount]:
+        return await self._dead.counts()
+
+    async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
+        return await self._dead.clusters(channel, consumer, limit)
+
+    async def dead_letters(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        return await self._dead.page(wanted, after, limit)
+
+    async def dead_letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
+        return await self._dead.one(channel, consumer, job_id)
+
+    async def revive(
+        self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
+    ) -> list[bool]:
+        return await self._exits.revive(channel, consumer, job_ids, data)
+
+    async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
+        return await self._exits.purge(channel, consumer, job_ids)
+
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+        return await self._census.fold(lock)
+
+    async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
+        return await self._census.recount(repair, lock)
+
+    # lifecycle
 
     async def due(self, limit: int) -> Reading:
         return await self._lifecycle.due(limit)
@@ -280,5 +345,5 @@ class NatsBackend:
     async def record(self, key: str) -> Record | None:
         return await self._buckets.record(key)
 
-    async def due_records(self, prefix: str, limit: int) -> list[Record]:
-        return await self._buckets.due(prefix, limit)
+    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
+        return await self._buckets.due(prefix, limit, newest)

@@ -96,8 +96,8 @@ class Buckets:
         found = await self._last(bucket, [subject])
         return _record(key, found[0]) if found and _OPERATION not in found[0].headers else None
 
-    async def due(self, prefix: str, limit: int) -> list[Record]:
-        """Records under a prefix whose time has come, the oldest first."""
+    async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
+        """Records under a prefix whose time has come, the oldest or the newest first."""
         parts = _PREFIX.fullmatch(prefix)
         if parts is None:
             raise InvalidInput(
@@ -110,7 +110,8 @@ class Buckets:
         except NoStream:
             await self._missing(bucket)
             return []
-        chosen = agenda.due(f"$KV.{bucket}.{parts[3]}", now, limit)
+        look = agenda.latest if newest else agenda.due
+        chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit)
         found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
         start = len(f"$KV.{bucket}.")
         return [

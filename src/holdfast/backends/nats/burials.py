@@ -16,7 +16,7 @@ from holdfast.model.errors import Unavailable
 from holdfast.model.job import State
 from holdfast.model.upkeep import Lock
 
-_MOST = 200  # each takes up to three messages of a batch
+_MOST = 190  # each takes up to five messages of a batch
 
 
 class Burials:
@@ -63,7 +63,7 @@ class Burials:
         found: list[Record] = []
         after, pending = 0, 1
         while pending and len(found) < limit:
-            query = {"seq": after + 1, "next_by_subj": subjects.dead_letters(member.ref), "batch": limit}
+            query = {"seq": after + 1, "next_by_subj": subjects.dead(member.ref, "*"), "batch": limit}
             messages, pending = await self._store.link.read(query)
             for message in messages:
                 record = records.decode(message.data, message.seq) if message.data else None

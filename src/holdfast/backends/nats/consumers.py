@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
 from datetime import datetime
 
 from holdfast.backends.nats import stream, subjects
+from holdfast.backends.nats.admission import admitted
 from holdfast.backends.nats.batch import Message, state
 from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.fates import Fates
@@ -17,9 +18,9 @@ from holdfast.backends.nats.mirror import Cursor
 from holdfast.backends.nats.registry import Member, Registry
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import format_stamp, from_micros, to_micros
-from holdfast.contracts import ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, Start
 from holdfast.model.errors import NotFound
-from holdfast.model.job import State
+from holdfast.model.job import LIVE, State
 from holdfast.model.policy import Policy
 
 _PAUSE = 0.05
@@ -31,19 +32,21 @@ class Consumers:
     def __init__(self, store: Store, entries: Entries, fates: Fates, ingest: Ingest) -> None:
         self._store, self._entries, self._fates, self._ingest = store, entries, fates, ingest
 
-    async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start, revision: int | None
+    ) -> Consumer:
         """Create a consumer or change its policy."""
         now = await self._store.fresh()
-        self._store.registry.check_policy(channel, consumer, policy)
-        await self._store.ensure_channel(channel)
 
         def change(known: Registry) -> Registry:
-            known.check_policy(channel, consumer, policy)
-            old = known.by_name.get((channel, consumer))
-            if old is not None:
-                return known.with_member(replace(old, stored=policy.to_json()))
-            ref = str(max(map(int, known.members), default=0) + 1)
-            return known.with_member(Member(ref, channel, consumer, policy.to_json(), False, now))
+            old = admitted(known, channel, consumer, policy, revision)
+            if old is None:
+                new = Member(known.next_ref, channel, consumer, policy.to_json(), False, now)
+                return known.with_member(new)
+            return known if old.policy == policy else known.with_member(old.changed(stored=policy.to_json()))
+
+        change(self._store.registry)  # what is refused makes no channel either
+        await self._store.ensure_channel(channel)
 
         async def begin(wanted: Registry) -> Sequence[Message]:
             member = wanted.by_name[channel, consumer]
@@ -79,7 +82,8 @@ class Consumers:
             await asyncio.sleep(_PAUSE)
 
     def _shown(self, member: Member) -> Consumer:
-        return member.shown(self._store.mirror.cursors[member.ref].target is not None)
+        past = self._store.mirror.cursors[member.ref].target is not None
+        return self._store.registry.shown(member, past)
 
     async def consumer(self, channel: str, consumer: str) -> Consumer:
         """One consumer, or `NotFound`."""
@@ -107,21 +111,43 @@ class Consumers:
             None if following is None else from_micros(following),
         )
 
+    async def backlogs(self) -> list[Backlog]:
+        """Live jobs of every consumer, from the same counters; one that is removed meanwhile is left out."""
+        found = []
+        for each in await self.consumers(None):
+            with suppress(NotFound):
+                stats = await self.stats(each.channel, each.name)
+                live = {state: stats.states.get(state, 0) for state in LIVE}
+                found.append(Backlog(each.channel, each.name, live, stats.oldest_ready))
+        return found
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """Stop or resume handing out jobs."""
         await self._store.fresh()
 
         def change(known: Registry) -> Registry:
             member = known.member(channel, consumer)
-            return known if member.paused == paused else known.with_member(replace(member, paused=paused))
+            return known if member.paused == paused else known.with_member(member.changed(paused=paused))
+
+        await self._store.change_registry(change)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        """Give a channel or a consumer a name for people."""
+        await self._store.fresh()
+
+        def change(known: Registry) -> Registry:
+            if consumer is None:
+                known.check_channel(channel)
+                return known.with_display(channel, display)
+            member = known.member(channel, consumer)
+            return known if member.display == display else known.with_member(member.changed(display=display))
 
         await self._store.change_registry(change)
 
     async def set_full(self, channel: str, full: bool) -> None:
         """Refuse publishes to a channel, or take them again."""
         await self._store.look()
-        if channel not in self._store.registry.channels:
-            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        self._store.registry.check_channel(channel)
         await self._store.change_registry(lambda known: known.with_full(channel, full))
 
     async def channels(self) -> list[str]:
@@ -133,11 +159,11 @@ class Consumers:
         """One channel's log at a glance."""
         await self._store.fresh()
         registry = self._store.registry
-        if channel not in registry.channels:
-            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        registry.check_channel(channel)
         info = await stream.info(self._store.link, subjects_filter=channel)
         count = int((info["state"].get("subjects") or {}).get(channel, 0))
         newest, _ = await self._store.link.read({"multi_last": [channel], "batch": 1})
         published = from_micros(self._entries.published(newest[0])) if newest else None
         names = [member.name for member in registry.by_channel.get(channel, ())]
-        return ChannelStats(channel, from_micros(registry.channels[channel]), count, published, names)
+        created, display = from_micros(registry.channels[channel]), registry.displays.get(channel, "")
+        return ChannelStats(channel, created, count, published, names, display)

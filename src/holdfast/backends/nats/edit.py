@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import orjson
 
 from holdfast.backends.nats import records, subjects
 from holdfast.backends.nats.batch import MOST, MOST_BYTES, Message, state
@@ -11,24 +14,26 @@ from holdfast.backends.nats.mirror import TOMBSTONE_SECONDS, Mirror
 from holdfast.backends.nats.records import Record
 from holdfast.model.job import LIVE, State
 
-EVERYBODY = "all"
 _GONE_SECONDS = 1
+_CLOSING = subjects.SHARDS + 4  # messages that may end a batch: counts, who left, a lane, a fence
 
 
 class Edit:
     """What is to become of some jobs of one consumer."""
 
     def __init__(self, mirror: Mirror, ref: str, instance: str, history: int) -> None:
-        self._ref, self._history = ref, history
-        self._count = subjects.count(ref, instance)
-        self._counts, self._revision = mirror.counts(ref, instance), mirror.revision(self._count)
+        self._mirror, self._ref, self._instance, self._history = mirror, ref, instance, history
         self._moved: Counter[str] = Counter()
+        self._clusters: Counter[str] = Counter()
+        self._left: list[int] = []
         self._messages: list[Message] = []
         self._size = 0
 
-    def has_room(self, size: int = 0, messages: int = 2) -> bool:
-        """Whether a change of so many more messages fits into the batch: ours are two, and three close it."""
-        return len(self._messages) + messages + 3 <= MOST and self._size + size <= MOST_BYTES
+    def has_room(self, messages: int, size: int = 0) -> bool:
+        """Whether a change of so many more messages fits into the batch; the first one always may."""
+        return not self._messages or (
+            len(self._messages) + messages + _CLOSING <= MOST and self._size + size <= MOST_BYTES
+        )
 
     def create(self, record: Record) -> None:
         """A new job. The cursor that moves in the same batch keeps it from being made twice."""
@@ -47,18 +52,28 @@ class Edit:
         self._keep(new)
         self._add(state(subjects.job(old.ref, old.seq), b"", old.revision, TOMBSTONE_SECONDS))
         self._moved[old.state] -= 1
-        self._moved[new.state] += 1
-        if new.state is State.DEAD:
-            self._moved[f"dead:{new.reason}"] += 1
+        if new.state is not State.DEAD:
+            self._moved[new.state] += 1
 
     def _keep(self, new: Record) -> None:
         """The record of a job at its end: a dead letter's for good, with its event, another's for a while."""
         if new.state is State.DEAD:
-            self._add(state(subjects.dead(new.ref, new.seq), new.encode()))
+            self._bury(new)
             return
         self._add(state(subjects.ended(new.ref, new.seq), new.encode(), ttl=self._history))
-        if new.copy:
-            self._add(state(new.copy, b"", ttl=_GONE_SECONDS))
+        for kept in filter(None, (new.copy, new.patch)):
+            self._add(state(kept, b"", ttl=_GONE_SECONDS))
+
+    def _bury(self, new: Record, revision: int | None = None) -> None:
+        letter = replace(new, cluster=new.fingerprint)
+        self._add(state(subjects.dead(new.ref, new.seq), letter.encode(), revision))
+        self._add(state(_entry(letter), b"%d" % (letter.ended or 0)))
+        self._move_dead(letter, 1)
+
+    def index(self, old: Record) -> None:
+        """A dead letter from before there was an index. `old.revision` is that of its record."""
+        self._bury(old, old.revision)
+        self.correct({State.DEAD: -1, f"dead:{old.reason}": -1}, {})  # there it is counted already
 
     def purge(self, old: Record, new: Record) -> None:
         """A dead letter that is given up. `old.revision` is that of its record."""
@@ -72,9 +87,24 @@ class Edit:
 
     def _leave_the_dead(self, old: Record, new: Record) -> None:
         self._add(state(subjects.dead(old.ref, old.seq), b"", old.revision, _GONE_SECONDS))
-        self._moved[old.state] -= 1
-        self._moved[f"dead:{old.reason}"] -= 1
+        if old.cluster is not None:
+            self._add(state(_entry(old), b"", ttl=_GONE_SECONDS))
+        if old.patch and new.patch != old.patch:
+            self._add(state(old.patch, b"", ttl=_GONE_SECONDS))
+        self._left.append(old.seq)
+        self._move_dead(old, -1)
         self._moved[new.state] += 1
+
+    def _move_dead(self, letter: Record, by: int) -> None:
+        self._moved[State.DEAD] += by
+        self._moved[f"dead:{letter.reason}"] += by
+        if letter.cluster is not None:
+            self._clusters[letter.cluster] += by
+
+    def correct(self, counts: Mapping[str, int], clusters: Mapping[str, int]) -> None:
+        """Move counts of which a recount has shown that they are wrong by so much."""
+        self._moved.update(counts)
+        self._clusters.update(clusters)
 
     def raise_lane(self, revision: int) -> None:
         """Refuse the batch if a claim or requeue of this consumer came between, and those that saw less."""
@@ -91,27 +121,42 @@ class Edit:
 
     def messages(self) -> list[Message]:
         """The batch, with the counts at its end."""
-        if not any(self._moved.values()):
-            return self._messages
-        counts = Counter(self._counts)
-        for name, number in self._moved.items():
-            counts[name] += number
-        return [*self._messages, state(self._count, records.encode_counts(counts), self._revision)]
+        return [*self._messages, *self._departed(), *self._counted()]
+
+    def _departed(self) -> Iterator[Message]:
+        if self._left:
+            headers = {subjects.TTL: f"{TOMBSTONE_SECONDS}s"}
+            yield Message(subjects.left(self._ref), orjson.dumps(self._left), headers)
+
+    def _counted(self) -> Iterator[Message]:
+        shards: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        for fingerprint, number in self._clusters.items():
+            shards[subjects.shard(fingerprint)][fingerprint] = number
+        for shard, moved in sorted(shards.items()):
+            if any(moved.values()):
+                yield _added(self._mirror, subjects.cluster(self._ref, self._instance, shard), moved)
+        if any(self._moved.values()):
+            yield _added(self._mirror, subjects.count(self._ref, self._instance), self._moved)
 
 
-def fold(mirror: Mirror, ref: str, instance: str) -> list[Message]:
+def fold(mirror: Mirror, tallies: Sequence[str]) -> list[Message]:
     """Add one process's counts to those of the processes that are gone.
 
-    The sum goes first: who reads in between counts too many, which at worst refuses a publish for a moment.
+    The sums go first: who reads in between counts too many, which at worst refuses a publish for a moment.
     """
-    total, mine = subjects.count(ref, EVERYBODY), subjects.count(ref, instance)
-    counts = mirror.counts(ref, EVERYBODY)
-    for name, number in mirror.counts(ref, instance).items():
-        counts[name] += number
-    return [
-        state(total, records.encode_counts(counts), mirror.revision(total)),
-        state(mine, b"", mirror.revision(mine), TOMBSTONE_SECONDS),
-    ]
+    sums = [_added(mirror, subjects.folded(mine), mirror.tally(mine)) for mine in tallies]
+    return [*sums, *(state(mine, b"", mirror.revision(mine), TOMBSTONE_SECONDS) for mine in tallies)]
+
+
+def _added(mirror: Mirror, subject: str, moved: Mapping[str, int]) -> Message:
+    """The counts of one message, and so many more."""
+    total = Counter(mirror.tally(subject))
+    total.update(moved)
+    return state(subject, records.encode_counts(total), mirror.revision(subject))
+
+
+def _entry(letter: Record) -> str:
+    return subjects.index(letter.ref, letter.reason or "", letter.cluster, letter.seq)
 
 
 def live(counts: Counter[str]) -> int:

@@ -99,13 +99,19 @@ class Entries:
         return {seq: message for seq, message in found.items() if seq in wanted}
 
     async def of_jobs(self, channel: str, jobs: Sequence[Record]) -> dict[int, Stored]:
-        """The messages of some jobs: from the log, or the copies that dead letters keep."""
-        found = await self.at(channel, [job.seq for job in jobs])
-        copies = [job.copy for job in jobs if job.copy and job.seq not in found]
-        if copies:
-            kept = await self._store.link.last(copies)
-            found |= {subjects.copied(each.subject): each for each in kept if subjects.CE_ID in each.headers}
+        """The messages of some jobs: with other data, from the log, or the copies that dead letters keep."""
+        found = await self.at(channel, [job.seq for job in jobs if not job.patch])
+        places = {job.patch or job.copy: job.seq for job in jobs if job.seq not in found}
+        places.pop("", None)
+        for each in await self._store.link.exact(list(places)):
+            if subjects.CE_ID in each.headers:
+                found[places[each.subject]] = each
         return found
+
+    async def of_job(self, channel: str, job: Record) -> Event | None:
+        """One job's event, as its consumer gets it; None where it is gone."""
+        found = await self.of_jobs(channel, [job])
+        return (await self.events(found.values()))[0] if found else None
 
     async def events(self, messages: Iterable[Stored]) -> list[Event | None]:
         """Messages as events; the parts of large ones are fetched. None where some of them are gone."""

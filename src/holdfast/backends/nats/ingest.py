@@ -40,8 +40,8 @@ class Ingest:
         """The same for who holds the consumer's lock."""
         stale, more = 0, True
         while more:
-            cursor = self._store.mirror.cursors[member.ref]
-            if cursor.target is not None:
+            cursor = self._store.mirror.cursors.get(member.ref)
+            if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
                 return
             try:
                 _, more = await self._step(member, cursor, PAGE)
@@ -63,7 +63,7 @@ class Ingest:
         if member is None:
             return 0
         async with self._store.lock(ref):
-            while (cursor := self._store.mirror.cursors[ref]).target is not None:
+            while (cursor := self._store.mirror.cursors.get(ref)) is not None and cursor.target is not None:
                 try:
                     return (await self._step(member, cursor, min(limit, PAGE)))[0]
                 except Stale:

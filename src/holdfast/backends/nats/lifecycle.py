@@ -68,7 +68,8 @@ class Lifecycle:
                     applied.buried = changed
             if changed and move is not Move.BURY:
                 members = self._store.registry.members
-                await self._transitions.wake({members[str(a.due.ref[0])].channel for a in chosen})
+                refs = {str(action.due.ref[0]) for action in chosen} & members.keys()
+                await self._transitions.wake({members[ref].channel for ref in refs})
         applied.refused = len(actions) - applied.total
         return applied
 

@@ -21,7 +21,7 @@ from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavail
 
 PATIENCE = 5.0
 _READ_BYTES = 16_000_000
-_MOST_LAST = 1000
+_MOST_LAST, _AT_ONCE = 1000, 500
 _TOO_MANY, _NOBODY = "413", "503"
 
 
@@ -176,6 +176,18 @@ class Link:
         except TooMany:
             pages = [await self._newest(each, stream) for each in filters]
             return sorted((message for page in pages for message in page), key=lambda each: each.seq)
+
+    async def exact(self, wanted: Sequence[str]) -> list[Stored]:
+        """The newest message of each of some subjects, however many and however large they are."""
+        found: list[Stored] = []
+        left = list(wanted)
+        while left:
+            page = left[:_AT_ONCE]
+            messages, pending = await self.read({"multi_last": page, "batch": len(page)})
+            found += messages
+            there = {message.subject for message in messages} if pending else set(page)
+            left = [subject for subject in page if subject not in there] + left[_AT_ONCE:]
+        return found
 
     async def _newest(self, subject: str, stream: str) -> list[Stored]:
         """The same for one filter, however many subjects it matches."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -24,6 +24,7 @@ TOMBSTONE_SECONDS = 600
 """How long the empty message stays that tells that a job is live no more."""
 _TRUSTED = TOMBSTONE_SECONDS / 2
 _PAGE = 1000
+_OF_CONSUMERS = {"job", "cursor", "count", "cluster", "lane"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,15 @@ class View:
         self.queues = Queues()
         self.cursors: dict[str, Cursor] = {}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
+        self.clusters: dict[str, dict[str, dict[str, int]]] = {}
         self.revisions: dict[str, int] = {}
         self.known = 0
 
     def apply(self, subject: str, seq: int, data: bytes) -> None:
         """Take over one message, unless it is older than what is known of its subject."""
         _, _, kind, *rest = subject.split(".")
+        if self.registry.leaving and kind in _OF_CONSUMERS and rest[0] in self.registry.leaving:
+            return
         if kind == "job":
             if data:
                 self.queues.put(records.decode(data, seq))
@@ -65,13 +69,37 @@ class View:
         match kind:
             case "registry":
                 self.registry = registry.decode(data, seq)
-            case "cursor":
+                self._forget()
+            case "cursor" if data:
                 at, target, since = orjson.loads(data)
                 self.cursors[rest[0]] = Cursor(at, target, since, seq)
-            case "count" if data:
-                self.counts.setdefault(rest[0], {})[rest[1]] = orjson.loads(data)
-            case "count":
-                self.counts.get(rest[0], {}).pop(rest[1], None)
+            case "count" | "cluster":
+                counted = (self.counts if kind == "count" else self.clusters).setdefault(rest[0], {})
+                if data:
+                    counted[subject] = orjson.loads(data)
+                else:
+                    counted.pop(subject, None)
+
+    def _forget(self) -> None:
+        """Consumers that are gone, or are about to be, have nothing here."""
+        for ref in (self.cursors.keys() | self.counts.keys()) - self.registry.members.keys():
+            self.queues.forget(ref)
+            for known in (self.cursors, self.counts, self.clusters):
+                known.pop(ref, None)
+            for subject in [each for each in self.revisions if _is_of(ref, each)]:
+                del self.revisions[subject]
+
+
+def _is_of(ref: str, subject: str) -> bool:
+    _, _, kind, *rest = subject.split(".")
+    return kind in _OF_CONSUMERS and rest[0] == ref
+
+
+def _total(counted: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for numbers in counted.values():
+        total.update(numbers)
+    return total
 
 
 class Mirror:
@@ -100,18 +128,33 @@ class Mirror:
         """The sequence of a subject's only message, 0 where there is none."""
         return self._view.revisions.get(subject, 0)
 
-    def counts(self, ref: str, instance: str | None = None) -> Counter[str]:
-        """Jobs by state, by all processes or by one."""
-        total: Counter[str] = Counter()
-        for name, counted in self._view.counts.get(ref, {}).items():
-            if instance is None or name == instance:
-                for state, number in counted.items():
-                    total[state] += number
-        return total
+    def counts(self, ref: str) -> Counter[str]:
+        """Jobs by state, and the dead by reason, as all processes have moved them."""
+        return _total(self._view.counts.get(ref, {}))
 
-    def counted_by(self, instance: str) -> list[str]:
-        """The consumers whose jobs one process has moved."""
-        return [ref for ref, counted in self._view.counts.items() if instance in counted]
+    def clusters(self, ref: str) -> Counter[str]:
+        """The dead by fingerprint."""
+        return _total(self._view.clusters.get(ref, {}))
+
+    def tally(self, subject: str) -> Mapping[str, int]:
+        """The counts of one message."""
+        kind, ref = subject.split(".")[2:4]
+        counted = self._view.counts if kind == "count" else self._view.clusters
+        return counted.get(ref, {}).get(subject, {})
+
+    def tallied(self, ref: str) -> dict[str, int]:
+        """The messages with a consumer's counts by state, each with its revision."""
+        return {subject: self.revision(subject) for subject in self._view.counts.get(ref, {})}
+
+    def tallies_of(self, instance: str) -> dict[str, list[str]]:
+        """The messages with counts that one process has written, by consumer."""
+        found: dict[str, list[str]] = {}
+        for known in (self._view.counts, self._view.clusters):
+            for ref, counted in known.items():
+                mine = [subject for subject in counted if subjects.counter(subject) == instance]
+                if mine:
+                    found.setdefault(ref, []).extend(mine)
+        return found
 
     async def sync(self) -> None:
         """Learn everything that was committed before this call. Calls that wait together share a reading."""

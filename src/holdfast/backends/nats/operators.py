@@ -6,10 +6,9 @@ from holdfast.backends.nats import records, subjects
 from holdfast.backends.nats.batch import Stale
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.keys import Keys
-from holdfast.backends.nats.records import Record, shown
+from holdfast.backends.nats.records import Record, job_number, shown
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
-from holdfast.backends.nats.times import to_micros
 from holdfast.backends.nats.transitions import Step, Transitions
 from holdfast.model.decide import DueKind
 from holdfast.model.errors import InvalidInput, Unavailable
@@ -53,7 +52,7 @@ class Operators:
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         """Back to ready with a newer token."""
-        seq = int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0
+        seq = job_number(job_id)
         for _ in range(TRIES):
             now = await self._store.fresh()
             member = self._store.registry.by_name.get((channel, consumer))
@@ -75,10 +74,7 @@ class Operators:
         old = live or (await self._ended([member], seq)).get(member.ref)
         if old is None or (live is None and old.state is not State.DEAD):
             return False
-        wait = member.policy.expires_after
-        expires = None if wait is None else now + to_micros(wait)
-        fresh = {"token": old.token + 1, "attempts": 0, "abandonments": 0, "expires": expires}
-        new = old.waiting(State.READY, now, ended=None, reason=None, **fresh)
+        new = old.anew(now, member.policy.expires_after)
         if live is None:
             edit.revive(old, new)
         else:
@@ -114,6 +110,17 @@ class Operators:
         if len(found) < len(members):
             found = await self._ended([each for each in members if each.ref not in found], seq) | found
         return [self._shown(member, found[member.ref]) for member in members if member.ref in found]
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        """One job, live or terminal."""
+        await self._store.fresh()
+        member, seq = self._store.registry.by_name.get((channel, consumer)), job_number(job_id)
+        if member is None:
+            return None
+        await self._ingest.level(member)
+        live = self._store.mirror.queues.jobs.get((member.ref, seq))
+        found = live or (await self._ended([member], seq)).get(member.ref)
+        return None if found is None else self._shown(member, found)
 
     def _shown(self, member: Member, record: Record) -> JobRecord:
         return shown(record, member.channel, member.name, self._store.registry.position(record.seq))

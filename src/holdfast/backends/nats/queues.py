@@ -88,6 +88,10 @@ class Lanes:
         self._lanes.pop((ref, lane), None)
         return None
 
+    def forget(self, ref: str) -> None:
+        for place in [each for each in self._lanes if each[0] == ref]:
+            del self._lanes[place]
+
     def is_free(self, record: Record) -> bool:
         if record.lane is None:
             return True
@@ -135,6 +139,14 @@ class Queues:
             head = self._lanes.head(ref, record.lane)
             if head is not None and head.state is State.READY:
                 self._offer(head)
+
+    def forget(self, ref: str) -> None:
+        """A consumer that is gone."""
+        for place in [each for each in self.jobs if each[0] == ref]:
+            del self.jobs[place]
+        for heaps in (self._ready, self._scheduled):
+            heaps.pop(ref, None)
+        self._lanes.forget(ref)
 
     def _offer(self, record: Record) -> None:
         if self._lanes.is_free(record):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 
-from holdfast.backends.nats.times import from_micros
+from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.model.job import LIVE, Failure, JobRecord, State
 
 
@@ -18,8 +18,9 @@ class Record:
     """One event for one worker consumer. Times are microseconds of the store's clock.
 
     `lane` is the event's key where the consumer is ordered; `copy` the subject of its own copy of the event,
-    which it has once it was a dead letter; `revision` the sequence of this very record, the one that the next
-    must replace.
+    which it has once it was a dead letter; `patch` the subject of the event with other data, which it hands
+    out instead; `cluster` the fingerprint under which a dead letter is counted and indexed; `revision` the
+    sequence of this very record, the one that the next must replace.
     """
 
     ref: str
@@ -41,6 +42,8 @@ class Record:
     reason: str | None = None
     errors: tuple[dict[str, Any], ...] = ()
     copy: str = ""
+    patch: str = ""
+    cluster: str | None = None
     revision: int = field(default=0, compare=False)
 
     @property
@@ -51,6 +54,11 @@ class Record:
     def rank(self) -> tuple[int, int, int]:
         """The order of claims: by priority, then due time, then place in the log."""
         return -self.priority, self.due, self.seq
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the last error."""
+        return str(self.errors[-1].get("fingerprint", "")) if self.errors else ""
 
     def encode(self) -> bytes:
         return orjson.dumps(self)
@@ -66,6 +74,20 @@ class Record:
         """The same job without its lease."""
         return replace(self, state=state, due=due, lease=None, worker=None, **changes)
 
+    def anew(self, now: int, wait: timedelta | None) -> Record:
+        """The same job ready at the tail, with a newer token and fresh budgets; `wait` until it expires."""
+        return self.waiting(
+            State.READY,
+            now,
+            token=self.token + 1,
+            attempts=0,
+            abandonments=0,
+            expires=None if wait is None else now + to_micros(wait),
+            ended=None,
+            reason=None,
+            cluster=None,
+        )
+
     def at_end(self, state: State, now: int, **changes: Any) -> Record:
         """The same job at its end."""
         return replace(self, state=state, ended=now, lease=None, worker=None, **changes)
@@ -77,6 +99,12 @@ def decode(data: bytes, revision: int) -> Record:
     stored["state"], stored["errors"] = State(stored["state"]), tuple(stored["errors"])
     stored["revision"] = revision  # what was written there is the one that it replaced
     return Record(**stored)
+
+
+def job_number(job_id: str) -> int:
+    """The sequence that a job's id stands for; 0, which no job has, for any other text."""
+    number = int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0
+    return number if str(number) == job_id else 0
 
 
 def encode_counts(counts: Mapping[str, int]) -> bytes:

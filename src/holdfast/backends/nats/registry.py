@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -16,11 +17,11 @@ import orjson
 
 from holdfast.backends.nats.times import from_micros
 from holdfast.contracts import Consumer
-from holdfast.model.errors import HoldfastError, InvalidPolicy, NotFound
+from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.policy import Policy
 from holdfast.model.position import format_position
 
-SCHEMA = 1
+SCHEMA = 2
 _FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)
 _OFFSETS = 100  # older ones only told when events were published that have long become jobs
 
@@ -35,21 +36,28 @@ class Member:
     stored: dict[str, Any]
     paused: bool
     created: int
+    display: str = ""
+    revision: int = 1
 
     @cached_property
     def policy(self) -> Policy:
         return Policy.from_json(self.stored)
 
-    def shown(self, backfilling: bool) -> Consumer:
-        created = from_micros(self.created)
-        return Consumer(self.channel, self.name, self.policy, self.paused, created, backfilling)
+    def changed(self, **fields: Any) -> Member:
+        """The same one under its next revision."""
+        return replace(self, revision=self.revision + 1, **fields)
+
+    def stored_fields(self) -> list[Any]:
+        return [getattr(self, each.name) for each in dataclass_fields(self)]
 
 
 @dataclass(frozen=True)
 class Registry:
     """`epochs` and `offsets` are pairs: from this sequence on, this epoch, this offset in microseconds.
 
-    `full` are the channels that take no events for now.
+    `full` are the channels that take no events for now, `displays` their names for people. Consumers that are
+    being removed are `leaving`; numbers up to `numbered` are not given again. `indexed` tells that every dead
+    letter is in the index, also those from before there was one.
     """
 
     identity: str = ""
@@ -58,16 +66,20 @@ class Registry:
     epochs: tuple[tuple[int, int], ...] = ()
     offsets: tuple[tuple[int, int], ...] = ((0, 0),)
     full: frozenset[str] = frozenset()
+    displays: Mapping[str, str] = field(default_factory=dict)
+    leaving: Mapping[str, Member] = field(default_factory=dict)
+    numbered: int = 0
+    indexed: bool = True
     revision: int = 0
 
     def encode(self) -> bytes:
-        members = [
-            [each.ref, each.channel, each.name, each.stored, each.paused, each.created]
-            for each in self.members.values()
-        ]
+        members, leaving = (
+            [each.stored_fields() for each in group.values()] for group in (self.members, self.leaving)
+        )
         known = {"identity": self.identity, "channels": dict(self.channels), "members": members}
         places = {"epochs": self.epochs, "offsets": self.offsets, "full": sorted(self.full)}
-        return orjson.dumps({"schema": SCHEMA, **known, **places})
+        since = {"displays": dict(self.displays), "leaving": leaving, "numbered": self.numbered}
+        return orjson.dumps({"schema": SCHEMA, **known, **places, **since, "indexed": self.indexed})
 
     @cached_property
     def by_name(self) -> dict[tuple[str, str], Member]:
@@ -86,6 +98,29 @@ class Registry:
         if found is None:
             raise NotFound(f"channel {channel!r} has no consumer {consumer!r}; create it with subscribe")
         return found
+
+    def shown(self, member: Member, backfilling: bool) -> Consumer:
+        """A consumer as the contract has it."""
+        return Consumer(
+            member.channel,
+            member.name,
+            member.policy,
+            member.paused,
+            from_micros(member.created),
+            backfilling,
+            member.display,
+            member.revision,
+            self.displays.get(member.channel, ""),
+        )
+
+    def check_channel(self, channel: str) -> None:
+        if channel not in self.channels:
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+
+    def leaver(self, channel: str, consumer: str) -> Member | None:
+        """A consumer of that name whose removal has begun."""
+        found = (each for each in self.leaving.values() if (each.channel, each.name) == (channel, consumer))
+        return next(found, None)
 
     # time and place
 
@@ -132,34 +167,32 @@ class Registry:
         changed = self.full | {channel} if full else self.full - {channel}
         return self if changed == self.full else replace(self, full=changed)
 
+    def with_display(self, channel: str, display: str) -> Registry:
+        same = self.displays.get(channel, "") == display
+        return self if same else replace(self, displays={**self.displays, channel: display})
+
+    @property
+    def next_ref(self) -> str:
+        """A number that no consumer ever had."""
+        return str(max(self.numbered, *map(int, self.members), *map(int, self.leaving), 0) + 1)
+
     def with_member(self, member: Member) -> Registry:
         return replace(self, members={**self.members, member.ref: member})
 
-    def check_policy(self, channel: str, name: str, policy: Policy) -> None:
-        """Refuse a dead-letter channel that is missing or leads back, and a change of order."""
-        target = policy.dead_letter
-        if target is not None:
-            if target != channel and target not in self.channels:
-                raise InvalidPolicy(f"dead-letter channel {target!r} does not exist; create it first")
-            if channel in self._downstream(target):
-                raise InvalidPolicy(
-                    f"dead-letter channel {target!r} leads back to {channel!r}; choose one outside the cycle"
-                )
-        old = self.by_name.get((channel, name))
-        if old is not None and old.policy.ordered != policy.ordered:
-            raise InvalidPolicy(
-                f"consumer {name!r} of channel {channel!r} was created with ordered={old.policy.ordered}; "
-                "create another consumer"
-            )
+    def with_index(self) -> Registry:
+        return self if self.indexed else replace(self, indexed=True)
 
-    def _downstream(self, channel: str) -> set[str]:
-        seen, todo = set[str](), [channel]
-        while todo:
-            each = todo.pop()
-            if each not in seen:
-                seen.add(each)
-                todo += [m.policy.dead_letter for m in self.by_channel.get(each, ()) if m.policy.dead_letter]
-        return seen
+    def without(self, member: Member) -> Registry:
+        """A consumer's removal begins."""
+        members = {ref: each for ref, each in self.members.items() if ref != member.ref}
+        return replace(self, members=members, leaving={**self.leaving, member.ref: member})
+
+    def after(self, ref: str) -> Registry:
+        """A consumer's removal is done."""
+        if ref not in self.leaving:
+            return self
+        leaving = {each: member for each, member in self.leaving.items() if each != ref}
+        return replace(self, leaving=leaving, numbered=max(self.numbered, int(ref)))
 
 
 def decode(data: bytes, revision: int) -> Registry:
@@ -169,7 +202,7 @@ def decode(data: bytes, revision: int) -> Registry:
         raise HoldfastError(
             f"the store has schema {stored['schema']}, this version knows {SCHEMA}; upgrade holdfast"
         )
-    members = [Member(*fields) for fields in stored["members"]]
+    members, leaving = ([Member(*each) for each in stored.get(name, ())] for name in ("members", "leaving"))
     epochs, offsets = (
         tuple((start, number) for start, number in stored[name]) for name in ("epochs", "offsets")
     )
@@ -180,5 +213,9 @@ def decode(data: bytes, revision: int) -> Registry:
         epochs,
         offsets,
         frozenset(stored.get("full", ())),
+        stored.get("displays", {}),
+        {each.ref: each for each in leaving},
+        stored.get("numbered", 0),
+        stored.get("indexed", False),
         revision,
     )

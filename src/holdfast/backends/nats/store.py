@@ -45,9 +45,9 @@ class Store:
     async def close(self) -> None:
         """Leave the counts of this process to all, and give the connection back."""
         try:
-            for ref in self.mirror.counted_by(self._instance):
+            for ref, tallies in self.mirror.tallies_of(self._instance).items():
                 async with self.lock(ref):
-                    await self.commit(fold(self.mirror, ref, self._instance))
+                    await self.commit(fold(self.mirror, tallies))
         except (HoldfastError, Stale):
             pass  # they count where they are as well
         finally:

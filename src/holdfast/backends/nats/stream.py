@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterable
 from typing import Any
 
 from holdfast.backends.nats import subjects
+from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.link import Link
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.names import matches
 
 OLDEST = (2, 12)
 _API = "$JS.API.STREAM"
-_NOT_FOUND, _EXISTS, _NO_MESSAGE = 10059, 10058, 10043
+_NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
 _SLOW = 60.0  # seconds that a purge may take
 _SETTINGS: dict[str, Any] = {
     "name": subjects.STREAM,
@@ -92,6 +94,15 @@ async def purge(link: Link, subject: str, last: int) -> None:
             ),
             f"purge {subject} from the stream {subjects.STREAM}",
         )
+
+
+async def last(link: Link, subject: str) -> Stored | None:
+    """The newest message of all subjects that a filter matches."""
+    answer = await link.request(f"{_API}.MSG.GET.{subjects.STREAM}", {"last_by_subj": subject})
+    if answer.get("error", {}).get("err_code") == _NOTHING:
+        return None
+    found = _checked(answer, f"look for {subject} in the stream {subjects.STREAM}")["message"]
+    return Stored(found["subject"], found["seq"], found["time"], {}, b64decode(found.get("data", "")))
 
 
 async def delete(link: Link, seq: int) -> None:

@@ -8,7 +8,11 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.P.CHANNEL                parts of an event that is too large for one message, right before it
     HF.E.REF.SEQ                a job that has ended, other than dead: its record, with state and errors
     HF.D.REF.SEQ                a dead letter: its record, with reason and errors
+    HF.I.REF.REASON.PRINT.SEQ   the index of dead letters, right behind the record: when it died; PRINT is the
+                                fingerprint. Empty for a second after it left the dead
+    HF.Q.REF                    who left the dead in one step, for a few minutes: a census may be under way
     HF.B.HASH.REF.SEQ           a dead letter's own copy of its event, its parts before it; HASH is as in HF.K
+    HF.R.REF.SEQ.TOKEN          the event with other data, its parts before it, for a job that was revived so
     HF.O.PUBLISH.CHANNEL        a publish of several batches that is under way; empty for a second at its end
     HF.F.PUBLISH.CHANNEL        the fate of a publish of several batches: committed or aborted
     HF.A.PUBLISH.CHANNEL        where the events of an aborted publish are: from the sequence in it to its own
@@ -23,7 +27,9 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.S.registry               channels, consumers, epochs and the test kit's clock
     HF.S.cursor.REF             how far the log has become jobs for a consumer
     HF.S.job.REF.SEQ            a live job; empty for a few minutes after it has ended
-    HF.S.count.REF.INSTANCE     jobs by state, as one process moved them, and `all` that are gone; summed up
+    HF.S.count.REF.INSTANCE     jobs by state, and the dead by reason, as one process moved them, and `all`
+                                that are gone; summed up
+    HF.S.cluster.REF.INSTANCE.SHARD    the same for the dead by fingerprint, a sixteenth of them each
     HF.S.lane.REF               raised by claims and requeues of an ordered consumer: they exclude each other
     HF.S.gate.CHANNEL           raised by publishes to a channel with a bounded consumer: they do, too
 
@@ -39,8 +45,9 @@ REF is a consumer's number, SEQ the sequence of the job's event in the stream, w
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 STREAM: Final = "HOLDFAST"
 OURS: Final = "HF.>"
@@ -49,6 +56,7 @@ STATE_PREFIX: Final = "HF.S."
 REGISTRY: Final = "HF.S.registry"
 KEYS, FATES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
+SHARDS: Final = 16
 
 # What the server understands.
 EXPECT: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -83,21 +91,48 @@ def key(channel: str, source: str, event_id: str) -> str:
     return f"HF.K.{hashlib.sha256(whole).hexdigest()[:40]}"
 
 
-def job(ref: str, seq: int) -> str:
+def job(ref: str, seq: int | str) -> str:
     return f"HF.S.job.{ref}.{seq}"
 
 
-def ended(ref: str, seq: int) -> str:
+def ended(ref: str, seq: int | str) -> str:
     return f"HF.E.{ref}.{seq}"
 
 
-def dead(ref: str, seq: int) -> str:
+def dead(ref: str, seq: int | str) -> str:
     return f"HF.D.{ref}.{seq}"
 
 
-def dead_letters(ref: str) -> str:
-    """All dead letters of a consumer."""
-    return f"HF.D.{ref}.*"
+def index(
+    ref: str = "*", reason: str | None = None, fingerprint: str | None = None, seq: int | str = "*"
+) -> str:
+    """A dead letter's entry in the index; what is left out stands for all."""
+    where = ["*" if text is None else _token(text) for text in (reason, fingerprint)]
+    return f"HF.I.{ref}.{'.'.join(where)}.{seq}"
+
+
+def indexed(subject: str) -> tuple[str, str, str, int]:
+    """Consumer, reason, fingerprint and event of an entry in the index."""
+    _, _, ref, reason, fingerprint, seq = subject.split(".")
+    return ref, _text(reason), _text(fingerprint), int(seq)
+
+
+def left(ref: str) -> str:
+    return f"HF.Q.{ref}"
+
+
+def patch(ref: str, seq: int, token: int) -> str:
+    return f"HF.R.{ref}.{seq}.{token}"
+
+
+def patches(ref: str) -> str:
+    """All events with other data of a consumer."""
+    return f"HF.R.{ref}.*.*"
+
+
+def copies(ref: str) -> str:
+    """The copies of all dead letters of a consumer."""
+    return f"HF.B.*.{ref}.*"
 
 
 def copy(channel: str, source: str, event_id: str, ref: str = "*", seq: int | str = "*") -> str:
@@ -108,6 +143,15 @@ def copy(channel: str, source: str, event_id: str, ref: str = "*", seq: int | st
 def copied(subject: str) -> int:
     """The sequence of the event that a copy is of."""
     return int(subject.rpartition(".")[2])
+
+
+def _token(text: str) -> str:
+    """Any text as one token of a subject; no other text becomes a lone percent sign."""
+    return quote(text, safe="", errors="replace").replace(".", "%2E") or "%"
+
+
+def _text(token: str) -> str:
+    return "" if token == "%" else unquote(token)
 
 
 def parts(subject: str) -> str:
@@ -133,6 +177,26 @@ def cursor(ref: str) -> str:
 
 def count(ref: str, instance: str) -> str:
     return f"HF.S.count.{ref}.{instance}"
+
+
+def cluster(ref: str, instance: str, shard: int | str) -> str:
+    return f"HF.S.cluster.{ref}.{instance}.{shard}"
+
+
+def counter(subject: str) -> str:
+    """The process whose counts a message has."""
+    return subject.split(".")[4]
+
+
+def folded(subject: str) -> str:
+    """Where its counts go when that process ends."""
+    parts = subject.split(".")
+    return ".".join([*parts[:4], "all", *parts[5:]])
+
+
+def shard(fingerprint: str) -> int:
+    """Which of the messages with counts a fingerprint is in."""
+    return zlib.crc32(fingerprint.encode()) % SHARDS
 
 
 def lane(ref: str) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from holdfast.backends.nats import codec, subjects
-from holdfast.backends.nats.batch import Message, Stale
-from holdfast.backends.nats.codec import Delivery
+from holdfast.backends.nats import subjects
+from holdfast.backends.nats.batch import Stale
+from holdfast.backends.nats.copies import Copied, Copies
 from holdfast.backends.nats.edit import Edit
 from holdfast.backends.nats.entries import Entries
-from holdfast.backends.nats.keys import key_message
 from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.model.errors import Unavailable
-from holdfast.model.event import Event
 from holdfast.model.job import LIVE, State
 
 
@@ -41,14 +39,17 @@ class _Asked:
     accepted: list[int] = field(default_factory=list)
 
 
-_Todo = list[tuple[_Asked, int, Step]]
+_Turn = tuple[_Asked, int, Step]
+_Todo = list[_Turn]
+_ENDING = 4  # messages that the end of a job takes at most, besides copies of its event
+_AT_ONCE = 250  # burials that may fit into one batch
 
 
 class Transitions:
     """Applies steps, consumer by consumer. What comes while a batch is under way travels in the next one."""
 
     def __init__(self, store: Store, entries: Entries) -> None:
-        self._store, self._entries = store, entries
+        self._store, self._copies = store, Copies(store, entries)
         self._asked: defaultdict[str, list[_Asked]] = defaultdict(list)
         self._drains: dict[str, asyncio.Task[None]] = {}
 
@@ -102,69 +103,36 @@ class Transitions:
 
     async def _plan(self, member: Member, todo: _Todo) -> tuple[Edit, list[tuple[_Asked, int]], _Todo]:
         """As many accepted steps as one batch takes, and what is left for the next one."""
-        jobs, edit = self._store.mirror.queues.jobs, self._store.edit(member.ref)
-        taken, rest, seen = list[tuple[_Asked, int]](), _Todo(), set[int]()
-        for asked, place, step in todo:
-            record = jobs.get((step.ref, step.seq))
-            if step.seq in seen:
-                rest.append((asked, place, step))
-            elif record is not None and step.accepts(record, asked.now):
-                changed = step.change(record, asked.now)
-                copies: list[Message] = []
-                if changed.state is State.DEAD:
-                    changed, copies = await self._copies(member, changed)
-                if taken and not edit.has_room(sum(len(copy.data) for copy in copies), len(copies) + 3):
-                    rest.append((asked, place, step))
-                    continue
-                if changed.state in LIVE:
-                    edit.replace(record, changed)
-                else:
-                    edit.also(copies)
-                    edit.end(record, changed)
-                seen.add(step.seq)
-                taken.append((asked, place))
+        edit, taken = self._store.edit(member.ref), list[tuple[_Asked, int]]()
+        decided, rest = self._decide(todo)
+        buried = [new for _, _, new in decided if new.state is State.DEAD]
+        copies = await self._copies.of(member, buried[:_AT_ONCE])
+        for turn, old, new in decided:
+            dead = copies.get(new.seq) if new.state is State.DEAD else Copied(new, [])
+            if dead is None or not edit.has_room(len(dead.messages) + _ENDING, dead.size):
+                rest.append(turn)
+                continue
+            if new.state in LIVE:
+                edit.replace(old, new)
+            else:
+                edit.also(dead.messages)
+                edit.end(old, dead.record)
+            taken.append(turn[:2])
         return edit, taken, rest
 
-    async def _copies(self, member: Member, record: Record) -> tuple[Record, list[Message]]:
-        """The event for the dead letter itself, which outlives the log, and for the dead-letter channel."""
-        found = await self._entries.of_jobs(member.channel, [record])
-        event = (await self._entries.events(found.values()))[0] if found else None
-        if event is None:
-            return record, []
-        most = (await self._store.link.client()).max_payload
-        target, copies = member.policy.dead_letter, list[Message]()
-        if not record.copy:
-            kept = subjects.copy(member.channel, record.source, record.event, record.ref, record.seq)
-            record = replace(record, copy=kept)
-            copies += codec.encode(kept, event, Delivery(), most)
-        if target is not None:
-            copies += self._copy(target, member, record, event, most)
-        return record, copies
-
-    def _copy(
-        self, target: str, member: Member, record: Record, event: Event, max_payload: int
-    ) -> list[Message]:
-        """The event with its story in headers, for the dead-letter channel."""
-        story = {
-            "channel": member.channel,
-            "consumer": member.name,
-            "source": event.source,
-            "id": event.id,
-            "reason": record.reason or "",
-            "error": record.errors[-1]["error"] if record.errors else "",
-        }
-        copy = Event(
-            event.data,
-            f"{event.id}#{record.token}",
-            f"{member.channel}/{member.name}",
-            event.type,
-            event.key,
-            event.time,
-            {**event.headers, **{f"holdfast-{name}": value for name, value in story.items()}},
-        )
-        messages = codec.encode(target, copy, Delivery(), max_payload)
-        key = subjects.key(target, copy.source, copy.id)
-        return [key_message(key, codec.content_hash(copy), len(messages)), *messages]
+    def _decide(self, todo: _Todo) -> tuple[list[tuple[_Turn, Record, Record]], _Todo]:
+        """What each step makes of its job. A second step of the same job waits for the first one's batch."""
+        jobs, seen = self._store.mirror.queues.jobs, set[int]()
+        decided, rest = list[tuple[_Turn, Record, Record]](), _Todo()
+        for turn in todo:
+            asked, _, step = turn
+            record = jobs.get((step.ref, step.seq))
+            if step.seq in seen:
+                rest.append(turn)
+            elif record is not None and step.accepts(record, asked.now):
+                decided.append((turn, record, step.change(record, asked.now)))
+                seen.add(step.seq)
+        return decided, rest
 
     async def wake(self, channels: set[str]) -> None:
         """Tell listeners that older work may be ready. They may miss it."""

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.backends.postgres import checks, migrate
+from holdfast.backends.postgres.backlogs import read_backlogs
 from holdfast.backends.postgres.consumers import Consumers
 from holdfast.backends.postgres.cursors import Cursors
+from holdfast.backends.postgres.dead import Dead
 from holdfast.backends.postgres.leases import Leases
 from holdfast.backends.postgres.lifecycle import Lifecycle
 from holdfast.backends.postgres.listener import PostgresListener
@@ -21,6 +23,7 @@ from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import (
     Applied,
+    Backlog,
     Capabilities,
     ChannelStats,
     Consumer,
@@ -28,6 +31,16 @@ from holdfast.contracts import (
     Finding,
     Reading,
     Start,
+)
+from holdfast.model.deadletters import (
+    Cluster,
+    DeadCount,
+    DeadFilter,
+    DeadLetter,
+    DeadPage,
+    Drift,
+    Fold,
+    Removal,
 )
 from holdfast.model.decide import Action
 from holdfast.model.event import Event, LogEntry, Receipt
@@ -50,6 +63,7 @@ class PostgresBackend:
         self._consumers = Consumers(self._session)
         self._lifecycle = Lifecycle(self._session)
         self._operators = Operators(self._session)
+        self._dead = Dead(self._session)
         self._reader = Reader(self._session)
         self._cursors = Cursors(self._session)
         self._locks = Locks(self._session)
@@ -92,9 +106,15 @@ class PostgresBackend:
         return await self._consumers.channel_stats(channel)
 
     async def subscribe(
-        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+        self,
+        channel: str,
+        consumer: str,
+        policy: Policy,
+        start: Start = "latest",
+        *,
+        revision: int | None = None,
     ) -> Consumer:
-        return await self._consumers.subscribe(channel, consumer, policy, start)
+        return await self._consumers.subscribe(channel, consumer, policy, start, revision)
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
         return await self._consumers.consumers(channel)
@@ -105,8 +125,17 @@ class PostgresBackend:
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
         return await self._consumers.stats(channel, consumer)
 
+    async def backlogs(self, limit: int) -> list[Backlog]:
+        return await read_backlogs(self._session, limit)
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         await self._consumers.set_paused(channel, consumer, paused)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        await self._consumers.set_display(channel, consumer, display)
+
+    async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
+        return await self._consumers.remove(channel, consumer, limit)
 
     async def publish(
         self,
@@ -123,11 +152,16 @@ class PostgresBackend:
         return await self._log.read(channel, after, limit)
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        # Whether a consumer is ordered never changes, so that it is asked for once.
-        ordered = self._ordered.get((channel, consumer))
-        if ordered is None:
-            ordered = (await self.consumer(channel, consumer)).policy.ordered
-            self._ordered[channel, consumer] = ordered
+        known = self._ordered.get((channel, consumer))
+        if known is not None and (
+            jobs := await self._leases.claim(channel, consumer, limit, worker, ordered=known)
+        ):
+            return jobs
+        # Whether a consumer is ordered never changes, but it may have been removed and made anew.
+        ordered = (await self.consumer(channel, consumer)).policy.ordered
+        if ordered is known:
+            return []
+        self._ordered[channel, consumer] = ordered
         return await self._leases.claim(channel, consumer, limit, worker, ordered=ordered)
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
@@ -153,6 +187,35 @@ class PostgresBackend:
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         return await self._operators.find_jobs(channel, source, event_id)
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        return await self._operators.job(channel, consumer, job_id)
+
+    async def dead_counts(self) -> list[DeadCount]:
+        return await self._dead.counts()
+
+    async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
+        return await self._dead.clusters(channel, consumer, limit)
+
+    async def dead_letters(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        return await self._dead.page(wanted, after, limit)
+
+    async def dead_letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
+        return await self._dead.letter(channel, consumer, job_id)
+
+    async def revive(
+        self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
+    ) -> list[bool]:
+        return await self._dead.revive(channel, consumer, job_ids, data)
+
+    async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
+        return await self._dead.purge(channel, consumer, job_ids)
+
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+        return await self._dead.fold(fresh, most, lock)
+
+    async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
+        return await self._dead.recount(repair, lock)
 
     async def due(self, limit: int) -> Reading:
         return await self._lifecycle.due(limit)
@@ -245,5 +308,5 @@ class PostgresBackend:
     async def record(self, key: str) -> Record | None:
         return await self._records.get(key)
 
-    async def due_records(self, prefix: str, limit: int) -> list[Record]:
-        return await self._records.due(prefix, limit)
+    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
+        return await self._records.due(prefix, limit, newest)

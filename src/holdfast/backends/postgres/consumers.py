@@ -10,15 +10,17 @@ from typing import Any
 import orjson
 import psycopg
 
+from holdfast import failpoints
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.model.deadletters import Removal
 from holdfast.model.errors import NotFound, Unavailable
 from holdfast.model.job import State
 from holdfast.model.policy import Policy
 
-# A subscribe that waits for a publisher's open transaction makes later publishers wait behind it; it
-# therefore waits briefly, gives way, and tries again.
+# Whoever waits for a publisher's open transaction makes later publishers wait behind it; a subscribe or a
+# removal therefore waits briefly, gives way, and tries again.
 _LOCK_WAIT = "500ms"
 _LOCK_TRIES = 20
 
@@ -29,7 +31,9 @@ class Consumers:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start, revision: int | None
+    ) -> Consumer:
         """Create a consumer or change its policy."""
         parameters = {
             "channel": channel,
@@ -42,16 +46,33 @@ class Consumers:
             "dead_letter": policy.dead_letter,
             "max_depth": policy.max_depth,
             "start": _start(start),
+            "revision": revision,
         }
+        return _consumer(await self._excluding(parameters, "subscribe", "consumers"))
+
+    async def remove(self, channel: str, consumer: str, limit: int) -> Removal:
+        """Take a consumer out, then remove what is left of it in steps."""
+        (ref,) = await self._excluding({"channel": channel, "consumer": consumer}, "begin_removal")
+        if ref is None:
+            raise _no_consumer(channel, consumer)
+        failpoints.hit("remove.after_mark")
+        row = await self._session.row("remove_step", consumer=ref, limit=limit)
+        assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+        failpoints.hit("remove.after_step")
+        return Removal(*row)
+
+    async def _excluding(self, parameters: dict[str, Any], *queries: str) -> tuple[Any, ...]:
+        """Run queries in one transaction that keeps publishers out; answers the last one's first row."""
         for _ in range(_LOCK_TRIES):
             async with self._giving_way() as connection:
-                await connection.execute(QUERIES["subscribe"], parameters)
-                return await self.consumer(channel, consumer, connection)
-        pids = [pid for (pid,) in await self._session.rows("publishers", channel=channel)]
-        raise Unavailable(
-            f"channel {channel!r} has publishes held open by server process {pids}; "
-            "finish those transactions, then subscribe again"
-        )
+                for query in queries:
+                    cursor = await connection.execute(QUERIES[query], parameters)
+                return tuple(await cursor.fetchone())
+        pids = [pid for (pid,) in await self._session.rows("publishers", channel=parameters["channel"])]
+        busy = f"publishes held open by server process {pids}; finish those transactions, then try again"
+        if not pids:
+            busy = "a trim, a recount or another change under way; try again"
+        raise Unavailable(f"channel {parameters['channel']!r} has {busy}")
 
     @asynccontextmanager
     async def _giving_way(self) -> AsyncIterator[Any]:
@@ -64,10 +85,9 @@ class Consumers:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
 
-    async def consumer(self, channel: str, consumer: str, connection: Any = None) -> Consumer:
+    async def consumer(self, channel: str, consumer: str) -> Consumer:
         """One consumer, or `NotFound`."""
-        found = await self._find(channel, consumer, connection)
-        return _consumer(found)
+        return _consumer(await self._find(channel, consumer))
 
     async def consumers(self, channel: str | None) -> list[Consumer]:
         """All consumers of a channel, or of all."""
@@ -76,7 +96,7 @@ class Consumers:
 
     async def stats(self, channel: str, consumer: str) -> ConsumerStats:
         """Jobs by state. Counts what is live; the dead are a sum of a few rows."""
-        ref = (await self._find(channel, consumer))[6]
+        ref = (await self._find(channel, consumer))[-1]
         rows = await self._session.rows("states", consumer=ref)
         states = {State(name): count for name, count, _ in rows if count}
         due = {name: at for name, _, at in rows}
@@ -85,6 +105,16 @@ class Consumers:
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """Stop or resume handing out jobs."""
         if await self._session.row("set_paused", channel=channel, consumer=consumer, paused=paused) is None:
+            raise _no_consumer(channel, consumer)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        """Give a channel or a consumer a name for people."""
+        if consumer is None:
+            if await self._session.row("display_channel", channel=channel, display=display) is None:
+                raise _no_channel(channel)
+            return
+        names = {"channel": channel, "consumer": consumer}
+        if await self._session.row("display_consumer", **names, display=display) is None:
             raise _no_consumer(channel, consumer)
 
     async def create_channel(self, channel: str) -> None:
@@ -99,18 +129,18 @@ class Consumers:
         """One channel's log at a glance."""
         row = await self._session.row("channel_stats", channel=channel)
         if row is None:
-            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+            raise _no_channel(channel)
         return ChannelStats(*row)
 
-    async def _find(self, channel: str, consumer: str, connection: Any = None) -> tuple[Any, ...]:
-        parameters = {"channel": channel, "consumer": consumer}
-        if connection is not None:
-            row = await (await connection.execute(QUERIES["consumers"], parameters)).fetchone()
-        else:
-            row = await self._session.row("consumers", **parameters)
+    async def _find(self, channel: str, consumer: str) -> tuple[Any, ...]:
+        row = await self._session.row("consumers", channel=channel, consumer=consumer)
         if row is None:
             raise _no_consumer(channel, consumer)
-        return tuple(row)
+        return row
+
+
+def _no_channel(channel: str) -> NotFound:
+    return NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
 
 
 def _no_consumer(channel: str, consumer: str) -> NotFound:
@@ -118,8 +148,8 @@ def _no_consumer(channel: str, consumer: str) -> NotFound:
 
 
 def _consumer(row: tuple[Any, ...]) -> Consumer:
-    channel, name, policy, paused, created_at, backfilling, _ = row
-    return Consumer(channel, name, Policy.from_json(policy), paused, created_at, backfilling)
+    channel, name, policy, *rest = row[:-1]
+    return Consumer(channel, name, Policy.from_json(policy), *rest)
 
 
 def _start(start: Start) -> datetime | None:

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import orjson
 
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
+from holdfast.backends.postgres.operators import number
 from holdfast.backends.postgres.session import Session
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
 
 T = TypeVar("T")
 Accepted = set[tuple[int, int]]  # seq and token
+_POSITION = "%04x-%016x-%016x"  # of epoch, tx and seq: format_position(), but for every job of every claim
 
 
 class Leases:
@@ -36,7 +38,8 @@ class Leases:
             worker=worker,
         )
         return [
-            Job(str(row[2]), channel, consumer, Event(*row[7:]), position(row), *row[3:7]) for row in rows
+            Job(str(row[2]), channel, consumer, Event(*row[7:]), _POSITION % row[:3], *row[3:7])
+            for row in rows
         ]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
@@ -85,7 +88,7 @@ class Leases:
         return await _per_consumer(burials, lambda burial: burial.job, under)
 
     async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> Accepted:
-        seqs = NumberArray([int(job.id) for job in jobs])
+        seqs = NumberArray([_seq(job) for job in jobs])
         tokens = NumberArray([job.token for job in jobs])
         rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
         return {(row[0], row[1]) for row in rows}
@@ -107,12 +110,12 @@ async def _per_consumer(
     if sum(map(len, accepted.values())) == len(items):
         return [True] * len(items)
     jobs = (job_of(item) for item in items)
-    return [(int(job.id), job.token) in accepted[job.channel, job.consumer] for job in jobs]
+    return [(_seq(job), job.token) in accepted[job.channel, job.consumer] for job in jobs]
 
 
-def position(row: tuple[Any, ...]) -> str:
-    """The position of a row that begins with epoch, tx and seq."""
-    return f"{row[0]:04x}-{row[1]:016x}-{row[2]:016x}"
+def _seq(job: Job) -> int:
+    """The number of a job; 0, which none has, for an id that this store never gave."""
+    return number(job.id) or 0
 
 
 def error_entry(failure: Failure | None, attempt: int) -> str | None:

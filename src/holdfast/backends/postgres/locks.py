@@ -34,5 +34,10 @@ class Locks:
         return await self._session.row("unlock", **_held(lock)) is not None
 
 
+def fencing(lock: Lock) -> dict[str, Any]:
+    """Parameters for a statement that a holder from the past must not carry out."""
+    return {"lock": lock.name, "token": lock.token}
+
+
 def _held(lock: Lock) -> dict[str, Any]:
-    return {"lock": lock.name, "owner": lock.owner, "token": lock.token}
+    return fencing(lock) | {"owner": lock.owner}

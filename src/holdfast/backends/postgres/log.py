@@ -18,7 +18,7 @@ from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
 from holdfast.model.errors import InvalidInput, Overloaded
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, receipts
 from holdfast.model.position import format_position
 
 _BULK = 200  # from here on COPY is worth its round trips
@@ -104,7 +104,7 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
 
 def _patience(events: Sequence[Event]) -> float:
     """A large batch takes its time: a second a megabyte is long for any server that answers at all."""
-    return PATIENCE + sum(len(event.data) for event in events) / 1_000_000
+    return PATIENCE + sum([len(event.data) for event in events]) / 1_000_000
 
 
 def _single(channel: str, event: Event, at: datetime | None, priority: int, wake: bool) -> dict[str, Any]:
@@ -149,9 +149,8 @@ def _times(events: Sequence[Event]) -> list[datetime | None] | None:
 def _receipts(
     events: Sequence[Event], epoch: int, tx: int, seqs: list[int], repeats: list[dict[str, int]] | None = None
 ) -> list[Receipt]:
-    prefix = format_position(epoch, tx)
-    receipts = [Receipt(event.id, f"{prefix}-{seq:016x}") for event, seq in zip(events, seqs, strict=True)]
+    made = receipts(events, format_position(epoch, tx), seqs)
     for repeat in repeats or ():
         position = format_position(repeat["epoch"], repeat["tx"], repeat["seq"])
-        receipts[repeat["at"]] = Receipt(events[repeat["at"]].id, position, duplicate=True)
-    return receipts
+        made[repeat["at"]] = Receipt(events[repeat["at"]].id, position, duplicate=True)
+    return made

@@ -33,6 +33,7 @@ class Records:
         row = await self._session.row("record", key=key)
         return Record(*row) if row else None
 
-    async def due(self, prefix: str, limit: int) -> list[Record]:
+    async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
         """Records under a prefix whose due time has passed."""
-        return [Record(*row) for row in await self._session.rows("due_records", prefix=prefix, limit=limit)]
+        query = "newest_records" if newest else "due_records"
+        return [Record(*row) for row in await self._session.rows(query, prefix=prefix, limit=limit)]

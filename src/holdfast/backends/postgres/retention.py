@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.locks import fencing
 from holdfast.backends.postgres.places import position
 from holdfast.backends.postgres.session import Session
 from holdfast.model.errors import NotFound
@@ -31,7 +31,7 @@ class Retention:
         """Remove the oldest events as far as nobody needs them."""
         names = {"ignore": TextArray(ignore), "groups": TextArray(groups)}
         row = await self._session.row(
-            "trim", channel=channel, before=before, limit=limit, **_token(lock), **names
+            "trim", channel=channel, before=before, limit=limit, **fencing(lock), **names
         )
         assert row is not None  # noqa: S101 - a function with OUT parameters always answers
         removed, more, holder, *needed = row
@@ -49,17 +49,13 @@ class Retention:
 
     async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
         """Remove idempotency keys and ended jobs."""
-        row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **_token(lock))
+        row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **fencing(lock))
         assert row is not None  # noqa: S101 - a function with OUT parameters always answers
         return Forgotten(row[0], row[1], more=limit in row)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
         """dead → purged, by consumer."""
         rows = await self._session.rows(
-            "purge_dead", channel=channel, before=before, limit=limit, **_token(lock)
+            "purge_dead", channel=channel, before=before, limit=limit, **fencing(lock)
         )
         return dict(rows)
-
-
-def _token(lock: Lock) -> dict[str, Any]:
-    return {"lock": lock.name, "token": lock.token}

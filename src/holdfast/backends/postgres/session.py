@@ -20,6 +20,7 @@ from holdfast.model.errors import (
     InvalidName,
     InvalidPolicy,
     LockLost,
+    Outdated,
     Overloaded,
     Unavailable,
 )
@@ -137,6 +138,8 @@ def translate(error: psycopg.Error, url: str) -> Exception:
         case "HF005":
             name, token = json.loads(diag.message_detail) if diag and diag.message_detail else ("", 0)
             return LockLost(name, token)
+        case "HF006":
+            return Outdated(message)
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):

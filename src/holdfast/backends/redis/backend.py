@@ -8,9 +8,12 @@ from typing import Any
 
 from holdfast.backends.redis import checks, keys
 from holdfast.backends.redis.bulk import Bulk
+from holdfast.backends.redis.census import Census
 from holdfast.backends.redis.codec import from_micros, to_micros
 from holdfast.backends.redis.consumers import Consumers
 from holdfast.backends.redis.cursors import Cursors
+from holdfast.backends.redis.dead import Dead
+from holdfast.backends.redis.deadpages import DeadPages
 from holdfast.backends.redis.groups import Groups
 from holdfast.backends.redis.leases import Leases
 from holdfast.backends.redis.lifecycle import Lifecycle
@@ -19,10 +22,12 @@ from holdfast.backends.redis.locks import Locks
 from holdfast.backends.redis.log import Log
 from holdfast.backends.redis.operators import Operators
 from holdfast.backends.redis.records import Records
+from holdfast.backends.redis.removal import Removals
 from holdfast.backends.redis.retention import Retention
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import (
     Applied,
+    Backlog,
     Capabilities,
     ChannelStats,
     Consumer,
@@ -30,6 +35,16 @@ from holdfast.contracts import (
     Finding,
     Reading,
     Start,
+)
+from holdfast.model.deadletters import (
+    Cluster,
+    DeadCount,
+    DeadFilter,
+    DeadLetter,
+    DeadPage,
+    Drift,
+    Fold,
+    Removal,
 )
 from holdfast.model.decide import Action
 from holdfast.model.duration import parse_duration
@@ -76,6 +91,10 @@ class RedisBackend:
         self._retention = Retention(self._session)
         self._groups = Groups(self._session)
         self._records = Records(self._session)
+        self._dead = Dead(self._session)
+        self._dead_pages = DeadPages(self._session, self._dead)
+        self._census = Census(self._session)
+        self._removals = Removals(self._session)
 
     async def open(self) -> list[str]:
         await self._session.open()
@@ -106,9 +125,15 @@ class RedisBackend:
         return await self._consumers.channel_stats(channel)
 
     async def subscribe(
-        self, channel: str, consumer: str, policy: Policy, start: Start = "latest"
+        self,
+        channel: str,
+        consumer: str,
+        policy: Policy,
+        start: Start = "latest",
+        *,
+        revision: int | None = None,
     ) -> Consumer:
-        return await self._consumers.subscribe(channel, consumer, policy, start)
+        return await self._consumers.subscribe(channel, consumer, policy, start, revision)
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
         return await self._consumers.consumers(channel)
@@ -119,8 +144,17 @@ class RedisBackend:
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
         return await self._consumers.stats(channel, consumer)
 
+    async def backlogs(self, limit: int) -> list[Backlog]:
+        return await self._consumers.backlogs()
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         await self._consumers.set_paused(channel, consumer, paused)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        await self._consumers.set_display(channel, consumer, display)
+
+    async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
+        return await self._removals.remove(channel, consumer, limit)
 
     async def publish(
         self,
@@ -162,6 +196,35 @@ class RedisBackend:
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         return await self._operators.find_jobs(channel, source, event_id)
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        return await self._operators.job(channel, consumer, job_id)
+
+    async def dead_counts(self) -> list[DeadCount]:
+        return await self._dead.counts()
+
+    async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
+        return await self._dead.clusters(channel, consumer, limit)
+
+    async def dead_letters(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        return await self._dead_pages.page(wanted, after, limit)
+
+    async def dead_letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
+        return await self._dead.letter(channel, consumer, job_id)
+
+    async def revive(
+        self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
+    ) -> list[bool]:
+        return await self._dead.revive(channel, consumer, job_ids, data)
+
+    async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
+        return await self._dead.purge(channel, consumer, job_ids)
+
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+        return await self._census.fold(lock)
+
+    async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
+        return await self._census.recount(repair, lock)
 
     async def due(self, limit: int) -> Reading:
         return await self._lifecycle.due(limit)
@@ -254,8 +317,8 @@ class RedisBackend:
     async def record(self, key: str) -> Record | None:
         return await self._records.record(key)
 
-    async def due_records(self, prefix: str, limit: int) -> list[Record]:
-        return await self._records.due_records(prefix, limit)
+    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
+        return await self._records.due_records(prefix, limit, newest)
 
 
 def _milliseconds(kept: Duration | None, what: str) -> int | None:

@@ -43,6 +43,11 @@ def pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {name.decode("utf-8", "replace"): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
+def named(name: str | None) -> str:
+    """One name as a script takes it, or all of them."""
+    return "*" if name is None else name
+
+
 def position(epoch: bytes | int, entry: bytes) -> str:
     """The position of an entry of an epoch."""
     milliseconds, _, seq = entry.partition(b"-")
@@ -100,6 +105,11 @@ def decode(entry: bytes, flat: Sequence[bytes]) -> Event:
         _time(entry, get(b"time"), get(b"published")),
         None if headers is None else _headers(headers),
     )
+
+
+def patched(event: Event, data: bytes | None = None) -> Event:
+    """The event as a consumer gets it: with other data where some replaces its own."""
+    return event if data is None else event._replace(data=data)
 
 
 def _text(value: bytes) -> str:

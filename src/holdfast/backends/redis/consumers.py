@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import orjson
 
 from holdfast.backends.redis import keys
-from holdfast.backends.redis.codec import from_micros, pairs, to_micros
+from holdfast.backends.redis.codec import from_micros, named, pairs, to_micros
 from holdfast.backends.redis.leases import no_consumer
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
-from holdfast.contracts import ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, Start
 from holdfast.model.errors import NotFound
-from holdfast.model.job import State
+from holdfast.model.job import LIVE, State
 from holdfast.model.policy import Policy
 
 _STATES = {state.value: state for state in State}
@@ -23,13 +25,16 @@ class Consumers:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def subscribe(self, channel: str, consumer: str, policy: Policy, start: Start) -> Consumer:
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, start: Start, revision: int | None
+    ) -> Consumer:
         """Create a consumer or change its policy."""
         begin = start if isinstance(start, str) else str(to_micros(start))
         fields = [value for field in _fields(policy).items() for value in field]
-        stored = await self._session.run(
-            "subscribe", channel, consumer, begin, policy.dead_letter or "", int(policy.ordered), *fields
-        )
+        expected = "" if revision is None else revision
+        whole = orjson.dumps(policy.to_json())
+        options = (begin, policy.dead_letter or "", int(policy.ordered), expected, whole)
+        stored = await self._session.run("subscribe", channel, consumer, *options, *fields)
         return _consumer(stored)
 
     async def consumer(self, channel: str, consumer: str) -> Consumer:
@@ -41,7 +46,7 @@ class Consumers:
 
     async def consumers(self, channel: str | None) -> list[Consumer]:
         """All consumers of a channel, or of all."""
-        found = [_consumer(stored) for stored in await self._session.run("consumers", channel or "")]
+        found = [_consumer(stored) for stored in await self._session.run("consumers", named(channel))]
         return sorted(found, key=lambda each: (each.channel, each.name))
 
     async def stats(self, channel: str, consumer: str) -> ConsumerStats:
@@ -63,10 +68,26 @@ class Consumers:
         while await self._session.run("catch_up", channel):
             pass
 
+    async def backlogs(self) -> list[Backlog]:
+        """Live jobs of every consumer, from the same counters; one that is removed meanwhile is left out."""
+        found = []
+        for each in await self.consumers(None):
+            with suppress(NotFound):
+                stats = await self.stats(each.channel, each.name)
+                live = {state: stats.states.get(state, 0) for state in LIVE}
+                found.append(Backlog(each.channel, each.name, live, stats.oldest_ready))
+        return found
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """Stop or resume handing out jobs."""
         if not await self._session.run("pause", channel, consumer, int(paused)):
             raise no_consumer(channel, consumer)
+
+    async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
+        """A name for people."""
+        owner = (channel, display) if consumer is None else (channel, display, consumer)
+        if not await self._session.run("display", *owner):
+            raise _no_channel(channel) if consumer is None else no_consumer(channel, consumer)
 
     async def create_channel(self, channel: str) -> None:
         """Make sure that a channel exists."""
@@ -80,16 +101,20 @@ class Consumers:
         """One channel's log at a glance."""
         answer = await self._session.run("channel_stats", channel)
         if answer is None:
-            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
-        created, events, last, consumers = answer
+            raise _no_channel(channel)
+        created, events, last, consumers, display = answer
+        published = from_micros(last) if last else None
         names = sorted(name.decode() for name in consumers)
-        return ChannelStats(channel, from_micros(created), events, from_micros(last) if last else None, names)
+        return ChannelStats(channel, from_micros(created), events, published, names, display.decode())
+
+
+def _no_channel(channel: str) -> NotFound:
+    return NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
 
 
 def _fields(policy: Policy) -> dict[str, Argument]:
-    """What is stored of a policy: the whole for people, and the parts that scripts need."""
+    """The parts of a policy that scripts need."""
     return {
-        "policy": orjson.dumps(policy.to_json()),
         "lease": to_micros(policy.lease),
         "expires_after": "" if policy.expires_after is None else to_micros(policy.expires_after),
         "discard": int(policy.on_dead == "discard"),
@@ -109,4 +134,7 @@ def _consumer(stored: list[bytes]) -> Consumer:
         fields.get("paused") == b"1",
         from_micros(fields["created"]),
         "target" in fields,
+        fields.get("display", b"").decode(),
+        int(fields.get("revision", 1)),
+        fields["channel_display"].decode(),
     )

@@ -19,6 +19,7 @@ from holdfast.model.errors import (
     InvalidPolicy,
     LockLost,
     NotFound,
+    Outdated,
     Overloaded,
     Unavailable,
 )
@@ -30,10 +31,11 @@ _KINDS: dict[str, type[HoldfastError]] = {
     "INPUT": InvalidInput,
     "POLICY": InvalidPolicy,
     "NOTFOUND": NotFound,
+    "OUTDATED": Outdated,
     "SCHEMA": HoldfastError,
 }
 # Newer servers append where the script stood.
-_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|SCHEMA|LOCK) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
+_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|OUTDATED|SCHEMA|LOCK) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
 
 
 def translate(error: Exception, url: str, *, publishing: bool) -> Exception:

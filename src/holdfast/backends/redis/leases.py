@@ -8,7 +8,7 @@ from datetime import timedelta
 import orjson
 
 from holdfast.backends.redis import keys
-from holdfast.backends.redis.codec import decode, from_micros, position, to_micros
+from holdfast.backends.redis.codec import decode, from_micros, patched, position, to_micros
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
@@ -40,14 +40,14 @@ class Leases:
                 entry.decode(),
                 channel,
                 consumer,
-                decode(entry, entries.get(entry, ())),
+                patched(decode(entry, entries.get(entry, ())), *patch),
                 position(epoch, entry),
                 attempt,
                 abandonments,
                 token,
                 deadline,
             )
-            for entry, epoch, attempt, abandonments, token, _ in rows
+            for entry, epoch, attempt, abandonments, token, _, *patch in rows
         ]
         if len(entries) < len(rows):
             jobs = await self._without_lost(jobs, entries)

@@ -32,24 +32,37 @@ class Operators:
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         """Back to ready with a newer token."""
-        if not _ID.fullmatch(job_id):
+        if not is_id(job_id):
             raise InvalidInput(f"job id {job_id!r} is not of the form 1700000000000-0; 'jobs show' prints it")
         return bool(await self._session.run("requeue", f"{channel}/{consumer}", job_id))
 
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        """One job, whatever became of it."""
+        if not is_id(job_id):
+            return None
+        rows = await self._session.run("records", "job", f"{channel}/{consumer}", job_id)
+        return record_of(*rows[0]) if rows else None
+
     async def stuck(self, limit: int) -> list[JobRecord]:
         """Leased jobs past their deadline."""
-        return [_record(*row) for row in await self._session.run("records", "stuck", limit)]
+        return [record_of(*row) for row in await self._session.run("records", "stuck", limit)]
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         """An event's jobs, live and terminal."""
         await self._consumers.catch_up(channel)
         rows = await self._session.run("records", "event", channel, source, event_id)
-        return sorted((_record(*row) for row in rows), key=lambda job: job.consumer)
+        return sorted((record_of(*row) for row in rows), key=lambda job: job.consumer)
 
 
-def _record(
+def is_id(job_id: str) -> bool:
+    """Whether a job of this store can have that id."""
+    return _ID.fullmatch(job_id) is not None
+
+
+def record_of(
     channel: bytes, consumer: bytes, entry: bytes, event_id: bytes, source: bytes, flat: list[bytes]
 ) -> JobRecord:
+    """A job as a script shows it."""
     job = pairs(flat)
     state = State(job["state"].decode())
 

@@ -37,9 +37,9 @@ class Records:
         flat = await self._session.call("HGETALL", keys.record(_checked(key)))
         return _record(key, flat) if flat else None
 
-    async def due_records(self, prefix: str, limit: int) -> list[Record]:
-        """Records whose due time has passed, oldest first."""
-        rows = await self._session.run("due_records", prefix, limit)
+    async def due_records(self, prefix: str, limit: int, newest: bool) -> list[Record]:
+        """Records whose due time has passed, oldest or newest first."""
+        rows = await self._session.run("due_records", prefix, limit, int(newest))
         return [_record(name.decode(), flat) for name, flat in rows]
 
 

@@ -18,7 +18,7 @@ from holdfast.model.errors import InvalidInput, Unavailable
 
 T = TypeVar("T")
 
-SCHEMA = 1
+SCHEMA = 2
 _FAILURES = (RedisError, OSError, UnicodeError)
 
 

@@ -115,10 +115,11 @@ CREATE TABLE holdfast.jobs (
     order_key    text,
     worker       text,
     errors       jsonb,
-    PRIMARY KEY (consumer_id, seq),
+    -- Half empty, as is the table: a claim then finds room for a job's second version beside the first.
+    PRIMARY KEY (consumer_id, seq) WITH (fillfactor = 50),
     CHECK ((state = 'leased') = (lease_until IS NOT NULL))
 ) WITH (
-    fillfactor = 80,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0
 );

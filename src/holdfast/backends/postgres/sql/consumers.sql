@@ -11,25 +11,42 @@ SELECT ch.name, ch.created_at,
        (SELECT count(*) FROM holdfast.log l WHERE l.channel_id = ch.id),
        (SELECT l.published_at FROM holdfast.log l WHERE l.channel_id = ch.id
         ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1),
-       ARRAY(SELECT c.name FROM holdfast.consumers c WHERE c.channel_id = ch.id ORDER BY c.name)
+       ARRAY(SELECT c.name FROM holdfast.consumers c WHERE c.channel_id = ch.id ORDER BY c.name),
+       coalesce(ch.display_name, '')
 FROM holdfast.channels ch WHERE ch.name = %(channel)s;
 
 -- name: subscribe
 SELECT holdfast.subscribe(
     %(channel)s, %(consumer)s, %(policy)s::jsonb, %(lease)s::interval, %(expires_after)s::interval,
     %(ordered)s::boolean, %(discard)s::boolean, %(dead_letter)s, %(max_depth)s::bigint,
-    %(start)s::timestamptz);
+    %(start)s::timestamptz, %(revision)s::integer);
 
 -- name: consumers
-SELECT ch.name, c.name, c.policy, c.paused, c.created_at, c.backfill_until IS NOT NULL, c.id
+SELECT ch.name, c.name, c.policy, c.paused, c.created_at, c.backfill_until IS NOT NULL,
+       coalesce(c.display_name, ''), c.revision, coalesce(ch.display_name, ''), c.id
 FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
 WHERE (%(channel)s::text IS NULL OR ch.name = %(channel)s)
   AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
 ORDER BY ch.name, c.name;
 
 -- name: set_paused
-UPDATE holdfast.consumers c SET paused = %(paused)s FROM holdfast.channels ch
+UPDATE holdfast.consumers c SET paused = %(paused)s, revision = c.revision + (c.paused <> %(paused)s)::integer
+FROM holdfast.channels ch
 WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
+
+-- name: display_channel
+UPDATE holdfast.channels SET display_name = nullif(%(display)s, '') WHERE name = %(channel)s RETURNING id;
+
+-- name: display_consumer
+UPDATE holdfast.consumers c SET display_name = nullif(%(display)s, ''), revision = c.revision + 1
+FROM holdfast.channels ch
+WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
+
+-- name: begin_removal
+SELECT holdfast.begin_removal(%(channel)s, %(consumer)s);
+
+-- name: remove_step
+SELECT jobs, dead, history, done FROM holdfast.remove_step(%(consumer)s::integer, %(limit)s::bigint);
 
 -- name: states
 -- One statement, so that a job in motion is counted once.

@@ -24,10 +24,10 @@ WITH consumer AS MATERIALIZED (
         lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
     WHERE j.ctid = ANY (ARRAY(SELECT ctid FROM picked))
     RETURNING j.channel_id, j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-              j.priority, j.due_at
+              j.priority, j.due_at, j.data
 )
 SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-       e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+       coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
 FROM (SELECT * FROM claimed ORDER BY priority DESC, due_at, seq) j
 CROSS JOIN LATERAL (
     SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
@@ -38,7 +38,7 @@ ORDER BY j.priority DESC, j.due_at, j.seq;
 -- name: claim_ordered
 -- Lease a batch of one ordered consumer: only the first live job of each key.
 SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-       e.data, e.id, e.source, e.type, e.key, e.time, e.headers
+       coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
 FROM holdfast.claim_ordered((
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND c.ordered

@@ -1,24 +1,29 @@
 -- The lifecycle: one bounded read per deadline, then guarded writes.
 
 -- name: due
--- Phase one. Each branch walks one partial index from its oldest deadline.
-WITH t AS MATERIALIZED (SELECT holdfast.now() AS now)
+-- Phase one. Each branch walks one partial index from its oldest deadline, past what is being removed.
+WITH t AS MATERIALIZED (
+    SELECT holdfast.now() AS now, ARRAY(SELECT consumer_id FROM holdfast.removals) AS removed
+)
 SELECT d.kind, d.consumer_id, d.seq, d.token, d.attempts, d.abandonments, d.expired,
        (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker
 FROM (
     (SELECT 'lease' AS kind, consumer_id, seq, token, attempts, abandonments,
             coalesce(expires_at <= (SELECT now FROM t), false) AS expired, worker
      FROM holdfast.jobs WHERE state = 'leased' AND lease_until <= (SELECT now FROM t)
+       AND consumer_id <> ALL ((SELECT removed FROM t)::integer[])
      ORDER BY lease_until LIMIT %(limit)s)
     UNION ALL
     (SELECT 'expiry', consumer_id, seq, token, attempts, abandonments, true, worker
      FROM holdfast.jobs
      WHERE state <> 'leased' AND expires_at IS NOT NULL AND expires_at <= (SELECT now FROM t)
+       AND consumer_id <> ALL ((SELECT removed FROM t)::integer[])
      ORDER BY expires_at LIMIT %(limit)s)
     UNION ALL
     (SELECT 'schedule', consumer_id, seq, token, attempts, abandonments, false, worker
      FROM holdfast.jobs WHERE state = 'scheduled' AND due_at <= (SELECT now FROM t)
        AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
+       AND consumer_id <> ALL ((SELECT removed FROM t)::integer[])
      ORDER BY due_at LIMIT %(limit)s)
 ) d JOIN holdfast.consumers c ON c.id = d.consumer_id;
 

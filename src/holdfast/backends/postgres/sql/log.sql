@@ -26,11 +26,11 @@ COPY holdfast.keys (channel_id, epoch, tx, published_at, seq, id, source, conten
 FROM STDIN (FORMAT binary);
 
 -- name: copy_log
-COPY holdfast.log (channel_id, epoch, tx, published_at, seq, id, source, type, key, time, headers, data, at,
-                   priority) FROM STDIN (FORMAT binary);
+COPY holdfast.log (channel_id, epoch, tx, published_at, at, priority, seq, id, source, type, key, time, headers,
+                   data) FROM STDIN (FORMAT binary);
 
 -- name: copy_jobs
-COPY holdfast.jobs (channel_id, epoch, tx, created_at, seq, consumer_id, due_at, expires_at, state, priority,
+COPY holdfast.jobs (channel_id, epoch, tx, created_at, state, priority, due_at, expires_at, consumer_id, seq,
                     order_key) FROM STDIN (FORMAT binary);
 
 -- name: notify

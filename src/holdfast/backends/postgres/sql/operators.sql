@@ -30,12 +30,23 @@ SELECT j.seq, ch.name, c.name, j.state::text, e.id, e.source, j.epoch, j.tx, j.a
        NULL::text, coalesce(j.errors, '[]')
 FROM (
     SELECT * FROM holdfast.jobs WHERE state = 'leased' AND lease_until <= (SELECT holdfast.now())
+      AND consumer_id <> ALL (ARRAY(SELECT consumer_id FROM holdfast.removals))
     ORDER BY lease_until LIMIT %(limit)s
 ) j
 JOIN holdfast.consumers c ON c.id = j.consumer_id
 JOIN holdfast.channels ch ON ch.id = j.channel_id
 LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
 ORDER BY j.lease_until;
+
+-- name: job
+-- One job, wherever it is now.
+SELECT t.seq, ch.name, c.name, t.state, e.id, e.source, t.epoch, t.tx, t.attempts, t.abandonments, t.token,
+       t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]')
+FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+CROSS JOIN LATERAL holdfast.job(c.id, %(seq)s::bigint) t
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (c.channel_id, t.epoch, t.tx, t.seq)
+WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: find_jobs
 -- An event's job for every consumer, wherever it is now.
@@ -48,16 +59,4 @@ SELECT t.seq, %(channel)s, c.name, t.state, %(id)s, %(source)s, t.epoch, t.tx, t
        t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker,
        t.reason, coalesce(t.errors, '[]')
 FROM event e JOIN holdfast.consumers c ON c.channel_id = e.channel_id
-CROSS JOIN LATERAL (
-    SELECT seq, state::text, epoch, tx, attempts, abandonments, token, priority, created_at, due_at,
-           lease_until, NULL::timestamptz AS ended_at, worker, NULL::text AS reason, errors
-    FROM holdfast.jobs WHERE consumer_id = c.id AND seq = e.seq
-    UNION ALL
-    SELECT seq, outcome, epoch, tx, attempts, abandonments, token, priority, created_at, NULL,
-           NULL, ended_at, worker, reason, errors
-    FROM holdfast.job_log WHERE consumer_id = c.id AND seq = e.seq
-    UNION ALL
-    SELECT seq, 'dead', epoch, tx, attempts, abandonments, token, priority, created_at, NULL,
-           NULL, died_at, worker, reason, errors
-    FROM holdfast.dead_letters WHERE consumer_id = c.id AND seq = e.seq
-) t ORDER BY c.name;
+CROSS JOIN LATERAL holdfast.job(c.id, e.seq) t ORDER BY c.name;

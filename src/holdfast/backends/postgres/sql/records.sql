@@ -16,3 +16,8 @@ SELECT key, fields, revision FROM holdfast.records WHERE key = %(key)s;
 SELECT key, fields, revision FROM holdfast.records
 WHERE due_at <= (SELECT holdfast.now()) AND starts_with(key, %(prefix)s)
 ORDER BY due_at, key LIMIT %(limit)s;
+
+-- name: newest_records
+SELECT key, fields, revision FROM holdfast.records
+WHERE due_at <= (SELECT holdfast.now()) AND starts_with(key, %(prefix)s)
+ORDER BY due_at DESC, key DESC LIMIT %(limit)s;

@@ -1,8 +1,10 @@
--- uses: keys clock ids batch consumers jobs log chart append dead
+-- uses: keys clock ids batch consumers jobs log chart append census dead
 -- leased or waiting → dead, or discarded, with its record, its count and its copy in the dead-letter channel.
 -- Reads the stream and {holdfast}:consumer:REF; writes {holdfast}:job:REF:ID, {holdfast}:dead:REF,
 -- {holdfast}:due:*, {holdfast}:counts:REF, {holdfast}:lane:REF:KEY, {holdfast}:ready:REF,
--- {holdfast}:scheduled:REF, {holdfast}:live:REF, {holdfast}:event:*, and for the dead-letter channel what publish writes.
+-- {holdfast}:scheduled:REF, {holdfast}:live:REF, {holdfast}:event:*, {holdfast}:clusters:REF,
+-- {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF, and for the dead-letter channel what publish
+-- writes.
 -- ARGV: 'held' (leased under the token), 'overdue' (and past its deadline) or 'waiting' (expired while it
 -- waited); then for each job channel/consumer or REF, id, token, reason, error (JSON), fingerprint. Answers
 -- digits: see complete.

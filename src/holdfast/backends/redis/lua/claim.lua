@@ -3,9 +3,10 @@
 -- Reads the stream and {holdfast}:consumer:REF; writes {holdfast}:ready:REF, {holdfast}:job:REF:ID,
 -- {holdfast}:due:lease, {holdfast}:due:expiry, {holdfast}:counts:REF, and what publish writes for new jobs.
 -- ARGV: channel/consumer, limit, worker.
--- Answers the deadline, then for each job: id, epoch, attempts, abandonments, token, and the fields of its
--- entry where it came back from the dead after the log was trimmed. The other events are fetched from the
--- stream by the caller: an entry never changes, and a server copies it faster than a script.
+-- Answers the deadline, then for each job: id, epoch, attempts, abandonments, token, the fields of its entry
+-- where it came back from the dead after the log was trimmed, and the data that replaces its event's where it
+-- came back with other data. The other events are fetched from the stream by the caller: an entry never
+-- changes, and a server copies it faster than a script.
 
 local c = find_consumer(ARGV[1])
 if not c then return redis.error_reply('HFNOTFOUND') end
@@ -25,7 +26,7 @@ while leased < limit and skipped < PAGE do
     local id = unrank(popped[i])
     local name = key.job(c.ref, id)
     local f = redis.call('HMGET', name, 'state', 'attempts', 'abandonments', 'token', 'expires', 'epoch',
-      'entry')
+      'entry', 'patch')
     -- What has expired only waits for the lifecycle, which finds it by its expiry.
     if f[1] == 'ready' and (not f[5] or tonumber(f[5]) > NOW) then
       local attempts, token, member = (tonumber(f[2]) or 0) + 1, (tonumber(f[4]) or 0) + 1, c.ref .. ':' .. id
@@ -34,7 +35,7 @@ while leased < limit and skipped < PAGE do
       defer('ZADD', LEASES, answer[1], member)
       if f[5] then defer('ZREM', EXPIRIES, member) end
       answer[#answer + 1] = {id, f[6], attempts, tonumber(f[3]) or 0, token,
-        f[7] and kept_entry(c.ref, id)[2]}
+        f[7] and kept_entry(c.ref, id)[2], f[8] or nil}
       leased = leased + 1
     else
       skipped = skipped + 1

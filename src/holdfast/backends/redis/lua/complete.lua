@@ -7,11 +7,11 @@ redis.call('PERSIST', STORE) -- after a first write the server refuses none for 
 local answers = {}
 for i = 1, #ARGV, 3 do
   local c, id = find_consumer(ARGV[i]), ARGV[i + 1]
-  local f = c and redis.call('HMGET', key.job(c.ref, id), 'state', 'token', 'key') or {}
+  local f = c and redis.call('HMGET', key.job(c.ref, id), 'state', 'token', 'key', 'patch') or {}
   local accepted = f[1] == 'leased' and f[2] == ARGV[i + 2]
   if accepted then
     defer('ZREM', LEASES, c.ref .. ':' .. id)
-    end_job(c, id, {state = 'leased', key = f[3]}, 'done')
+    end_job(c, id, {state = 'leased', key = f[3], patch = f[4]}, 'done')
   end
   answers[#answers + 1] = accepted and '1' or '0'
 end

@@ -1,7 +1,7 @@
--- uses: keys clock ids batch consumers jobs locks burials
+-- uses: keys clock ids batch consumers jobs locks census burials
 -- dead → purged, for what died before a time, oldest first for each consumer. Writes {holdfast}:job:REF:ID,
--- {holdfast}:dead:REF, {holdfast}:counts:REF, {holdfast}:event:*; reads {holdfast}:lock:NAME,
--- {holdfast}:consumers:CHANNEL.
+-- {holdfast}:dead:REF, {holdfast}:counts:REF, {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT,
+-- {holdfast}:recount:REF, {holdfast}:event:*; reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL.
 -- ARGV: channel, before (µs), limit, lock, token. Answers name and number for each consumer that had some.
 fence(ARGV[4], ARGV[5])
 local answer, left = {}, tonumber(ARGV[3])
@@ -12,11 +12,7 @@ for _, ref in ipairs(redis.call('HVALS', key.consumers(ARGV[1]))) do
   for _, id in ipairs(dead) do
     local job = read_job(ref, id)
     if job and job.state == 'dead' then
-      exhume(c, id, job)
-      change_state(c, job, 'purged')
-      redis.call('HSET', key.job(ref, id), 'state', 'purged', 'ended', NOW)
-      redis.call('HDEL', key.job(ref, id), 'entry')
-      redis.call('PEXPIRE', key.job(ref, id), HISTORY)
+      purge(c, id, job)
       purged = purged + 1
     end
   end

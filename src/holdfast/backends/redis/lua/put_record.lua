@@ -1,6 +1,6 @@
--- uses: keys
+-- uses: keys records
 -- Write a state record whole, if it still has the expected revision. Writes the record's hash and
--- {holdfast}:records.
+-- {holdfast}:records, {holdfast}:records:PART, {holdfast}:parts.
 -- ARGV: record, the field of the revision, expected revision (0: there is none), due (µs) or '', then the
 -- fields by name and value. Answers the new revision, or nothing where it was refused.
 local name, field = key.record(ARGV[1]), ARGV[2]
@@ -8,9 +8,5 @@ local revision = tonumber(redis.call('HGET', name, field)) or redis.call('EXISTS
 if revision ~= tonumber(ARGV[3]) then return false end
 redis.call('DEL', name)
 redis.call('HSET', name, field, revision + 1, unpack(ARGV, 5))
-if ARGV[4] == '' then
-  redis.call('ZREM', RECORDS, ARGV[1])
-else
-  redis.call('ZADD', RECORDS, ARGV[4], ARGV[1])
-end
+set_due(ARGV[1], ARGV[4])
 return revision + 1

@@ -1,12 +1,13 @@
 -- uses: keys clock ids batch consumers jobs log
 -- Create a worker consumer, or change its policy. Nothing can be appended between the look at the log and the
 -- cursor, so that no event is missed.
--- Reads {holdfast}:channels, {holdfast}:consumers:*; writes {holdfast}:consumers:CHANNEL,
+-- Reads {holdfast}:channels, {holdfast}:consumers:*, {holdfast}:removals; writes {holdfast}:consumers:CHANNEL,
 -- {holdfast}:consumer:REF, {holdfast}:behind, {holdfast}:store.
 -- ARGV: channel, consumer, start ('latest', 'earliest' or µs), dead-letter channel or '', ordered (0 or 1),
--- then the fields of the consumer to set, by name and value; an empty value takes the field away.
+-- the revision that it must have (0: there is none) or '', its policy; then the fields of the consumer to set,
+-- by name and value; an empty value takes the field away.
 
-local channel, name, start, target, ordered = unpack(ARGV, 1, 5)
+local channel, name, start, target, ordered, expected, policy = unpack(ARGV, 1, 7)
 
 local function leads_to(from, goal, seen)
   if from == goal then return true end
@@ -18,6 +19,17 @@ local function leads_to(from, goal, seen)
   return false
 end
 
+if redis.call('HEXISTS', REMOVALS, channel .. '/' .. name) == 1 then
+  return redis.error_reply('HFOUTDATED consumer ' .. name .. ' of channel ' .. channel
+    .. ' is being removed; wait until that is done')
+end
+local c = find_consumer(channel .. '/' .. name)
+local before = c and redis.call('HMGET', key.consumer(c.ref), 'revision', 'policy')
+local revision = c and (before[1] or '1') or '0'
+if expected ~= '' and expected ~= revision then
+  return redis.error_reply('HFOUTDATED consumer ' .. name .. ' of channel ' .. channel .. ' has revision '
+    .. revision .. ', not ' .. expected .. '; read it again')
+end
 if target ~= '' then
   if target ~= channel and redis.call('HEXISTS', CHANNELS, target) == 0 then
     return redis.error_reply('HFPOLICY dead-letter channel ' .. target .. ' does not exist; create it first')
@@ -28,7 +40,6 @@ if target ~= '' then
   end
 end
 
-local c = find_consumer(channel .. '/' .. name)
 if c and c.ordered ~= (ordered == '1') then
   return redis.error_reply('HFPOLICY consumer ' .. name .. ' of channel ' .. channel
     .. ' was created with ordered = ' .. tostring(c.ordered) .. '; create another consumer')
@@ -55,11 +66,13 @@ if not c then
   end
   redis.call('HSET', key.consumers(channel), name, ref)
 end
-for i = 6, #ARGV, 2 do
+if c and before[2] ~= policy then raise_revision(ref) end
+redis.call('HSET', key.consumer(ref), 'policy', policy)
+for i = 8, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     redis.call('HDEL', key.consumer(ref), ARGV[i])
   else
     redis.call('HSET', key.consumer(ref), ARGV[i], ARGV[i + 1])
   end
 end
-return redis.call('HGETALL', key.consumer(ref))
+return describe_consumer(ref)

@@ -2,7 +2,7 @@
 -- must be committed first; a script commits before it answers.
 
 local MOST = 2000 -- well below what unpack can spread
-local pending, counts = {}, {}
+local pending, counts, sizes = {}, {}, {}
 local LIVE = {scheduled = true, ready = true, leased = true}
 
 local function send(name)
@@ -26,10 +26,25 @@ local function defer(command, name, first, second)
   if second then batch.args[#batch.args + 1] = second end
 end
 
-local function count(ref, state, by)
-  local states = counts[ref] or {}
-  states[state] = (states[state] or 0) + by
-  counts[ref] = states
+local function add(totals, ref, name, by)
+  local mine = totals[ref] or {}
+  mine[name] = (mine[name] or 0) + by
+  totals[ref] = mine
+end
+
+local function count(ref, state, by) add(counts, ref, state, by) end
+
+-- Dead letters of a fingerprint.
+local function count_cluster(ref, fingerprint, by) add(sizes, ref, fingerprint, by) end
+
+local function commit_clusters()
+  for ref, fingerprints in pairs(sizes) do
+    for fingerprint, by in pairs(fingerprints) do
+      local size = by == 0 and 1 or tonumber(redis.call('ZINCRBY', key.clusters(ref), by, fingerprint))
+      if size <= 0 then redis.call('ZREM', key.clusters(ref), fingerprint) end
+    end
+  end
+  sizes = {}
 end
 
 local function commit()
@@ -44,4 +59,5 @@ local function commit()
   end
   if live ~= 0 then redis.call('HINCRBY', STORE, 'live', live) end
   counts = {}
+  commit_clusters()
 end

@@ -28,11 +28,10 @@ local function bury(c, id, job, reason, failure, fingerprint, overdue)
     'abandonments', job.abandonments + spent)
   if c.discard then return end_job(c, id, job, 'discarded') end
   redis.call('HSET', name, 'state', 'dead', 'ended', NOW)
-  defer('ZADD', key.dead(c.ref), NOW, id)
   defer('ZREM', key.live(c.ref), id)
   if job.key then leave_lane(c, id, job.key) end
   change_state(c, job, 'dead')
-  count(c.ref, 'dead:' .. reason, 1)
+  enter_dead(c, id, reason, fingerprint)
   local event, entry = job_entry(c, id)
   if not event then return end
   keep_entry(c.ref, id, entry)

@@ -4,11 +4,11 @@
 
 local function read_job(ref, id)
   local f = redis.call('HMGET', key.job(ref, id), 'state', 'token', 'attempts', 'abandonments', 'priority',
-    'due', 'expires', 'lease', 'key', 'reason')
+    'due', 'expires', 'lease', 'key', 'patch')
   return f[1] and {
     state = f[1], token = tonumber(f[2]) or 0, attempts = tonumber(f[3]) or 0,
     abandonments = tonumber(f[4]) or 0, priority = tonumber(f[5]) or 0, due = tonumber(f[6]),
-    expires = tonumber(f[7]), lease = tonumber(f[8]), key = f[9], reason = f[10],
+    expires = tonumber(f[7]), lease = tonumber(f[8]), key = f[9], patch = f[10],
   }
 end
 
@@ -95,6 +95,7 @@ local function end_job(c, id, job, outcome)
   local name = key.job(c.ref, id)
   redis.call('HSET', name, 'state', outcome, 'ended', NOW)
   redis.call('PEXPIRE', name, HISTORY)
+  if job.patch then redis.call('HDEL', name, 'patch') end
   defer('ZREM', key.live(c.ref), id)
   if job.key then leave_lane(c, id, job.key) end
   count(c.ref, job.state, -1)

@@ -5,14 +5,18 @@
 --   gbe:lock:sweeper                  string  owner of the lock of exactly this name (expires with it)
 --   gbe:state:tasks:email:t-1         hash    state record gbe.state.tasks.email.t-1; our revision among it
 --   {holdfast}:store                  hash    schema, epoch, run_id, offset (µs), history and window (ms),
---                                             live (jobs of all consumers), consumers (last number given)
+--                                             live (jobs of all consumers), consumers (last number given),
+--                                             clusters (when the dead were first counted by fingerprint)
 --   {holdfast}:channels               hash    channel → when it was created (µs)
 --   {holdfast}:epochs:CHANNEL         list    "EPOCH ID": entries after ID belong to EPOCH, oldest first
---   {holdfast}:log:CHANNEL            hash    full, removed (entries that trim took), trimmed (last ID gone)
+--   {holdfast}:log:CHANNEL            hash    full, removed (entries that trim took), trimmed (last ID gone),
+--                                             display
 --   {holdfast}:chart:CHANNEL          zset    milestones of the log: "ID ORDINAL BYTES", see chart.lua
 --   {holdfast}:cursors:CHANNEL        hash    stream consumer → "MOVED EPOCH ID", or "MOVED" at the beginning
 --   {holdfast}:consumers:CHANNEL      hash    consumer → its number, REF
---   {holdfast}:consumer:REF           hash    channel, name, policy and what scripts need of it, cursor
+--   {holdfast}:consumer:REF           hash    channel, name, policy and what scripts need of it, cursor,
+--                                             display, revision; removed and walk while it is going
+--   {holdfast}:removals               hash    CHANNEL/CONSUMER → REF of those that are going
 --   {holdfast}:counts:REF             hash    state → jobs; dead:REASON → dead letters
 --   {holdfast}:behind                 set     REFs that have older entries to turn into jobs
 --   {holdfast}:job:REF:ID             hash    one job; ID is its entry's id in the stream
@@ -21,19 +25,26 @@
 --   {holdfast}:lane:REF:KEY           zset    ordered consumers: the live jobs of a key in log order
 --   {holdfast}:live:REF               zset    ID of live jobs that need their entry in the log, by its ms
 --   {holdfast}:dead:REF               zset    ID of dead letters by time of death
+--   {holdfast}:clusters:REF           zset    fingerprints by how many dead letters have it
+--   {holdfast}:cluster:REF:FINGERPRINT        zset    ID of its dead letters by time of death
+--   {holdfast}:recount:REF            hash    a count of the dead that is going on: how far it is, and what it
+--                                             found (expires)
 --   {holdfast}:due:lease              zset    REF:ID of all leased jobs by deadline
 --   {holdfast}:due:schedule           zset    REF:ID of all scheduled jobs by due time
 --   {holdfast}:due:expiry             zset    REF:ID of all waiting jobs that can expire, by that time
 --   {holdfast}:event:CHANNEL/N:SOURCE/ID      string  idempotency key: content hash, epoch, entry (expires)
 --   {holdfast}:verdict:RANDOM         string  whether a batch in several parts may come in (expires)
 --   {holdfast}:lock:NAME              hash    token (outlives the lock), owner, until (µs)
---   {holdfast}:records                zset    state records by due time
+--   {holdfast}:records                zset    state records of up to three words by due time
+--   {holdfast}:records:PART           zset    longer ones, by their first three words: gbe.state.tasks
+--   {holdfast}:parts                  set     every PART that has some
 --   {holdfast}:wake                   pub/sub the name of a channel with new work
 
 local PREFIX = '{holdfast}:'
 local STORE, CHANNELS, BEHIND = PREFIX .. 'store', PREFIX .. 'channels', PREFIX .. 'behind'
 local LEASES, SCHEDULES, EXPIRIES = PREFIX .. 'due:lease', PREFIX .. 'due:schedule', PREFIX .. 'due:expiry'
-local WAKE, RECORDS = PREFIX .. 'wake', PREFIX .. 'records'
+local WAKE, RECORDS, PARTS = PREFIX .. 'wake', PREFIX .. 'records', PREFIX .. 'parts'
+local REMOVALS = PREFIX .. 'removals'
 
 local key = {}
 function key.stream(channel) return (string.gsub(channel, '%.', ':')) end
@@ -52,6 +63,10 @@ function key.scheduled(ref) return PREFIX .. 'scheduled:' .. ref end
 function key.lane(ref, order_key) return PREFIX .. 'lane:' .. ref .. ':' .. order_key end
 function key.live(ref) return PREFIX .. 'live:' .. ref end
 function key.dead(ref) return PREFIX .. 'dead:' .. ref end
+function key.clusters(ref) return PREFIX .. 'clusters:' .. ref end
+function key.cluster(ref, fingerprint) return PREFIX .. 'cluster:' .. ref .. ':' .. fingerprint end
+function key.recount(ref) return PREFIX .. 'recount:' .. ref end
+function key.records(part) return RECORDS .. ':' .. part end
 -- The length keeps source and id from running into each other.
 function key.event(channel, source, id)
   return PREFIX .. 'event:' .. channel .. '/' .. #source .. ':' .. source .. '/' .. id

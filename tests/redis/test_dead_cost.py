@@ -1,0 +1,100 @@
+"""Costs that must not grow with the dead: in commands of the server, those that scripts run included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import redis
+
+from holdfast.backends.redis import RedisBackend
+from holdfast.model.deadletters import DeadFilter
+from holdfast.model.decide import describe
+from holdfast.model.event import Event
+from holdfast.model.job import Burial, Reason
+from kit import CHANNEL, CONSUMER, MINUTE, claim, subscribe
+
+FEW, MANY = 1_000, 8_000
+ERRORS = [describe(f"{word} failed") for word in ("disk", "mail", "bank", "tax")]
+
+
+async def die(backend: RedisBackend, first: int, stop: int) -> None:
+    for start in range(first, stop, 500):
+        await backend.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(start, start + 500)])
+        jobs = await claim(backend, 500)
+        burials = [Burial(job, list(Reason)[n % 4], ERRORS[n % 4]) for n, job in enumerate(jobs)]
+        assert all(await backend.bury(burials))
+
+
+async def commands(client: redis.Redis, call: Awaitable[object]) -> int:
+    """How many commands the server ran for one call."""
+    client.config_resetstat()
+    await call
+    return sum(each["calls"] for name, each in client.info("commandstats").items() if "config" not in name)
+
+
+async def looks(backend: RedisBackend, client: redis.Redis) -> dict[str, int]:
+    mine = DeadFilter(CHANNEL, CONSUMER)
+    cluster = DeadFilter(CHANNEL, CONSUMER, fingerprint=ERRORS[1].fingerprint)
+    after = (await backend.dead_letters(mine, None, 100)).after
+    calls = {
+        "counts": backend.dead_counts(),
+        "clusters": backend.clusters(None, None, 10),
+        "page": backend.dead_letters(mine, after, 20),
+        "cluster's page": backend.dead_letters(cluster, None, 20),
+        "page of all": backend.dead_letters(DeadFilter(), after, 20),
+        "reason": backend.dead_letters(DeadFilter(CHANNEL, CONSUMER, reason="expired"), after, 20),
+        "search": backend.dead_letters(DeadFilter(text="no such"), after, 20),
+    }
+    return {name: await commands(client, call) for name, call in calls.items()}
+
+
+async def test_looking_at_the_dead_does_not_cost_in_how_many_there_are(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    await subscribe(backend, "other")
+    await die(backend, 0, FEW)
+    for job in await claim(backend, 500, consumer="other"):
+        await backend.bury([Burial(job, Reason.TERMINAL, ERRORS[0])])
+    few = await looks(backend, client)
+    assert few["page of all"] < 100, "of two consumers, no more were looked at than shown"
+    await die(backend, FEW, MANY)
+    many = await looks(backend, client)
+    assert many.pop("search") < 3_000, "2,000 of them were looked at"
+    for name, cost in many.items():
+        assert cost <= few[name] + 20, f"{name}: {few[name]} commands with {FEW}, {cost} with {MANY}"
+
+
+async def test_listing_some_records_does_not_go_through_the_others(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    now = await backend.now()
+    for n in range(30):
+        await backend.put_record(f"gbe.state.redrives.r-{n}", {}, 0, now - n * MINUTE)
+
+    async def listing() -> int:
+        found = [each.key for each in await backend.due_records("gbe.state.redrives.", 20, newest=True)]
+        assert found == [f"gbe.state.redrives.r-{n}" for n in range(20)]
+        return await commands(client, backend.due_records("gbe.state.redrives.", 20, newest=True))
+
+    alone = await listing()
+    tasks = (f"gbe.state.tasks.email.t-{n}" for n in range(10_000))
+    await asyncio.gather(*(backend.put_record(name, {}, 0, now) for name in tasks))
+    assert await listing() == alone
+    assert len(await backend.due_records("gbe.state.", 100)) == 100
+    assert len(await backend.due_records("gbe.state.tasks.email.t-99", 200)) == 111
+
+
+async def test_a_record_of_an_older_version_is_found_and_moves_to_its_part(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    now = await backend.now()
+    name = "gbe.state.tasks.email.t-1"
+    await backend.put_record(name, {}, 0, now)
+    client.zunionstore("{holdfast}:records", ["{holdfast}:records:gbe.state.tasks"])
+    client.delete("{holdfast}:records:gbe.state.tasks", "{holdfast}:parts")
+    [found] = await backend.due_records("gbe.state.tasks.", 10)
+    assert await backend.put_record(name, {}, found.revision, now) is not None
+    assert client.zcard("{holdfast}:records") == 0
+    assert [each.key for each in await backend.due_records("gbe.state.", 10)] == [name]
