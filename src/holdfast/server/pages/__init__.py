@@ -1,0 +1,44 @@
+"""The control room: server-rendered pages that show the system living, and act on it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from fastapi import FastAPI
+from starlette.staticfiles import StaticFiles
+
+from holdfast.server.pages import (
+    asking,
+    audit,
+    channels,
+    door,
+    front,
+    letter,
+    letters,
+    operations,
+    pipeline,
+    trace,
+)
+from holdfast.server.pages.house import STATIC
+from holdfast.server.pages.watch import Watch
+
+MODULES: tuple[ModuleType, ...] = (
+    door,
+    front,
+    channels,
+    pipeline,
+    trace,
+    letters,
+    asking,
+    letter,
+    operations,
+    audit,
+)
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages to an application. Its `state.watch` is a part that wants to run."""
+    app.state.watch = Watch(app.state.system.partitions)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    for module in MODULES:
+        app.include_router(module.router)

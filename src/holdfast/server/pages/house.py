@@ -1,0 +1,117 @@
+"""The house: how a page is made, what it may do in a browser, and how it says that something went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from holdfast.model.errors import HoldfastError
+from holdfast.server.auth.credentials import COOKIE
+from holdfast.server.pages import words
+from holdfast.server.pages.sparkline import sparkline
+from holdfast.server.pages.visit import SAFE, SignIn, Visit, check_form
+from holdfast.server.problems import problem
+from holdfast.server.refusals import Unauthorized
+
+HERE = Path(__file__).parent.parent
+STATIC = HERE / "static"
+NAVIGATION = (
+    ("Overview", "/"),
+    ("Channels", "/channels"),
+    ("Dead letters", "/deadletters"),
+    ("Pipeline", "/pipeline"),
+    ("Trace", "/trace"),
+    ("Operations", "/operations"),
+    ("Audit", "/audit"),
+)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+}
+
+templates = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=select_autoescape(default=True, default_for_string=True),
+    undefined=StrictUndefined,
+    finalize=words.visible,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+templates.filters |= {
+    "count": words.count,
+    "number": words.number,
+    "rate": words.rate,
+    "size": words.size,
+    "span": words.span,
+    "moment": words.moment,
+    "sparkline": sparkline,
+}
+templates.globals |= {
+    "ago": words.ago,
+    "some": words.some,
+    "navigation": NAVIGATION,
+    "version": version("holdfast"),
+}
+
+
+def part(template: str, **context: Any) -> str:
+    """A piece of a page."""
+    return templates.get_template(template).render(**context)
+
+
+def page(
+    request: Request, template: str, visit: Visit | None, *, status: int = 200, **context: Any
+) -> HTMLResponse:
+    """A whole page for somebody."""
+    first = "/" + request.url.path.split("/")[1]
+    whole = part(
+        template,
+        here=first,
+        caller=visit.caller.actor if visit else None,
+        csrf=visit.csrf if visit else "",
+        signed_in=visit is not None and visit.signed_in,
+        visit=visit,
+        notice=request.query_params.get("notice"),
+        **context,
+    )
+    return HTMLResponse(whole, status, HEADERS)
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages, and whose forms are checked before anything else."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        serve = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                if request.method not in SAFE:
+                    await check_form(request)
+                return await serve(request)
+            except Unauthorized:
+                answer = problem(SignIn(request.url.path))
+                answer.delete_cookie(COOKIE)  # it was not valid, or there was none
+                return answer
+            except (HoldfastError, RequestValidationError) as error:
+                return _went_wrong(request, error)
+
+        return handle
+
+
+def _went_wrong(request: Request, error: Exception) -> Response:
+    answer = problem(error)
+    told = orjson.loads(answer.body)
+    return page(
+        request, "wrong.html", None, status=answer.status_code, title=told["title"], detail=told["detail"]
+    )

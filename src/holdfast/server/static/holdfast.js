@@ -1,0 +1,37 @@
+// Small manners of the pages; everything can be read without it.
+"use strict";
+
+// "/" goes to the search field, "g" and a letter to a page, Escape closes what is open.
+const pages = { o: "/", c: "/channels", d: "/deadletters", p: "/pipeline", t: "/trace", r: "/operations" };
+let going = false;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape") return document.querySelectorAll("dialog[open]").forEach((each) => each.close());
+  if (event.target.closest("input, textarea, select")) return;
+  if (event.key === "/") {
+    const field = document.querySelector("input[type=search]");
+    if (field) { event.preventDefault(); field.focus(); }
+  } else if (going && pages[event.key]) {
+    location.assign(pages[event.key]);
+  }
+  going = event.key === "g";
+});
+
+// Buttons that ask first open the dialog that they name.
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-opens]");
+  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  const closer = event.target.closest("dialog [data-closes]");
+  if (closer) { event.preventDefault(); closer.closest("dialog").close(); }
+});
+
+// A question that was fetched opens as a dialog; closed, it is forgotten.
+document.addEventListener("htmx:after:swap", () => {
+  const asking = document.getElementById("asking");
+  if (asking?.firstElementChild && !asking.open) asking.showModal();
+});
+document.addEventListener("close", (event) => { if (event.target.id === "asking") event.target.replaceChildren(); }, true);
+
+// A live page that lost its connection says so.
+document.addEventListener("htmx:sse:error", () => document.body.classList.add("stale"));
+document.addEventListener("htmx:sse:after:message", () => document.body.classList.remove("stale"));
