@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("pydantic", "pyspark", "pyarrow", "fastapi", "typer", "yaml", "duckdb")
+HEAVY = ("pydantic", "pyspark", "pyarrow", "fastapi", "typer", "yaml", "duckdb", "opentelemetry")
 
 
 def test_a_plain_import_loads_nothing_heavy() -> None:

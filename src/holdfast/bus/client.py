@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast import tracing
 from holdfast.bus.partitions import Partition, Partitions, Wanted
 from holdfast.bus.publisher import Publisher
 from holdfast.bus.settlement import Failed, Settlement
@@ -36,6 +37,7 @@ class Bus:
     ) -> None:
         self.partitions = Partitions(backends)
         self.settlement = Settlement(self.partitions)
+        self.tally = self.settlement.tally
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._publisher: Publisher | SpoolingPublisher = Publisher(self.partitions)
         if spool is not None:
@@ -124,7 +126,7 @@ class Bus:
         makes the publish part of the caller's own transaction.
         """
         event = Event(data, id or "", source, type, key, time, headers)
-        [receipt] = await self._publisher.publish(channel, [event], at, priority, connection)
+        [receipt] = await self._publish(channel, [event], at, priority, connection)
         return receipt
 
     async def publish_many(
@@ -137,7 +139,13 @@ class Bus:
         connection: Any = None,
     ) -> list[Receipt]:
         """Append a batch, all or none on each store; receipts come in the order of the events."""
-        return await self._publisher.publish(channel, events, at, priority, connection)
+        return await self._publish(channel, events, at, priority, connection)
+
+    async def _publish(
+        self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
+    ) -> list[Receipt]:
+        with tracing.publishing(channel, events) as traced:
+            return await self._publisher.publish(channel, traced, at, priority, connection)
 
     # poll and finalize
 
@@ -147,6 +155,7 @@ class Bus:
             raise InvalidInput(f"limit {limit} is below 1; ask for at least one job")
         check_name(channel)
         check_name(consumer, "consumer")
+        began = tracing.began()
         usable = await self.partitions.usable()
         jobs = await self._claim(usable, channel, consumer, limit)
         # Nobody else may be keeping time: an empty poll, or a second of busy ones, takes one bounded step.
@@ -154,6 +163,7 @@ class Bus:
         changed = [await self._step(partition) for partition in due]
         if not jobs and any(changed):
             jobs = await self._claim(usable, channel, consumer, limit)
+        tracing.received(channel, consumer, jobs, began)
         return jobs
 
     async def _claim(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
@@ -168,6 +178,7 @@ class Bus:
                 continue
             for job in claimed:
                 job.partition = partition.index
+            self.tally.began(channel, consumer, len(claimed))
             jobs += claimed
             if len(jobs) >= limit:
                 break

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -43,6 +44,7 @@ class Handler:
 
         def in_thread(job: Job) -> Awaitable[object]:
             args = (job.event, job) if takes_job else (job.event,)
-            return asyncio.get_running_loop().run_in_executor(pool, function, *args)
+            within = copy_context().run  # the trace, and the ids for logs
+            return asyncio.get_running_loop().run_in_executor(pool, within, function, *args)
 
         return in_thread

@@ -17,13 +17,6 @@ from holdfast.model.job import Job
 
 log = logging.getLogger(__name__)
 
-Key = tuple[int, str, str, str, int]
-
-
-def _key(job: Job) -> Key:
-    # With the token: a worker may claim a job again while the handler that lost it still runs.
-    return job.partition, job.channel, job.consumer, job.id, job.token
-
 
 class Heartbeat:
     """Extends every watched lease three times within its span, on connections of its own."""
@@ -32,7 +25,8 @@ class Heartbeat:
         self._backends = [partition.backend.fork() for partition in bus.partitions.all]
         self._every = shortest.total_seconds() / 3
         self._home = loop
-        self._held: dict[Key, tuple[Job, timedelta, Callable[[Job], None]]] = {}
+        # By object: a worker may claim a job again while the handler that lost it still runs.
+        self._held: dict[int, tuple[Job, timedelta, Callable[[Job], None]]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
 
@@ -49,12 +43,12 @@ class Heartbeat:
     def watch(self, jobs: Iterable[Job], lease: timedelta, on_lost: Callable[[Job], None]) -> None:
         """Keep these leases alive; `on_lost` is called on the home loop when one is gone."""
         for job in jobs:
-            self._held[_key(job)] = (job, lease, on_lost)
+            self._held[id(job)] = (job, lease, on_lost)
 
     def forget(self, jobs: Iterable[Job]) -> None:
         """These jobs have ended."""
         for job in jobs:
-            self._held.pop(_key(job), None)
+            self._held.pop(id(job), None)
 
     def _beat(self) -> None:
         with asyncio.Runner() as runner:
@@ -86,6 +80,6 @@ class Heartbeat:
 
     def _tell(self, lost: list[Job]) -> None:
         for job in lost:
-            entry = self._held.get(_key(job))
+            entry = self._held.get(id(job))
             if entry is not None:  # a job that ended meanwhile is no loss
                 self._home.call_soon_threadsafe(entry[2], job)

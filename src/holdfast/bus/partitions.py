@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -43,13 +44,15 @@ class Partition:
     backend: Backend
     health: Health = field(default_factory=Health)
     opened: bool = False
+    moves: Counter[str] = field(default_factory=Counter)
+    """What this process' steps of the lifecycle did."""
     _stepped_at: float = 0.0
     _healing: asyncio.Task[None] | None = None
 
     @property
     def lifecycle(self) -> Lifecycle:
         """The lifecycle of this partition."""
-        return Lifecycle(self.backend, self.health)
+        return Lifecycle(self.backend, self.health, moves=self.moves)
 
     async def heal(self, wanted: Sequence[Wanted] = ()) -> None:
         """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty.

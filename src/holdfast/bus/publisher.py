@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.bus.partitions import Partition, Partitions, home
 from holdfast.model.errors import InvalidInput, TooLarge, Unavailable
 from holdfast.model.event import Event, Receipt, check_event, new_ids
+from holdfast.model.garbage import uncollected
 from holdfast.model.names import check_name
 
 MAX_BATCH = 100_000
@@ -78,9 +79,11 @@ def prepared(channel: str, events: Sequence[Event], at: datetime | None, priorit
     check_name(channel)
     _check_delivery(len(events), at, priority)
     checked = zip(map(check_event, events), new_ids(len(events)), strict=True)
-    return [
-        event if event[1] else tuple.__new__(Event, (event[0], fresh, *event[2:])) for event, fresh in checked
-    ]
+    with uncollected():
+        return [
+            tuple.__new__(Event, (data, name or fresh, source, kind, key, time, headers))
+            for (data, name, source, kind, key, time, headers), fresh in checked
+        ]
 
 
 def _check_delivery(count: int, at: datetime | None, priority: int) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
+from holdfast import tracing
 from holdfast.bus.partitions import Partitions
+from holdfast.bus.tally import BURIED, DONE, FAILED, GIVEN_BACK, Tally
 from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure
 from holdfast.model.job import Burial, Failure, Job, Retry
@@ -30,11 +32,15 @@ class Settlement:
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
+        self.tally = Tally()
         self._chance = random.Random()  # noqa: S311 - jitter, no secret
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
-        return await self._spread(jobs, lambda job: job, lambda backend, mine: backend.complete(mine))
+        with tracing.settling(DONE, jobs):
+            answers = await self._spread(jobs, lambda job: job, lambda backend, mine: backend.complete(mine))
+        self.tally.ended((job, DONE, yes) for job, yes in zip(jobs, answers, strict=True))
+        return answers
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move deadlines to now plus `by`."""
@@ -42,11 +48,20 @@ class Settlement:
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         """leased → scheduled | ready."""
-        return await self._spread(retries, lambda r: r.job, lambda backend, mine: backend.retry(mine))
+        with tracing.settling("retry", [each.job for each in retries]):
+            answers = await self._spread(retries, lambda r: r.job, lambda backend, mine: backend.retry(mine))
+        self.tally.ended(
+            (each.job, FAILED if each.failure else GIVEN_BACK, yes)
+            for each, yes in zip(retries, answers, strict=True)
+        )
+        return answers
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         """leased → dead."""
-        return await self._spread(burials, lambda b: b.job, lambda backend, mine: backend.bury(mine))
+        with tracing.settling(BURIED, [each.job for each in burials]):
+            answers = await self._spread(burials, lambda b: b.job, lambda backend, mine: backend.bury(mine))
+        self.tally.ended((each.job, BURIED, yes) for each, yes in zip(burials, answers, strict=True))
+        return answers
 
     async def fail(self, failed: Sequence[Failed]) -> list[bool]:
         """Judge failed attempts by their consumers' policies, then retry or bury them."""

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from holdfast import failpoints
+from holdfast import failpoints, tracing
 from holdfast.bus.client import Bus
 from holdfast.bus.handler import Handler
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.bus.prefetch import MOST, Prefetch
 from holdfast.bus.settlement import Failed
 from holdfast.bus.settler import Settler
+from holdfast.correlation import job_at_hand
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import HoldfastError, InvalidInput, Snooze, Terminal
@@ -120,6 +121,8 @@ class Worker:
             return
 
     async def _runner(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - runners are tasks
         done = 0
         while True:
             while not self._waiting:
@@ -130,25 +133,25 @@ class Worker:
             job = self._waiting.popleft()
             if self._prefetch.room(len(self._waiting)):
                 self._make_room()
-            await self._attempt(job)
+            await self._attempt(job, task)
             done += 1
             self._finished += 1
             if done % _BREATH == 0:
                 await asyncio.sleep(0)
 
-    async def _attempt(self, job: Job) -> None:
+    async def _attempt(self, job: Job, task: asyncio.Task[None]) -> None:
         """Run the handler once and hand its answer to the settler."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - runners are tasks
         self._running[id(job)] = task
         settler = self.settler
+        outside = job_at_hand.set(job)
         try:
             failpoints.hit("worker.mid_handler")
-            if self._timeout is None:
+            if self._timeout is None and tracing.tracer() is None:
                 await self._call(job)
             else:
-                async with asyncio.timeout(self._timeout):
-                    await self._call(job)
+                with tracing.handling(job):
+                    async with asyncio.timeout(self._timeout):
+                        await self._call(job)
             failpoints.hit("worker.after_effect")
             settler.done.append(job)
         except asyncio.CancelledError as error:
@@ -162,6 +165,7 @@ class Worker:
         except Exception as error:
             self._refused(job, error)
         finally:
+            job_at_hand.reset(outside)
             del self._running[id(job)]
             if id(job) in self._gone:
                 self._gone.remove(id(job))

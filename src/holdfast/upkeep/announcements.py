@@ -101,7 +101,21 @@ class Archived(Announcement):
     last: str = Field(description="Position of the last event, where the cursor goes.")
 
 
-ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Archived)
+class Audited(Announcement):
+    """Somebody did something to dead letters, consumers or names, or was refused it."""
+
+    topic: ClassVar[str] = "audit"
+    actor: str = Field(description="Who did it: a user of the command line, or the name of a token.")
+    action: str = Field(description="What was done, such as `purge`, or the route that was refused.")
+    target: str = Field(description="What it was done to.")
+    filter: dict[str, str | list[str]] | None = Field(
+        default=None, description="Which dead letters were meant, where there was a filter."
+    )
+    outcome: str = Field(description="What came of it: `asked`, how it ended, or `refused: …`.")
+    operation: str | None = Field(default=None, description="The operation that it belongs to.")
+
+
+ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Archived, Audited)
 
 
 async def announce(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from dataclasses import asdict
 
 from holdfast import failpoints
 from holdfast.contracts import Applied, Backend, Reading
@@ -20,8 +22,15 @@ INTERVAL = 1.0
 class Lifecycle:
     """Expired leases, exhausted budgets, expiry, due schedules and backfills of one partition."""
 
-    def __init__(self, backend: Backend, health: Health, limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        health: Health,
+        limit: int = LIMIT,
+        moves: Counter[str] | None = None,
+    ) -> None:
         self._backend, self._health, self._limit = backend, health, limit
+        self._moves = Counter() if moves is None else moves
 
     async def run_once(self) -> Applied:
         """One bounded step; answers what it changed. A failed read marks the partition faulty."""
@@ -42,6 +51,7 @@ class Lifecycle:
     async def _step(self) -> tuple[Applied, bool]:
         reading = await self.read()
         applied = await self.apply(reading)
+        self._moves.update(asdict(applied))
         # What was refused is due again only if it changed: never spin on it.
         return applied, applied.total > 0 and (reading.full or bool(reading.backfills))
 

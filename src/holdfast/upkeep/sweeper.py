@@ -16,6 +16,7 @@ from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
 from holdfast.upkeep.deadconsumers import DeadConsumers
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.holding import holding
+from holdfast.upkeep.reports import SWEEPER, put_report
 from holdfast.upkeep.retention import COUNTED, Kept, Retention
 from holdfast.upkeep.rules import Rules
 
@@ -71,6 +72,8 @@ class Sweeper:
             for alert in work.alerts:
                 await raise_alert(self._backend, self._rules.namespace, alert)
             failpoints.hit("sweeper.before_report")
+            report = self.last.model_dump(mode="json")
+            await put_report(self._backend, self._rules.namespace, SWEEPER, report, lock.token)
             await announce(self._backend, self._rules.namespace, self.last)
             return self.last
 

@@ -345,7 +345,9 @@ BEGIN
                    'holdfast-id', e.id, 'holdfast-reason', d.reason,
                    'holdfast-error', d.errors->-1->>'error')) AS headers
         FROM unnest(v_owners, v_seqs) AS b (consumer_id, seq)
-        JOIN holdfast.dead_letters d ON d.consumer_id = b.consumer_id AND d.seq = b.seq
+        -- Row by row, by the whole key: planned on a young table, a join reads all dead letters of the consumer.
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.dead_letters x
+                            WHERE x.consumer_id = b.consumer_id AND x.seq = b.seq OFFSET 0) d
         JOIN holdfast.consumers c ON c.id = b.consumer_id
         JOIN holdfast.channels o ON o.id = c.channel_id
         JOIN holdfast.channels t ON t.id = c.dead_letter_id
