@@ -95,10 +95,14 @@ def rules(config: Config) -> Rules:
 
 def sweeper(store: Backend, config: Config, owner: str, health: Health | None = None) -> Sweeper:
     """The sweeper of one store, with everything that it has to see to."""
+    from holdfast.deadletters.folding import Folding
     from holdfast.upkeep.sweeper import Sweeper
     from holdfast.upkeep.taskrecords import TaskRecords
 
-    chores = {"tasks": TaskRecords(store, config.namespace).settle}
+    chores = {
+        "tasks": TaskRecords(store, config.namespace).settle,
+        "folded": Folding(store, owner).run_once,
+    }
     return Sweeper(store, rules(config), owner, health=health, chores=chores)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from shell import Start
 
@@ -28,6 +29,16 @@ async def bill(event):
     while not Path("go").exists():
         await asyncio.sleep(0.01)
     print(event.id, flush=True)
+"""
+
+LOUD = """
+import logging, holdfast
+
+app = holdfast.App()
+
+@app.handler("orders", "billing", lease="30s", concurrency=1)
+def bill(event):
+    logging.getLogger("loud").warning("one\\ntwo %s", event.id)
 """
 
 
@@ -132,3 +143,25 @@ def test_ctrl_c_in_a_command_that_waits(start: Start) -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_its_logs_are_json_and_carry_the_job_and_its_metrics_are_told(start: Start, tmp_path: Path) -> None:
+    """Whatever a handler logs, also over several lines, is one line of JSON with the ids of its job."""
+    (tmp_path / "loud.py").write_text(LOUD)
+    process = start("worker", "loud:app", "--idle", "100ms", "--log-format", "json", "--metrics-port", "0")
+    assert process.stderr is not None
+    logged = [json.loads(process.stderr.readline()) for _ in range(4)]
+    said = {entry["event"]: entry for entry in logged if entry["logger"] == "loud"}
+    assert set(said) == {"a", "b"}
+    assert said["a"]["message"] == "one\ntwo a"
+    assert said["a"]["job"] != said["b"]["job"]
+    [told] = [entry["message"] for entry in logged if entry["message"].startswith("metrics on ")]
+
+    def counted() -> bool:
+        text = httpx.get(told.removeprefix("metrics on ")).text
+        return 'holdfast_settled_total{channel="orders",consumer="billing",outcome="done"} 2.0' in text
+
+    _until(counted)
+    text = httpx.get(told.removeprefix("metrics on ")).text
+    assert 'holdfast_attempts_total{channel="orders",consumer="billing"} 2.0' in text
+    assert 'holdfast_lifecycle_moves_total{move="abandoned",partition="0"} 0.0' in text

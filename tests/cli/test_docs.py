@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+_LINK = re.compile(r"""(?:\]\(|(?:src|srcset)=")(?!https?:)([^)"#]*)(?:#([^)"]*))?[)"]""")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -119,8 +119,44 @@ def test_every_link_leads_somewhere() -> None:
             file = page.parent / target if target else page
             assert file.exists(), f"{page.name}: {target}"
             if anchor:
-                headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-                assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+                assert anchor in anchors(file), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them: without punctuation, with hyphens."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    index, docs = ROOT / "docs" / "index.md", ROOT / "docs"
+    linked = {(docs / target).resolve() for target, _ in _LINK.findall(index.read_text()) if target}
+    pages = {page.resolve() for page in docs.glob("*.md")} - {index}
+    assert pages <= linked, pages - linked
+    assert index.resolve() in {(ROOT / target).resolve() for target, _ in _LINK.findall(PAGES[0].read_text())}
+
+
+def test_what_the_readme_makes_can_be_made() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([\w-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {"demo", "up", "test"} <= named <= targets
+
+
+def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
+    conftest, *tests = blocks("docs/testing.md", "python")
+    assert len(tests) == 3
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    for place, code in enumerate(tests):
+        (tmp_path / f"test_page_{place}.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_the_generated_page_is_up_to_date() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.policies import destinations, from_flags, policies
 from holdfast.cli.stopping import told_to_stop
@@ -58,6 +58,7 @@ def archive(
     checkpoints: Checkpoints = CHECKPOINTS,
     urls: Urls = None,
     config: ConfigFile = None,
+    log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
     """Write channels to cold storage, each event once, and move the cursor that retention waits for.
@@ -70,7 +71,7 @@ def archive(
     effective = wiring.configured(flat(urls), config)
     flags = (stream, destination, batch_size, batch_timeout, consumer)
     todo = [from_flags(effective, *flags)] if stream or destination else policies(effective, consumer)
-    logs.configure(as_json=as_json)
+    logs.configure(log_format or effective.log_format, as_json=as_json)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said below
     _print(_archive(effective, todo, checkpoints, master, once=once), as_json)
 

@@ -1,4 +1,4 @@
-"""`holdfast channels`: which there are, and what is in them."""
+"""`holdfast channels`: which there are, what is in them, and what people call them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import typer
 
+from holdfast.cli.dlq.options import By
+from holdfast.cli.naming import DisplayName, set_display
 from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
 from holdfast.cli.output import write_json, write_pairs, write_table
 from holdfast.cli.session import look_up
 from holdfast.contracts import Backend, ChannelStats, Consumer
 
-app = typer.Typer(help="Look at channels.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Look at channels and name them.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list", epilog=examples("holdfast channels list", "holdfast channels list --json"))
@@ -34,12 +36,26 @@ def show(channel: Channel, urls: Urls = None, config: ConfigFile = None, as_json
         write_pairs(
             {
                 "channel": stats.name,
+                "name": stats.display,
                 "created": stats.created_at,
                 "events": f"{stats.events:,}",
                 "last published": stats.last_published,
                 "consumers": stats.consumers,
             }
         )
+
+
+@app.command(epilog=examples("holdfast channels name orders 'Order events'"))
+def name(
+    channel: Channel,
+    text: DisplayName,
+    by: By,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Give a channel a name for people."""
+    set_display(channel, None, text, by, urls, config, as_json)
 
 
 async def _names(store: Backend) -> tuple[list[str], list[Consumer]]:
@@ -63,4 +79,5 @@ def _together(stats: Sequence[ChannelStats]) -> ChannelStats:
         events=sum(each.events for each in stats),
         last_published=max(published, default=None),
         consumers=sorted({name for each in stats for name in each.consumers}),
+        display=next((each.display for each in stats if each.display), ""),
     )

@@ -1,4 +1,4 @@
-"""`holdfast consumers`: who reads, how far behind, and a way to hold them."""
+"""`holdfast consumers`: who reads, how far behind, and a way to hold, name and remove them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli.dlq.following import carry_out
+from holdfast.cli.dlq.options import By, Yes
+from holdfast.cli.naming import DisplayName, set_display
 from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
 from holdfast.cli.options import Consumer as ConsumerName
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.session import look_up
 from holdfast.contracts import Backend, Consumer, ConsumerStats
+from holdfast.deadletters import Filter, Request
 from holdfast.model.job import State
 
-app = typer.Typer(help="Look at worker consumers, pause and resume them.", no_args_is_help=True)
+app = typer.Typer(help="Look at worker consumers, name, pause, resume and remove them.", no_args_is_help=True)
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
 OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only this channel's.")]
 
 
@@ -83,6 +88,43 @@ def resume(
     _set_paused(channel, consumer, False, urls, config, as_json)
 
 
+@app.command(epilog=examples("holdfast consumers name orders billing 'Billing'"))
+def name(
+    channel: Channel,
+    consumer: ConsumerName,
+    text: DisplayName,
+    by: By,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Give a consumer a name for people."""
+    set_display(channel, consumer, text, by, urls, config, as_json)
+
+
+@app.command(
+    epilog=examples(
+        "holdfast consumers remove orders billing --dry-run", "holdfast consumers remove orders billing --yes"
+    )
+)
+def remove(
+    channel: Channel,
+    consumer: ConsumerName,
+    by: By,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a consumer for good, with its jobs, its dead letters, its history and its counts.
+
+    It gets no work from the first step on. The events stay in their channel.
+    """
+    request = Request("remove_consumer", Filter.of(kinds=["job"], channel=channel, consumer=consumer))
+    carry_out(request, by, urls, config, None, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
 def _set_paused(
     channel: str, consumer: str, paused: bool, urls: Urls, config: ConfigFile, as_json: bool
 ) -> None:
@@ -107,6 +149,7 @@ def _described(consumer: Consumer, stats: ConsumerStats) -> dict[str, Any]:
     shown = [state for state in State if state in _SHOWN or state in stats.states]
     return {
         "consumer": f"{consumer.name} of {consumer.channel}",
+        "name": consumer.display,
         "created": consumer.created_at,
         "paused": consumer.paused,
         "catching up": consumer.backfilling,

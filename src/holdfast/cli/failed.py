@@ -50,7 +50,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Failed events, as the WAL knows them."""
-    with _service(config, wal, None) as failed:
+    with service(config, wal, None) as failed:
         found = failed.find(status=status, channel=channel, limit=limit)
     if as_json:
         write_json(found)
@@ -78,7 +78,7 @@ def list_(
 @app.command(epilog=examples("holdfast failed show 4f0c… --config holdfast.yaml"))
 def show(failed_id: FailedId, wal: WalPath = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Everything about one of them, its payload included."""
-    with _service(config, wal, None) as failed:
+    with service(config, wal, None) as failed:
         _print(failed.show(failed_id), as_json)
 
 
@@ -135,7 +135,7 @@ def _act(
     act: Callable[[FailedEvents], FailedEvent],
 ) -> FailedEvent:
     """In the WAL at once; in the warehouse's `failed_events` too, if it can be reached."""
-    with _service(config, wal, warehouse) as failed:
+    with service(config, wal, warehouse) as failed:
         event = act(failed)
         try:
             failed.mirror()
@@ -145,7 +145,8 @@ def _act(
 
 
 @contextmanager
-def _service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Iterator[FailedEvents]:
+def service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Iterator[FailedEvents]:
+    """The failed events of a WAL, for the length of a block."""
     from holdfast.config.load import load
     from holdfast.pipeline.failed.service import FailedEvents
     from holdfast.pipeline.stores import open_store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +12,8 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
-from holdfast.cli.output import say, write_json, write_pairs
+from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.output import write_json, write_pairs
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.pipeline.ingest.plan import IngestPlan
     from holdfast.pipeline.ingest.work import Summary
 
+log = logging.getLogger(__name__)
 CHECKPOINTS = wiring.HOME / "ingest"
 
 Once = Annotated[bool, typer.Option("--once", help="Ingest what is there now, and end.")]
@@ -54,6 +56,7 @@ def ingest(
     metrics_port: MetricsPort = None,
     urls: Urls = None,
     config: ConfigFile = None,
+    log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
     """Put channels into the warehouse through a write-ahead log, each event once.
@@ -71,7 +74,8 @@ def ingest(
         "ingest.metrics_port": metrics_port,
     }
     effective = load(config, flags=flags).config
-    logs.configure(as_json=as_json)
+    logs.configure(log_format or effective.log_format, as_json=as_json)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
     summary = _ingest(effective, plan_of(effective, wal), checkpoints, master, once=once)
     _print(summary, as_json)
     if once and summary.left:
@@ -134,7 +138,7 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
         job = Ingest(spark, urls, plan, checkpoints)
         if config.ingest.metrics_port is not None:
             port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
-            say(f"metrics on http://127.0.0.1:{port}/metrics")
+            log.info("metrics on http://127.0.0.1:%s/metrics", port)
         if once:
             return job.run_once()
         return job.run(stack.enter_context(told_to_stop("finishing the batch at hand")))

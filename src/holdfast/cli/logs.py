@@ -1,22 +1,27 @@
-"""Logs on stderr: lines for people at a terminal, JSON for everything else. They carry no payloads."""
+"""Logs: lines for people, JSON for everything else; on stderr or in a file. They carry no payloads."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
-
-import orjson
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 from holdfast.cli.output import safe
+from holdfast.correlation import ids
+
+LONG = 16 << 20
 
 
 class JsonLines(logging.Formatter):
     """One JSON object per record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line; JSON escapes whatever a message contains."""
+        """The record as one line of ASCII: JSON escapes whatever a message contains, also half characters."""
         entry = {
+            **ids(),
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -24,20 +29,33 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return orjson.dumps(entry, default=str).decode()
+        return json.dumps(entry)
 
 
 class Lines(logging.Formatter):
-    """One line per record, without control characters."""
+    """One line per record, without control characters; a traceback's lines follow it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a person reads it."""
         return safe(super().format(record))
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
+        """A message cannot begin a line that looks like another record."""
+        return " ".join(super().formatMessage(record).splitlines())
 
-def configure(*, as_json: bool) -> None:
-    """Send logs from INFO on to stderr."""
-    people = sys.stderr.isatty() and not as_json
-    handler = logging.StreamHandler()
+
+def configure(form: str, *, as_json: bool, file: Path | None = None) -> None:
+    """Send logs from INFO on to stderr, or to a file that is put aside when it is long.
+
+    As `lines`, as `json`, or by `auto` as suits who reads them.
+    """
+    to_people = file is not None or (sys.stderr.isatty() and not as_json)
+    people = form == "lines" or (form == "auto" and to_people)
+    handler = logging.StreamHandler() if file is None else _file_handler(file)
     handler.setFormatter(Lines("%(asctime)s %(levelname)s %(message)s") if people else JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _file_handler(file: Path) -> logging.Handler:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return RotatingFileHandler(file, maxBytes=LONG, backupCount=1, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,15 @@ import typer
 
 from holdfast.config.urls import split_urls
 from holdfast.model.errors import InvalidInput
+
+
+class Form(StrEnum):
+    """How logs are written."""
+
+    AUTO = "auto"
+    LINES = "lines"
+    JSON = "json"
+
 
 Urls = Annotated[
     list[str] | None,
@@ -24,6 +34,10 @@ Urls = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="The configuration. Default: the file in HOLDFAST_CONFIG."),
+]
+LogFormat = Annotated[
+    Form | None,
+    typer.Option("--log-format", help="How logs are written. Default: auto, lines at a terminal, else JSON."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]

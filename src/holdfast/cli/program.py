@@ -22,14 +22,17 @@ from holdfast.cli import (
     publish,
     reconcile,
     replay,
+    serve,
     subscribe,
     sweep,
+    tokens,
     trace,
     up,
     warehouse,
     worker,
 )
 from holdfast.cli.demo import command as demo
+from holdfast.cli.dlq import program as dlq
 from holdfast.cli.output import say, write_line
 from holdfast.config.problems import InvalidConfig
 from holdfast.embedded import MissingWheelError, ServerError
@@ -49,6 +52,7 @@ app = typer.Typer(
 )
 for module in (
     up,
+    serve,
     demo,
     publish,
     subscribe,
@@ -70,6 +74,8 @@ for name, group in (
     ("channels", channels.app),
     ("consumers", consumers.app),
     ("jobs", jobs.app),
+    ("dlq", dlq.app),
+    ("tokens", tokens.app),
     ("config", config.app),
 ):
     app.add_typer(group, name=name)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.cli.output import say
-
+log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -18,7 +18,7 @@ def told_to_stop(message: str) -> Iterator[threading.Event]:
     stop = threading.Event()
 
     def tell(number: int, _: object) -> None:
-        say(f"stopping: {message}")
+        log.info("stopping: %s", message)
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 

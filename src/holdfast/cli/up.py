@@ -1,53 +1,47 @@
-"""`holdfast up`: everything in one process, one status line per part."""
+"""`holdfast up`: everything with one command, one status line per part."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
-from holdfast.cli.output import safe, say, write_json, write_line
-from holdfast.wiring import connect
+from holdfast.cli.board import at_terminal, board, follow
+from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.output import say
+from holdfast.wiring import HOME, connect
 
 if TYPE_CHECKING:  # the web framework takes longer to import than most commands to run
+    from holdfast.bus.client import Bus
     from holdfast.config.config import Config
-    from holdfast.server.supervisor import Supervisor
+    from holdfast.server.supervisor import Part, Supervisor
     from holdfast.server.system import Choice
 
 Host = Annotated[str | None, typer.Option(help="Address of the HTTP server.  [default: 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Its port; 0 takes a free one.  [default: 8420]")]
+Logs = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-folder",
+        metavar="FOLDER",
+        help="Write logs here. Default: .holdfast/logs at a terminal, else stderr.",
+    ),
+]
 NoHttp = Annotated[bool, typer.Option("--no-http", help="Serve no HTTP.")]
 NoSweeper = Annotated[bool, typer.Option("--no-sweeper", help="Do not sweep.")]
 NoArchiver = Annotated[bool, typer.Option("--no-archiver", help="Do not archive.")]
 NoIngest = Annotated[bool, typer.Option("--no-ingest", help="Do not fill the warehouse.")]
-
-
-class Line(NamedTuple):
-    """One part, as it is shown."""
-
-    part: str
-    phase: str
-    restarts: int
-    status: str
-
-
-Show = Callable[[Sequence[Line]], None]
-_EVERY = 0.2
-_STYLES = {"starting": "dim", "running": "green", "restarting": "bold red", "stopped": "dim"}
+Demo = Annotated[bool, typer.Option("--demo", help="Add a small shop that publishes, works and fails.")]
 
 
 def up(
+    demo: Demo = False,
     host: Host = None,
     port: Port = None,
     no_http: NoHttp = False,
@@ -56,47 +50,87 @@ def up(
     no_ingest: NoIngest = False,
     urls: Urls = None,
     config: ConfigFile = None,
+    folder: Logs = None,
+    log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
     """Run the whole system with one command.
 
-    That is the lifecycle and the sweeper of every store, health and metrics over HTTP, and, where the
-    configuration has streams for them, the archiver and the ingest, each a Spark driver of its own. A part
-    that dies is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part did not stop as it
-    should; a second one aborts. Status lines go to stdout, logs to stderr.
+    That is the lifecycle and the sweeper of every store, the control room, REST, health and metrics over
+    HTTP, and, where the configuration has streams for them, the archiver and the ingest, each a Spark driver
+    of its own. A part that dies is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part
+    did not stop as it should; a second one aborts. Status lines go to stdout.
+
+    With --demo a small shop publishes a few events a second, and its handlers fail now and then; without a
+    configuration it is archived into .holdfast/cold and ingested into .holdfast/warehouse.duckdb, as
+    .holdfast/demo.yaml says.
     """
+    from holdfast.cli.demo.traffic import TrafficPart, demo_config
     from holdfast.config.load import load
     from holdfast.server.system import Choice
 
-    flags = {"url": flat(urls), "server.host": host, "server.port": port}
-    effective = load(config, flags=flags).config
-    choice = Choice(not no_http, not no_sweeper, not no_archiver, not no_ingest, config)
-    asyncio.run(_run(effective, choice, as_json))
+    file = demo_config(config) if demo else config
+    form = None if log_format is None else log_format.value
+    given = None if folder is None else str(folder)
+    flags = {
+        "url": flat(urls),
+        "server.host": host,
+        "server.port": port,
+        "log_format": form,
+        "log_folder": given,
+    }
+    effective = load(file, flags=flags).config
+    choice = Choice(
+        http=not no_http,
+        sweeper=not no_sweeper,
+        archiver=not no_archiver,
+        ingest=not no_ingest,
+        file=file,
+        logs=log_folder(effective, as_json),
+    )
+    asyncio.run(supervise("up", effective, choice, as_json, TrafficPart if demo else None))
 
 
-async def _run(config: Config, choice: Choice, as_json: bool) -> None:
+def log_folder(config: Config, as_json: bool) -> Path | None:
+    """Where logs go; None means stderr."""
+    if config.log_folder is not None:
+        return Path(config.log_folder)
+    return HOME / "logs" if at_terminal(as_json) else None
+
+
+async def supervise(
+    command: str, config: Config, choice: Choice, as_json: bool, more: Callable[[Bus], Part] | None = None
+) -> None:
+    """Run the chosen parts until a signal; end the process with 1 if one did not stop as it should."""
+    from holdfast.cli.ledgers import ledgers
     from holdfast.server.system import assemble
 
+    file = None if choice.logs is None else choice.logs / f"{command}.log"
     async with connect(config=config) as bus:
+        urls = [partition.backend.url for partition in bus.partitions.all]
         try:
-            unclean = await _supervise(assemble(bus, config, choice), as_json)
+            with ledgers(config, choice.file, urls) as books:
+                system = assemble(bus, config, choice, ledgers=books)
+                if more is not None:
+                    system.add(more(bus))
+                logs.configure(config.log_format, as_json=as_json, file=file)
+                unclean = await _supervise(system, choice.logs, as_json)
         except asyncio.CancelledError:
             _abort("aborted")
         if unclean:
             _abort(f"did not stop as it should: {', '.join(unclean)}")
 
 
-async def _supervise(supervisor: Supervisor, as_json: bool) -> list[str]:
+async def _supervise(supervisor: Supervisor, folder: Path | None, as_json: bool) -> list[str]:
     from holdfast.bus.signals import stop_on_signal
 
-    with stop_on_signal() as stop, _screen(as_json) as show:
-        follower = asyncio.create_task(_follow(supervisor, show))
+    with stop_on_signal() as stop, board(folder, as_json) as show:
+        follower = asyncio.create_task(follow(supervisor, show))
         try:
             return await supervisor.run(stop)
         finally:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
-            show(_lines(supervisor))
 
 
 def _abort(message: str) -> NoReturn:
@@ -107,65 +141,11 @@ def _abort(message: str) -> NoReturn:
     os._exit(1)
 
 
-async def _follow(supervisor: Supervisor, show: Show) -> None:
-    shown: list[Line] = []
-    while True:
-        lines = _lines(supervisor)
-        if lines != shown:
-            show(lines)
-        shown = lines
-        await asyncio.sleep(_EVERY)
-
-
-def _lines(supervisor: Supervisor) -> list[Line]:
-    return [
-        Line(each.part.name, each.phase, each.restarts, " ".join(each.status().split()))
-        for each in supervisor.kept
-    ]
-
-
-@contextmanager
-def _screen(as_json: bool) -> Iterator[Show]:
-    """At a terminal, lines that stay in their places; otherwise a new line for each change."""
-    if as_json or not sys.stdout.isatty():
-        logs.configure(as_json=as_json)
-        yield _Changes(as_json).show
-        return
-    console = Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, auto_refresh=False) as live:
-        logs.configure(as_json=False)  # now: the display makes room for what it prints
-        yield lambda lines: live.update(_table(lines), refresh=True)
-
-
-class _Changes:
-    """Writes what has changed since it was shown."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self._shown: dict[str, Line] = {}
-
-    def show(self, lines: Sequence[Line]) -> None:
-        for line in lines:
-            if self._shown.get(line.part) == line:
-                continue
-            self._shown[line.part] = line
-            if self._as_json:
-                write_json(line)
-            else:
-                write_line(f"{line.part:<12} {line.phase:<10} {line.status}")
-        sys.stdout.flush()
-
-
-def _table(lines: Sequence[Line]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for line in lines:
-        again = f" ({line.restarts}×)" if line.restarts else ""
-        phase = Text(line.phase + again, style=_STYLES[line.phase])
-        table.add_row(Text(line.part, style="bold"), phase, Text(safe(line.status)))
-    return table
-
-
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    shown = examples("holdfast up", "holdfast up --config holdfast.yaml --port 9000", "holdfast up --no-http")
+    shown = examples(
+        "holdfast up --demo",
+        "holdfast up --config holdfast.yaml --port 9000",
+        "holdfast up --no-http --log-folder /var/log/holdfast",
+    )
     app.command(epilog=shown)(up)

@@ -39,8 +39,8 @@ def rebuild(
 ) -> None:
     """Fill an empty warehouse from the WAL and the archive, then reconcile. Ends with 1 on a difference.
 
-    Stop the ingest before. Whatever is there already stays and is not loaded again: it can be cut short and
-    repeated.
+    It takes the ingest's turn, and ends with 1 where an ingest is at work. Whatever is there already stays
+    and is not loaded again: it can be cut short and repeated.
     """
     effective = settings(urls, config, archive, wal, warehouse, None)
     plan = plan_of(effective, wal)
@@ -51,7 +51,7 @@ def rebuild(
         names = channels or asyncio.run(_channels(effective, addresses))
         books = books_of(effective, addresses, archive)
         with session(master, name="holdfast warehouse rebuild") as spark:
-            done = fill(spark, plan, [books(name) for name in names], say)
+            done = fill(spark, addresses, plan, [books(name) for name in names], say)
     say(f"{done.batches:,} batches from the WAL, {done.events:,} events from the archive")
     if as_json:
         write_json(

@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -16,10 +18,10 @@ import typer
 from holdfast.bus.app import App
 from holdfast.bus.client import Bus
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say
 from holdfast.model.errors import InvalidInput
-from holdfast.wiring import connect
+from holdfast.wiring import configured, connect
 
 log = logging.getLogger("holdfast.worker")
 
@@ -28,14 +30,20 @@ PollOnly = Annotated[bool, typer.Option("--poll-only", help="Do not listen for w
 Idle = Annotated[str, typer.Option("--idle", help="The longest wait between two polls, at most 10s.")]
 Grace = Annotated[str, typer.Option("--grace", help="How long running handlers get to finish.")]
 
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
+]
+
 
 def worker(
     target: Target,
     poll_only: PollOnly = False,
     idle: Idle = "1s",
     grace: Grace = "30s",
+    metrics_port: MetricsPort = None,
     urls: Urls = None,
     config: ConfigFile = None,
+    log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
     """Run the handlers of an app. SIGTERM or Ctrl-C drains, a second one aborts.
@@ -44,23 +52,42 @@ def worker(
     is a terminal.
     """
     app = load(target)
-    logs.configure(as_json=as_json)
+    effective = configured(flat(urls), config)
+    logs.configure(log_format or effective.log_format, as_json=as_json)
     options = {"listen": not poll_only, "idle": idle, "grace": grace}
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(app, connect(flat(urls), config=config), options))
+            runner.run(_serve(app, connect(config=effective), metrics_port, options))
     except asyncio.CancelledError:
         say("aborted: what ran was released and will run again")
         sys.stderr.flush()
         os._exit(1)  # a handler that blocks in its thread must not hold the process
 
 
-async def _serve(app: App, bus: Bus, options: dict[str, Any]) -> None:
+async def _serve(app: App, bus: Bus, metrics_port: int | None, options: dict[str, Any]) -> None:
     names = ", ".join(f"{handler.channel}/{handler.consumer}" for handler in app.handlers)
+    with _metrics(bus, metrics_port):
+        await _work(app, bus, names, options)
+
+
+async def _work(app: App, bus: Bus, names: str, options: dict[str, Any]) -> None:
     async with bus:
         log.info("worker %s: %s", bus.name, names or "no handlers")
         await app.serve(bus, **options)
         log.info("worker %s: drained", bus.name)
+
+
+@contextmanager
+def _metrics(bus: Bus, port: int | None) -> Iterator[None]:
+    """The worker's own counts, where they are wanted."""
+    if port is None:
+        yield
+        return
+    from holdfast.server.metrics import serve
+
+    with serve(bus, port) as bound:
+        log.info("metrics on http://127.0.0.1:%s/metrics", bound)
+        yield
 
 
 def load(target: str) -> App:

@@ -1,0 +1,1 @@
+"""`holdfast dlq`: what died and why, and what can be done about it."""

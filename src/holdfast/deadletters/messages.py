@@ -1,0 +1,175 @@
+"""Stream messages: the events of the dead-letter channels, `{namespace}._deadletter.*`.
+
+They are copies in a log: they can be listed and published again where they came from, and they leave with
+the retention of their channel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+from holdfast.contracts import Backend
+from holdfast.deadletters.ids import ItemId
+from holdfast.deadletters.items import Count, Item, ItemPage
+from holdfast.deadletters.sources import meant
+from holdfast.model.deadletters import DeadFilter
+from holdfast.model.errors import InvalidInput
+from holdfast.model.event import Event
+from holdfast.model.fingerprint import fingerprint
+from holdfast.model.names import matches
+
+_SLICE, _EFFORT, _MOST = 200, 2_000, 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STORY = ("channel", "consumer", "source", "id", "reason", "error")
+"""The headers, after `holdfast-`, that tell where a message came from and why."""
+
+
+class Message(NamedTuple):
+    """An event of a dead-letter channel, and what stands before it."""
+
+    position: str
+    before: str | None
+    event: Event
+
+
+class _Slice(NamedTuple):
+    after: str | None
+    until: str
+
+
+async def dead_letter_channels(backend: Backend, namespace: str) -> list[str]:
+    """The dead-letter channels of a store."""
+    return [each for each in await backend.channels() if matches(f"{namespace}._deadletter.*", each)]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """One dead-letter channel on one partition."""
+
+    partition: int
+    backend: Backend
+    channel: str
+
+    @property
+    def name(self) -> str:
+        """By its channel and its partition."""
+        return f"stream:{self.channel}@{self.partition}"
+
+    async def page(self, where: DeadFilter, after: str | None, limit: int) -> ItemPage:
+        """From the end of the log backwards, slice by slice."""
+        found: list[Item] = []
+        looked_at, last = 0, None
+        for part in reversed(await self._slices(where, after)):
+            for message in reversed(await self._read(part)):
+                if message.position == after:
+                    continue
+                looked_at, last = looked_at + 1, message.position
+                if self._holds(where, self._item(message, _EPOCH)):
+                    found.append(await self.item(message))
+                if len(found) == limit or looked_at == _EFFORT:
+                    return ItemPage(found, last)
+        return ItemPage(found, None)
+
+    async def count(self, where: DeadFilter, most: int | None) -> Count:
+        """Slice by slice, without asking for the time of each message."""
+        number, looked_at = 0, 0
+        for part in reversed(await self._slices(where, None)):
+            if most is not None and looked_at >= most:
+                return Count(number, exact=False)
+            messages = await self._read(part)
+            looked_at += len(messages)
+            number += sum(self._holds(where, self._item(each, _EPOCH)) for each in messages)
+        return Count(number, exact=True)
+
+    async def messages(self, positions: Sequence[str]) -> list[Message]:
+        """Those of these positions that are still there."""
+        wanted = set(positions)
+        parts = await self._slices(DeadFilter(), max(wanted)) if wanted else []
+        found: list[Message] = []
+        for part in parts:
+            if any((part.after or "") < each <= part.until for each in wanted):
+                found += [each for each in await self._read(part) if each.position in wanted]
+        return found
+
+    async def item(self, message: Message) -> Item:
+        """A message in the list. Its time of death is when it was published here."""
+        first = await self.backend.behind(self.channel, message.before, 1)
+        return self._item(message, first.oldest or message.event.time or _EPOCH)
+
+    def _item(self, message: Message, died_at: datetime) -> Item:
+        story, event = dict(_story(message.event)), message.event
+        error = story.get("error", "")
+        return Item(
+            id=str(ItemId("stream", message.position, self.channel, partition=self.partition)),
+            kind="stream",
+            channel=story.get("channel", self.channel),
+            consumer=story.get("consumer", ""),
+            event_id=story.get("id", event.id),
+            source=story.get("source", event.source),
+            reason=story.get("reason", ""),
+            error=error,
+            error_kind="",
+            fingerprint=fingerprint("", error),
+            attempts=0,
+            died_at=died_at,
+            position=message.position,
+            partition=self.partition,
+        )
+
+    def _holds(self, where: DeadFilter, item: Item) -> bool:
+        """Whether a message is meant, whenever it died: the slices see to the time."""
+        channel = None if where.channel == self.channel else where.channel
+        return meant(replace(where, channel=channel, since=None, until=None), item)
+
+    async def _slices(self, where: DeadFilter, until: str | None) -> list[_Slice]:
+        """The log up to a position, within the filter's times, cut into slices that can be read at once."""
+        ends = [None if where.since is None else await self.backend.seek(self.channel, where.since)]
+        if until is None and where.until is not None:
+            until = await self.backend.seek(self.channel, where.until)
+            if until is None:
+                return []
+        while cuts := await self.backend.cuts(self.channel, ends[-1], _MOST, _SLICE, until):
+            ends += [cut.position for cut in cuts]
+        return [_Slice(first, last) for first, last in pairwise(ends) if last is not None]
+
+    async def _read(self, part: _Slice) -> list[Message]:
+        found: list[Message] = []
+        before = part.after
+        while entries := await self.backend.read(self.channel, before, _SLICE):
+            for entry in entries:
+                if entry.position > part.until:
+                    return found
+                found.append(Message(entry.position, before, entry.event))
+                before = entry.position
+        return found
+
+
+def _story(event: Event) -> Iterator[tuple[str, str]]:
+    for name in _STORY:
+        if f"holdfast-{name}" in event.headers:
+            yield name, event.headers[f"holdfast-{name}"]
+
+
+def again(channel: str, message: Message) -> tuple[str, Event]:
+    """Where a message came from, and the event to publish there. Its id follows from the message's, so that
+    a repeat is a duplicate; it is a plain token, as a task's must be."""
+    event, story = message.event, dict(_story(message.event))
+    if "channel" not in story:
+        raise InvalidInput(
+            f"the message {message.position} of {channel} does not say where it came from; "
+            "publish it yourself to where it belongs"
+        )
+    told = {f"holdfast-{name}" for name in _STORY}
+    kept = {name: value for name, value in event.headers.items() if name not in told}
+    identity = "\0".join((channel, event.source, event.id))
+    name = f"requeued-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
+    headers = kept | {"holdfast-requeued": f"{channel} {event.id}"}
+    again = Event(
+        event.data, name, story.get("source", event.source), event.type, event.key, event.time, headers
+    )
+    return story["channel"], again

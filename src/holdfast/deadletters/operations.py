@@ -1,0 +1,214 @@
+"""Operations: asked for, looked at, cancelled and resumed. The runner does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from holdfast.contracts import Backend
+from holdfast.deadletters.acts import Acts
+from holdfast.deadletters.audit import Audit
+from holdfast.deadletters.chunks import count_exhausted
+from holdfast.deadletters.items import Count, Filter, Item
+from holdfast.deadletters.operation import Operation, Progress, Request, Stand
+from holdfast.deadletters.patching import Change, change
+from holdfast.deadletters.records import fields_of, operation_of
+from holdfast.deadletters.service import DeadLetters
+from holdfast.deadletters.validation import check_actor, check_request
+from holdfast.model.errors import InvalidInput, NotFound, Outdated
+from holdfast.model.event import new_id
+from holdfast.model.job import State
+from holdfast.model.names import check_token
+
+LOOK = 10_000
+"""Dead letters that are looked at to know how many are meant, where no count says so."""
+_SAMPLE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an operation would do. Nothing was changed."""
+
+    count: int
+    exact: bool
+    """False: at least so many."""
+    sample: list[Item]
+    """Some of them, the latest first."""
+    changes: list[Change]
+    """What a patch makes of these."""
+    seen: tuple[datetime, ...] = ()
+    """When this was looked up, by the clock of each partition."""
+
+
+class Operations:
+    """The operations of one deployment: records on its first store."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self.letters = letters
+        self._prefix = f"{letters.namespace}.state.operations."
+
+    async def audit(self) -> Audit:
+        """The audit log."""
+        return Audit(await self.first(), self.letters.namespace)
+
+    async def preview(self, request: Request, *, exact: bool = False) -> Preview:
+        """What the request means: how many, a sample of them, and what a patch would change.
+
+        `exact` counts to the end, however long it takes.
+        """
+        request, seen = check_request(request), await self._times()
+        count = await self._count(request, None if exact else LOOK)
+        sample = await self._sample(request)
+        changes = await self._changes(request, sample) if request.options.patch else []
+        return Preview(count.number, count.exact, sample, changes, seen)
+
+    async def change(self, item_id: str, patch: tuple[dict[str, object], ...]) -> Change:
+        """What a patch makes of one job's data, or `InvalidInput` where it does not fit."""
+        detail = await self.letters.show(item_id)
+        return change(item_id, detail.event.data, patch)
+
+    async def ask(self, request: Request, actor: str, *, preview: Preview | None = None) -> Operation:
+        """Write down what is to be done; whoever runs operations will do it. Nothing is done yet.
+
+        Only what died before this moment is meant, or before the preview that somebody has agreed to.
+        """
+        request, actor, store = check_request(request), check_actor(actor), await self.first()
+        asked = preview.seen if preview is not None else await self._times()
+        known = Count(preview.count, preview.exact) if preview is not None else None
+        count = known or await self._count(request, LOOK)
+        operation = Operation(
+            id=new_id(),
+            request=request,
+            actor=actor,
+            created_at=await store.now(),
+            progress=Progress(expected=count.number, exact=count.exact),
+            stand=Stand(asked=asked),
+        )
+        revision = await store.put_record(
+            self._key(operation.id), fields_of(operation), 0, operation.created_at
+        )
+        operation = replace(operation, revision=revision or 1)
+        await (await self.audit()).asked(operation, actor)
+        return operation
+
+    async def show(self, operation_id: str) -> Operation:
+        """One operation, or `NotFound`."""
+        record = await (await self.first()).record(self._key(operation_id))
+        if record is None:
+            raise NotFound(f"there is no operation {operation_id}; 'holdfast dlq operations' lists them")
+        return operation_of(record)
+
+    async def latest(self, limit: int = 100) -> list[Operation]:
+        """The latest operations first."""
+        records = await (await self.first()).due_records(self._prefix, limit, newest=True)
+        return [operation_of(record) for record in records]
+
+    async def unfinished(self, among: int = 1_000) -> list[Operation]:
+        """Those that somebody should run, the oldest first, among the latest."""
+        return [each for each in reversed(await self.latest(among)) if each.active]
+
+    async def save(self, operation: Operation) -> Operation | None:
+        """Write it if nobody has changed it since it was read; else None."""
+        store = await self.first()
+        key, due = self._key(operation.id), operation.created_at
+        revision = await store.put_record(key, fields_of(operation), operation.revision, due)
+        return None if revision is None else replace(operation, revision=revision)
+
+    async def cancel(self, operation_id: str, actor: str) -> Operation:
+        """Nothing more is begun; what is under way is finished. A resume goes on from there."""
+        while True:
+            operation = await self.show(operation_id)
+            if not operation.active:
+                raise Outdated(f"operation {operation_id} is {operation.state} already")
+            ended = await (await self.first()).now()
+            outcome = f"cancelled by {check_actor(actor)}; {done_so_far(operation)}"
+            cancelled = replace(operation, state="cancelled", ended_at=ended, outcome=outcome)
+            saved = await self.save(cancelled)
+            if saved is not None:
+                await (await self.audit()).asked(saved, actor, "cancelled")
+                return saved
+
+    async def resume(self, operation_id: str, actor: str) -> Operation:
+        """Let one that was cancelled, stopped or failed go on where it was, and past its canary."""
+        while True:
+            operation = await self.show(operation_id)
+            if operation.state == "done":
+                raise Outdated(f"operation {operation_id} is done; ask for another one")
+            if operation.active:
+                return operation
+            check_actor(actor)
+            stand = replace(operation.stand, cleared=operation.stand.cleared or operation.state == "stopped")
+            saved = await self.save(
+                replace(operation, state="waiting", ended_at=None, outcome="", stand=stand)
+            )
+            if saved is not None:
+                await (await self.audit()).asked(saved, actor, "resumed")
+                return saved
+
+    async def first(self) -> Backend:
+        """The store that keeps the records."""
+        return await self.letters.store(0)
+
+    async def _times(self) -> tuple[datetime, ...]:
+        return tuple([await store.now() for store in await self.letters.stores()])
+
+    def _key(self, operation_id: str) -> str:
+        return self._prefix + check_token(operation_id, "operation id")
+
+    async def _count(self, request: Request, most: int | None) -> Count:
+        if request.items:
+            return Count(len(request.items), True)
+        wanted = request.filter or Filter()
+        if request.kind == "remove_consumer":
+            return Count(sum((await self.jobs_of(wanted)).values()), True)
+        if request.options.only_exhausted:
+            return await count_exhausted(Acts(self.letters), wanted, most)
+        return await self.letters.count(wanted, most)
+
+    async def jobs_of(self, wanted: Filter) -> dict[State, int]:
+        """The jobs of a consumer by state, all partitions together, or `NotFound`."""
+        channel, consumer = wanted.where.channel or "", wanted.where.consumer or ""
+        found, missing = dict.fromkeys(State, 0), None
+        known = 0
+        for store in await self.letters.stores():
+            try:
+                stats = await store.consumer_stats(channel, consumer)
+            except NotFound as error:
+                missing = error
+                continue
+            known += 1
+            for state, count in stats.states.items():
+                found[state] += count
+        if not known and missing is not None:
+            raise missing
+        return {state: count for state, count in found.items() if count}
+
+    async def _changes(self, request: Request, sample: list[Item]) -> list[Change]:
+        """What the patch makes of those that it fits; `InvalidInput` where it fits none."""
+        changes, wrong = [], None
+        for item in sample:
+            try:
+                changes.append(await self.change(item.id, request.options.patch))
+            except InvalidInput as error:
+                wrong = error
+        if wrong is not None and not changes:
+            raise wrong
+        return changes
+
+    async def _sample(self, request: Request) -> list[Item]:
+        if request.items:
+            return [(await self.letters.show(each)).item for each in request.items[:_SAMPLE]]
+        if request.kind == "remove_consumer" or request.filter is None:
+            return []
+        return (await self.letters.find(request.filter, limit=_SAMPLE)).items
+
+
+def done_so_far(operation: Operation) -> str:
+    """The progress in words."""
+    progress = operation.progress
+    of = (
+        ""
+        if progress.expected is None
+        else f" of {'' if progress.exact else 'at least '}{progress.expected:,}"
+    )
+    return f"{progress.done:,}{of} done, {progress.skipped:,} skipped"

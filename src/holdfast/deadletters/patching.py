@@ -1,0 +1,96 @@
+"""Patching: JSON Patch on an event's data, and what it would change."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jsonpatch
+
+from holdfast.model.errors import InvalidInput
+from holdfast.model.event import MAX_DATA, encode_data
+
+MOST_STEPS = 100
+# What the library raises for patches that are wrong, or wrong for a document: it trusts its input.
+_WRONG = (
+    jsonpatch.JsonPatchException,
+    jsonpatch.JsonPointerException,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a patch makes of one item's data."""
+
+    item: str
+    before: Any
+    after: Any
+    diff: str
+    """Both as indented JSON, line by line."""
+    digest: str
+    """Of the data that it was made from: give it along, and only that data is changed."""
+
+
+def check_patch(patch: Sequence[dict[str, Any]]) -> None:
+    """Refuse what is no JSON Patch, before anything is looked at."""
+    if len(patch) > MOST_STEPS:
+        raise InvalidInput(f"the patch has {len(patch)} steps; use at most {MOST_STEPS}")
+    encode_data(patch)  # it is kept with the operation
+    try:
+        jsonpatch.JsonPatch(list(patch))
+        for step in patch:  # which the library looks at only when it comes to them
+            if step["op"] in ("add", "replace", "test"):
+                step["value"]
+            elif step["op"] in ("move", "copy"):
+                jsonpatch.JsonPointer(step["from"])
+    except _WRONG as error:
+        raise InvalidInput(f"that is no JSON Patch (RFC 6902): {_words(error)}") from None
+
+
+def digest(data: bytes) -> str:
+    """What names some data."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def change(item: str, data: bytes, patch: Sequence[dict[str, Any]]) -> Change:
+    """What the patch would change, or `InvalidInput` where it does not fit."""
+    before = _json(item, data)
+    after = json.loads(apply(item, data, patch))
+    old, new = (json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (before, after))
+    diff = "\n".join(difflib.unified_diff(old, new, "as it is", "patched", lineterm=""))
+    return Change(item, before, after, diff, digest(data))
+
+
+def apply(item: str, data: bytes, patch: Sequence[dict[str, Any]]) -> bytes:
+    """The patched data, or `InvalidInput` where the patch does not fit."""
+    document, patched = _json(item, data), data
+    for step in patch:
+        try:
+            document = jsonpatch.apply_patch(document, [step])
+        except _WRONG as error:
+            raise InvalidInput(f"the patch does not fit {item}: {_words(error)}") from None
+        patched = encode_data(document)
+        # After each step: a few that copy the whole into itself would fill any memory.
+        if len(patched) > MAX_DATA:
+            raise InvalidInput(f"the patch makes {len(patched)} bytes of {item}; the limit is {MAX_DATA}")
+    return patched
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _json(item: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{item} carries no JSON, and cannot be patched") from None

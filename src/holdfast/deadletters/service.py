@@ -1,0 +1,229 @@
+"""Dead letters: the one service behind the command line, REST and the pages.
+
+It looks: counts, the one list of three kinds, clusters, details. What changes them is an operation
+(`operations.py`, `runner.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from holdfast.bus.client import Bus
+from holdfast.contracts import Backend, Consumer
+from holdfast.deadletters.failed import FailedRecords, IngestSource, item_of_failed
+from holdfast.deadletters.folding import FRESH, MOST, Folding
+from holdfast.deadletters.ids import ItemId, parse_item
+from holdfast.deadletters.items import (
+    ClusterView,
+    ConsumerDead,
+    Count,
+    Detail,
+    Filter,
+    ItemPage,
+    Verified,
+)
+from holdfast.deadletters.listing import page_of
+from holdfast.deadletters.messages import StreamSource, dead_letter_channels
+from holdfast.deadletters.sources import JobSource, Source, item_of_job
+from holdfast.model.deadletters import Cluster, DeadFilter, Fold
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.event import Event
+from holdfast.model.fingerprint import normalise
+
+MOST_CLUSTERS = 10_000
+MOST_PAGE = 1_000
+
+
+class DeadLetters:
+    """What died on an open bus, and on the ingest if its failed records are given."""
+
+    def __init__(self, bus: Bus, namespace: str = "gbe", failed: FailedRecords | None = None) -> None:
+        self.bus, self.namespace, self.failed = bus, namespace, failed
+
+    # counts
+
+    async def status(self) -> list[ConsumerDead]:
+        """Every worker consumer with its dead letters, exact, at a cost that does not grow with them."""
+        consumers: dict[tuple[str, str], Consumer] = {}
+        reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for store in await self.stores():
+            for each in await store.consumers():
+                consumers.setdefault((each.channel, each.name), each)
+            for count in await store.dead_counts():
+                reasons[count.channel, count.consumer][count.reason] += count.count
+        return [
+            _dead(consumers.get(key), *key, reasons[key]) for key in sorted(consumers.keys() | reasons.keys())
+        ]
+
+    async def count(self, wanted: Filter, most: int | None = None) -> Count:
+        """How many a filter means: from the counts where they know, else by looking at about `most`."""
+        where = wanted.where
+        known = await self._known(where) if "job" in wanted.kinds else 0
+        looked = [
+            each for each in await self.sources(wanted) if known is None or not isinstance(each, JobSource)
+        ]
+        number, exact = known or 0, True
+        for source in looked:
+            found = await source.count(where, most)
+            number, exact = number + found.number, exact and found.exact
+        return Count(number, exact)
+
+    async def _known(self, where: DeadFilter) -> int | None:
+        """What the counts say; None where only a look can tell."""
+        plain = replace(where, channel=None, consumer=None)
+        if plain == DeadFilter(reason=where.reason):
+            counts = [count for store in await self.stores() for count in await store.dead_counts()]
+            return sum(
+                count.count
+                for count in counts
+                if where.channel in (None, count.channel)
+                and where.consumer in (None, count.consumer)
+                and where.reason in (None, count.reason)
+            )
+        if where.fingerprint is not None and plain == DeadFilter(fingerprint=where.fingerprint):
+            clusters = await self._clusters(where.channel, where.consumer, MOST_CLUSTERS)
+            if len(clusters) < MOST_CLUSTERS:
+                return sum(each.count for each in clusters if each.fingerprint == where.fingerprint)
+        return None
+
+    async def clusters(
+        self, channel: str | None = None, consumer: str | None = None, limit: int = 100
+    ) -> list[ClusterView]:
+        """Dead letters by consumer and fingerprint, the largest first, all partitions together."""
+        found: dict[tuple[str, str, str], ClusterView] = {}
+        # With several stores, a cluster may be large only when all of them are taken together.
+        most = limit if len(self.bus.partitions.all) == 1 else max(limit, MOST_CLUSTERS)
+        for cluster in await self._clusters(channel, consumer, most):
+            key = cluster.channel, cluster.consumer, cluster.fingerprint
+            found[key] = _joined(found.get(key), cluster)
+        return sorted(found.values(), key=lambda each: -each.count)[:limit]
+
+    async def _clusters(self, channel: str | None, consumer: str | None, most: int) -> list[ClusterView]:
+        answers = [await store.clusters(channel, consumer, most) for store in await self.stores()]
+        return [_view(cluster, index) for index, answer in enumerate(answers) for cluster in answer]
+
+    async def verify(self, repair: bool = False) -> list[Verified]:
+        """Recount every store and tell where the counts are wrong; with `repair` make them right."""
+        found = []
+        for index, store in enumerate(await self.stores()):
+            drifts = await Folding(store, self.bus.name).recount(repair)
+            found += [Verified(index, d.channel, d.consumer, d.reason, d.counted, d.found) for d in drifts]
+        return found
+
+    async def fold(self) -> list[Fold]:
+        """Fold the counts of every store, where it is time."""
+        return [await Folding(store, self.bus.name, FRESH, MOST).fold() for store in await self.stores()]
+
+    # the list
+
+    async def find(
+        self, wanted: Filter | None = None, after: str | None = None, limit: int = 100
+    ) -> ItemPage:
+        """A page of the one list, the latest death first. `after` is what the page before gave."""
+        if not 1 <= limit <= MOST_PAGE:
+            raise InvalidInput(f"limit {limit} is outside 1 to {MOST_PAGE}")
+        wanted = wanted or Filter()
+        return await page_of(await self.sources(wanted), wanted, after, limit)
+
+    async def show(self, item_id: str) -> Detail:
+        """Everything about one item, or `NotFound`."""
+        item = parse_item(item_id)
+        match item.kind:
+            case "job":
+                return await self._job(item)
+            case "ingest":
+                return await self._failed_record(item)
+            case "stream":
+                return await self._message(item)
+
+    async def sources(self, wanted: Filter) -> list[Source]:
+        """Where the items that a filter means are listed, by name."""
+        found: list[Source] = []
+        for index, store in enumerate(await self.stores()):
+            if "job" in wanted.kinds:
+                found.append(JobSource(index, store))
+            if "stream" in wanted.kinds:
+                channels = await dead_letter_channels(store, self.namespace)
+                found += [StreamSource(index, store, channel) for channel in channels]
+        if "ingest" in wanted.kinds and self.failed is not None:
+            found.append(IngestSource(self.failed))
+        return sorted(found, key=lambda source: source.name)
+
+    async def stores(self) -> list[Backend]:
+        """Every store, in order; one that does not answer raises `Unavailable`: half a count is none."""
+        partitions = self.bus.partitions
+        return [(await partitions.ready(partition)).backend for partition in partitions.all]
+
+    async def store(self, partition: int) -> Backend:
+        """One of them, or `NotFound`."""
+        partitions = self.bus.partitions
+        if partition >= len(partitions.all):
+            raise NotFound(f"there is no partition {partition}; there are {len(partitions.all)}")
+        return (await partitions.ready(partitions.all[partition])).backend
+
+    async def stream(self, item: ItemId) -> StreamSource:
+        """The dead-letter channel that an item is in, or `NotFound`."""
+        store = await self.store(item.partition)
+        if item.channel not in await dead_letter_channels(store, self.namespace):
+            raise NotFound(f"there is no dead-letter channel {item.channel!r}")
+        return StreamSource(item.partition, store, item.channel)
+
+    def records(self) -> FailedRecords:
+        """The ingest's failed records, or `NotFound`."""
+        if self.failed is None:
+            raise NotFound("no ingest is configured here; name its WAL to see its failed records")
+        return self.failed
+
+    async def _job(self, item: ItemId) -> Detail:
+        store = await self.store(item.partition)
+        letter = await store.dead_letter(item.channel, item.consumer, item.local)
+        if letter is None:
+            raise _gone(item)
+        record, event = letter.record, letter.event or Event(b"", letter.record.event_id)
+        more = {"abandonments": record.abandonments, "created_at": record.created_at, "token": record.token}
+        found = item_of_job(letter, item.partition)
+        return Detail(found, event, letter.original, record.errors, more)
+
+    async def _failed_record(self, item: ItemId) -> Detail:
+        record = await asyncio.to_thread(self.records().show, item.local)
+        found = item_of_failed(record)
+        event = Event(record.event_payload.encode(), record.event_id, record.source)
+        return Detail(found, event, more={"status": record.status, "notes": record.resolution_notes})
+
+    async def _message(self, item: ItemId) -> Detail:
+        source = await self.stream(item)
+        for message in await source.messages([item.local]):
+            return Detail(await source.item(message), message.event)
+        raise _gone(item)
+
+
+def _gone(item: ItemId) -> NotFound:
+    return NotFound(f"there is no dead letter {item}; it was requeued, purged, or never there")
+
+
+def _dead(known: Consumer | None, channel: str, consumer: str, reasons: Counter[str]) -> ConsumerDead:
+    return ConsumerDead(
+        channel=channel,
+        channel_name=(known and known.channel_display) or channel,
+        consumer=consumer,
+        consumer_name=(known and known.display) or consumer,
+        dead=reasons.total(),
+        reasons=dict(sorted(reasons.items())),
+    )
+
+
+def _view(cluster: Cluster, partition: int) -> ClusterView:
+    sample = item_of_job(cluster.sample, partition)
+    where = cluster.channel, cluster.consumer, cluster.fingerprint
+    words = normalise(sample.error)
+    pattern = f"{sample.error_kind}: {words}" if sample.error_kind else words
+    return ClusterView(*where, cluster.count, pattern, sample)
+
+
+def _joined(known: ClusterView | None, other: ClusterView) -> ClusterView:
+    if known is None:
+        return other
+    latest = max(known, other, key=lambda each: each.sample.died_at)
+    return replace(latest, count=known.count + other.count)

@@ -1,0 +1,376 @@
+"""Operations: each does what it says to what was meant, once; a dry run changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from funeral import (
+    BILLING,
+    JOBS,
+    audited,
+    dead,
+    die,
+    fail,
+    found,
+    later,
+    names,
+    states,
+    store,
+    subscribe,
+    work,
+)
+
+import holdfast
+from holdfast.deadletters import Canary, DeadLetters, Filter, Operations, Options, Request, Runner
+from holdfast.deadletters.pace import Clock
+from holdfast.model.errors import InvalidInput, NotFound, Outdated
+from holdfast.tasks import Tasks, TaskType
+from kit import CHANNEL, CONSUMER
+
+ADD: dict[str, object] = {"op": "add", "path": "/fixed", "value": True}
+
+
+def runner_on(bus: holdfast.Bus) -> Runner:
+    return Runner(Operations(DeadLetters(bus)), "tester", chunk=3)
+
+
+async def test_requeue_some_by_their_ids(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await die(each, *"abcdefgh")
+    chosen = [item.id for item in await found(DeadLetters(each)) if item.event_id in "aceg"]
+    done = await runner.do(Request("requeue", items=(*chosen, chosen[0])), "ann")
+    assert (done.state, done.outcome) == ("done", "4 of 4 done, 0 skipped")
+    assert sorted(await work(each)) == ["a", "c", "e", "g"]
+    again = await runner.do(Request("requeue", items=tuple(chosen)), "ann")
+    assert (again.progress.done, again.progress.skipped, again.progress.looked_at) == (0, 4, 4)
+    assert await dead(each) == 4
+
+
+async def test_requeue_a_cluster(each: holdfast.Bus) -> None:
+    letters = DeadLetters(each)
+    await subscribe(each)
+    await die(each, "a", "b", "c", "d", error="no route to host 1")
+    await die(each, "e", error="total is missing")
+    [largest, _] = await letters.clusters(CHANNEL, CONSUMER)
+    wanted = Filter.of(kinds=["job"], channel=CHANNEL, consumer=CONSUMER, fingerprint=largest.fingerprint)
+    done = await runner_on(each).do(Request("requeue", wanted), "ann")
+    assert (done.progress.done, done.progress.expected) == (4, 4)
+    assert sorted(await work(each)) == ["a", "b", "c", "d"]
+    assert await names(letters) == ["e"]
+
+
+async def test_purge_goes_over_all_stores(two: holdfast.Bus) -> None:
+    await subscribe(two)
+    await subscribe(two, "audit")
+    await die(two, *(f"o-{number}" for number in range(20)))
+    await fail(two, consumer="audit")
+    await later(two)
+    done = await runner_on(two).do(Request("purge", BILLING), "ann")
+    assert (done.state, done.progress.done, done.progress.expected) == ("done", 20, 20)
+    assert await states(two) == {"purged": 20}
+    assert await states(two, "audit") == {"dead": 20}
+    assert await runner_on(two).operations.letters.verify() == []
+
+
+async def test_what_died_after_it_was_asked_for_is_not_meant(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await die(each, "a", "b")
+    asked = await runner.operations.ask(Request("purge", BILLING), "ann")
+    await later(each)
+    await die(each, "c")
+    done = await runner.follow(asked.id)
+    assert (done.progress.done, done.progress.expected) == (2, 2)
+    assert await names(DeadLetters(each)) == ["c"]
+
+
+async def test_what_died_after_somebody_agreed_is_not_meant(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await die(bus, "a", "b")
+    shown = await runner.operations.preview(Request("purge", BILLING), exact=True)
+    await die(bus, "c")
+    asked = await runner.operations.ask(Request("purge", BILLING), "ann", preview=shown)
+    done = await runner.follow(asked.id)
+    assert (done.progress.done, done.progress.expected) == (2, 2)
+    assert await names(runner.operations.letters) == ["c"]
+
+
+async def test_a_redrive_does_not_chase_what_dies_again(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await die(bus, *"abcdefgh")
+
+    async def fail_at_once(_: float) -> None:
+        await fail(bus)
+        clock.append(1.0)
+
+    clock: list[float] = []
+    hasty = Runner(runner.operations, "hasty", clock=Clock(lambda: sum(clock), fail_at_once))
+    done = await hasty.do(Request("redrive", BILLING, options=Options(rate=1)), "ann")
+    await fail(bus)
+    assert (done.progress.done, done.progress.looked_at) == (8, 8)
+    assert await states(bus) == {"dead": 8}
+
+
+async def test_only_exhausted_leaves_what_was_buried_early(bus: holdfast.Bus, runner: Runner) -> None:
+    # CORRECTIONS 004.8
+    await subscribe(bus, max_attempts=1)
+    await die(bus, "a", "b", "c", terminal=False)
+    await subscribe(bus, max_attempts=2)
+    await subscribe(bus, "other", max_attempts=1)
+    await fail(bus, consumer="other", terminal=False)
+    await later(bus)
+    request = Request("purge", JOBS, options=Options(only_exhausted=True), all=True)
+    assert (await runner.operations.preview(request, exact=True)).count == 3
+    done = await runner.do(request, "ann")
+    assert (done.progress.done, done.progress.skipped, done.progress.looked_at) == (3, 3, 6)
+    assert "has used 1 of 2 attempts" in done.problems[0]
+    assert {item.consumer for item in await found(runner.operations.letters)} == {CONSUMER}
+    [one, *_] = await found(runner.operations.letters)
+    strict = Request("delete", items=(one.id,), options=Options(only_exhausted=True))
+    assert (await runner.do(strict, "ann")).progress.skipped == 1
+    assert (await runner.do(Request("delete", items=(one.id,)), "ann")).progress.done == 1
+    assert await dead(bus) == 2
+
+
+async def test_a_dry_run_changes_nothing(each: holdfast.Bus) -> None:
+    operations = Operations(DeadLetters(each))
+    await subscribe(each)
+    await die(each, *"abcdefgh")
+    before = (await states(each), await found(operations.letters))
+    for kind in ("requeue", "redrive", "purge"):
+        preview = await operations.preview(Request(kind, BILLING))
+        assert (preview.count, preview.exact, len(preview.sample)) == (8, True, 5)
+    assert (await states(each), await found(operations.letters)) == before
+    assert (await operations.latest(), await audited(each)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("purge", Filter()),
+        Request("redrive", JOBS),
+        Request("purge"),
+        Request("purge", BILLING, items=("job:orders:billing:1",)),
+        Request("delete", BILLING),
+        Request("delete", items=("job:orders:billing:1", "job:orders:billing:2")),
+        Request("requeue", items=("nonsense",)),
+        Request("requeue", Filter.of(kinds=["job", "stream"], channel="orders")),
+        Request("requeue", items=tuple(f"job:orders:billing:{n}" for n in range(1001))),
+        Request("purge", items=("stream:gbe._deadletter.mail:0001-0001",)),
+        Request("purge", Filter.of(kinds=["stream"], channel="orders")),
+        Request("remove_consumer", Filter.of(channel="orders")),
+        Request("redrive", BILLING, options=Options(rate=0)),
+        Request("redrive", BILLING, options=Options(rate=float("nan"))),
+        Request("redrive", BILLING, options=Options(canary=Canary(0))),
+        Request("redrive", BILLING, options=Options(canary=Canary(5, share=1.5))),
+        Request("purge", BILLING, options=Options(canary=Canary(5))),
+        Request("redrive", Filter.of(kinds=["ingest"], channel="x"), options=Options(canary=Canary(5))),
+        Request("redrive", BILLING, options=Options(only_exhausted=True)),
+        Request("patch", BILLING),
+        Request("purge", BILLING, options=Options(patch=(ADD,))),
+        Request("patch", BILLING, options=Options(patch=({"op": "steal"},))),
+        Request("patch", BILLING, options=Options(patch=("text",))),  # type: ignore[arg-type]
+    ],
+    ids=lambda request: f"{request.kind}",
+)
+async def test_what_makes_no_sense_is_refused(bus: holdfast.Bus, runner: Runner, request_: Request) -> None:
+    await subscribe(bus)
+    await die(bus, "a")
+    with pytest.raises(InvalidInput):
+        await runner.operations.ask(request_, "ann")
+    assert (await dead(bus), await runner.operations.latest()) == (1, [])
+
+
+async def test_whoever_acts_has_a_name(bus: holdfast.Bus, runner: Runner) -> None:
+    asked = await runner.operations.ask(Request("purge", BILLING), "ann")
+    for actor in ("", "x" * 201, "a\nb", "\ud800"):
+        with pytest.raises(InvalidInput):
+            await runner.operations.ask(Request("purge", BILLING), actor)
+        with pytest.raises(InvalidInput):
+            await runner.operations.cancel(asked.id, actor)
+    audit = await runner.operations.audit()
+    await audit.refused("\ud800", "GET /" + "x" * 1000, "\x00", "no such token")
+    assert (await audited(bus))[-1]["outcome"] == "refused: no such token"
+
+
+async def test_all_is_meant_where_it_is_said(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await die(bus, "a", "b")
+    assert (await runner.do(Request("purge", JOBS, all=True), "ann")).progress.done == 2
+
+
+async def test_a_patch_is_shown_and_the_original_kept(each: holdfast.Bus) -> None:
+    letters, runner = DeadLetters(each), runner_on(each)
+    await subscribe(each)
+    await die(each, "a")
+    [item] = await found(letters)
+    change = await runner.operations.change(item.id, (ADD,))
+    assert (change.before, change.after) == ({"id": "a"}, {"id": "a", "fixed": True})
+    assert '+  "fixed": true' in change.diff
+    options = Options(patch=(ADD,), digest=change.digest)
+    done = await runner.do(Request("patch", items=(item.id,), options=options), "ann")
+    assert done.progress.done == 1
+    [job] = await each.poll(CHANNEL, CONSUMER)
+    assert job.event.json() == {"id": "a", "fixed": True}
+    await each.finalize(job, success=False, error="still bad", terminal=True)
+    shown = (await letters.show(item.id)).to_json()
+    assert (shown["data"], shown["original"]) == ({"id": "a", "fixed": True}, {"id": "a"})
+    [entry] = await store(each).read(CHANNEL, None, 10)
+    assert entry.event.json() == {"id": "a"}
+
+
+async def test_a_patch_for_data_that_has_changed_is_refused(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await die(bus, "a")
+    [item] = await found(runner.operations.letters)
+    shown = await runner.operations.change(item.id, (ADD,))
+    request = Request("patch", items=(item.id,), options=Options(patch=(ADD,), digest=shown.digest))
+    assert (await runner.do(request, "ann")).progress.done == 1
+    await fail(bus)
+    await later(bus)
+    done = await runner.do(request, "bob")
+    assert (done.state, done.progress.done, done.progress.skipped) == ("done", 0, 1)
+    assert "was changed by somebody" in done.problems[0]
+    assert await dead(bus) == 1
+
+
+async def test_a_patch_that_does_not_fit_leaves_the_job_dead(bus: holdfast.Bus, runner: Runner) -> None:
+    letters = runner.operations.letters
+    await subscribe(bus)
+    await bus.publish(CHANNEL, b"\xff no json", id="bytes")
+    await fail(bus)
+    await die(bus, "a", "b")
+    test = ({"op": "test", "path": "/id", "value": "a"}, ADD)
+    for item in await found(letters):
+        if item.event_id != "a":
+            with pytest.raises(InvalidInput):
+                await runner.operations.change(item.id, test)
+    done = await runner.do(Request("patch", BILLING, options=Options(patch=test)), "ann")
+    assert (done.progress.done, done.progress.skipped, len(done.problems)) == (1, 2, 2)
+    assert sorted(await names(letters)) == ["b", "bytes"]
+    assert await work(bus) == ["a"]
+
+
+async def test_a_consumer_is_removed_with_all_that_it_had(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await subscribe(each, "audit")
+    await die(each, "a", "b", "c")
+    await work(each, consumer="audit")
+    await each.publish(CHANNEL, {}, id="waits")
+    request = Request("remove_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
+    preview = await runner.operations.preview(request)
+    assert (preview.count, preview.exact) == (4, True)
+    assert await dead(each) == 3
+    done = await runner.do(request, "ann")
+    assert (done.state, done.progress.expected) == ("done", 4)
+    assert [each_.consumer for each_ in await runner.operations.letters.status()] == ["audit"]
+    with pytest.raises(NotFound):
+        await runner.operations.ask(request, "ann")
+    assert len(await store(each).read(CHANNEL, None, 10)) == 4
+
+
+async def test_messages_are_published_again_where_they_came_from_once(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    tasks = Tasks(each, types={"mail": TaskType(timedelta(minutes=1), max_retries=0)})
+    for name in ("t-1", "t-2"):
+        await tasks.submit("mail", {"to": name}, id=name)
+        [task] = await tasks.claim("mail")
+        await tasks.fail(task, "no route")
+    await later(each)
+    wanted = Filter.of(kinds=["stream"], channel="gbe._deadletter.mail")
+    done = await runner.do(Request("requeue", wanted), "ann")
+    assert (done.progress.done, done.progress.expected) == (2, 2)
+    claimed = await tasks.claim("mail", limit=10)
+    assert sorted(task.json()["to"] for task in claimed) == ["t-1", "t-2"]
+    for task in claimed:
+        assert task.job.event.headers["holdfast-requeued"].startswith("gbe._deadletter.mail t-")
+        await tasks.complete(task)
+    again = await runner.do(Request("requeue", wanted), "ann")
+    assert (again.progress.done, again.progress.skipped) == (0, 2)
+    assert await tasks.claim("mail") == []
+
+
+async def test_a_filter_without_kinds_means_jobs(bus: holdfast.Bus, runner: Runner) -> None:
+    tasks = Tasks(bus, types={"mail": TaskType(timedelta(minutes=1), max_retries=0)})
+    await tasks.submit("mail", {}, id="t-1")
+    [task] = await tasks.claim("mail")
+    await tasks.fail(task, "no route")
+    await later(bus)
+    assert len((await runner.operations.letters.find()).items) == 2, "the job, and its copy"
+    done = await runner.do(Request("requeue", Filter(), all=True), "ann")
+    assert (done.progress.done, done.progress.expected) == (1, 1)
+    assert len(await tasks.claim("mail", limit=10)) == 1
+
+
+async def test_a_message_that_does_not_say_where_it_came_from_stays(
+    bus: holdfast.Bus, runner: Runner
+) -> None:
+    await bus.publish("gbe._deadletter.mail", {"to": "nobody"}, id="m-1")
+    await later(bus)
+    done = await runner.do(Request("requeue", Filter.of(kinds=["stream"]), all=True), "ann")
+    assert (done.progress.done, done.progress.skipped) == (0, 1)
+    assert "does not say where it came from" in done.problems[0]
+
+
+async def test_operations_are_listed_the_latest_first(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await die(each, "a", "b")
+    first = await runner.do(Request("redrive", BILLING, options=Options(rate=500.0)), "ann")
+    await later(each)
+    second = await runner.operations.ask(Request("purge", BILLING), "bob")
+    listed = await runner.operations.latest()
+    assert [operation.id for operation in listed] == [second.id, first.id]
+    assert listed[1] == first
+    assert listed[1].to_json()["options"] == {"rate": 500.0}
+    assert (await runner.operations.show(second.id)).state == "waiting"
+    with pytest.raises(NotFound):
+        await runner.operations.show("0198-nothing")
+    with pytest.raises(InvalidInput):
+        await runner.operations.show("../x")
+
+
+async def test_what_is_over_is_neither_cancelled_nor_resumed(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    done = await runner.do(Request("purge", BILLING), "ann")
+    assert (done.state, done.outcome) == ("done", "0 of 0 done, 0 skipped")
+    with pytest.raises(Outdated):
+        await runner.operations.cancel(done.id, "bob")
+    with pytest.raises(Outdated):
+        await runner.operations.resume(done.id, "bob")
+
+
+async def test_the_audit_tells_of_every_action(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await die(each, *"abcdef")
+    items = {item.event_id: item.id for item in await found(DeadLetters(each))}
+    requests = [
+        Request("requeue", items=(items["a"],)),
+        Request("redrive", replace(BILLING, where=replace(BILLING.where, text="secret?"))),
+        Request("patch", items=(items["b"],), options=Options(patch=(ADD,))),
+        Request("delete", items=(items["c"],)),
+        Request("purge", BILLING),
+        Request("remove_consumer", BILLING),
+    ]
+    for request in requests:
+        await runner.do(request, "ann")
+    asked = await runner.operations.ask(Request("purge", JOBS, all=True), "bob")
+    await runner.operations.cancel(asked.id, "eve")
+    await runner.operations.resume(asked.id, "dan")
+    audit = await runner.operations.audit()
+    await audit.refused("nobody", "DELETE /channel/orders", "orders", "no token")
+    told = await audited(each)
+    assert [(t["actor"], t["action"], t["outcome"].partition(":")[0]) for t in told] == [
+        *[("ann", request.kind, outcome) for request in requests for outcome in ("asked", "done")],
+        ("bob", "purge", "asked"),
+        ("eve", "purge", "cancelled"),
+        ("dan", "purge", "resumed"),
+        ("nobody", "DELETE /channel/orders", "refused"),
+    ]
+    assert (told[0]["target"], told[2]["filter"]["text"]) == (items["a"], "secret?")
+    assert "fixed" not in str(told), "no payload, and nothing of a patch"
