@@ -15,13 +15,15 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup
 PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all check docs bench lock clean
+.PHONY: help setup demo up test test-all chaos-ingest check docs bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
 	@echo "make demo      process orders while workers are killed; account for every one"
+	@echo "make up        the whole system with a small shop in it, until Ctrl-C"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
 	@echo "make bench     Holdfast beside its peers"
@@ -40,11 +42,17 @@ $(STAMP): requirements/dev.txt pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/holdfast demo
 
+up: $(STAMP)
+	@$(BIN)/holdfast up --demo
+
 test: $(STAMP)
 	$(PYTEST) -m "not slow"
 
 test-all: $(STAMP)
 	$(PYTEST)
+
+chaos-ingest: $(STAMP)
+	$(BIN)/python tests/chaos/ingest.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
 # ruff: noqa: E402
 """Dead letters in great numbers, on PostgreSQL: `python bench/dlq.py --help`.
 
-counts  how many are dead, by consumer: the seed's GROUP BY beside `dead_counts`, in turns, on the same rows;
-purge   how fast workers drain a backlog, without and with a purge in chunks beside them, in turns.
+counts  how many are dead, by consumer: the seed's GROUP BY beside `dead_counts` and beside the whole call
+        `GET /dlq-status`, with many dead letters and with none, in turns, on the same rows;
+purge   how fast workers drain a backlog, without and with a purge in chunks beside them, in turns;
+publish how many events a second come in over REST: in batches beside one by one, in turns.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench.letters import Figure, counts, purge
+from bench.figure import Figures
+from bench.letters import counts, purge
+from bench.rest import publish
 from bench.stores import PostgresStore
 from holdfast.embedded import Postgres
 
-PARTS: dict[str, Callable[[PostgresStore, argparse.Namespace], Awaitable[Figure]]] = {
+PARTS: dict[str, Callable[[PostgresStore, argparse.Namespace], Awaitable[Figures]]] = {
     "counts": counts,
     "purge": purge,
+    "publish": publish,
 }
 WIDTH = 150
 
@@ -43,6 +48,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=int, default=5_000, help="purged per second at the most; 0: no limit")
     parser.add_argument("--events", type=int, default=200_000, help="in the backlog of the workers")
     parser.add_argument("--processes", type=int, default=1, help="workers")
+    parser.add_argument("--published", type=int, default=50_000, help="over REST in batches, in each round")
+    parser.add_argument("--batch", type=int, default=1_000, help="events in one call")
+    parser.add_argument("--calls", type=int, default=2_000, help="with one event each, in each round")
+    parser.add_argument("--callers", type=int, default=4, help="side by side, each with a connection")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--buffers", default="2GB", help="PostgreSQL's shared_buffers")
     parser.add_argument(
@@ -56,28 +65,23 @@ def arguments() -> argparse.ArgumentParser:
 def options() -> argparse.Namespace:
     found = arguments().parse_args()
     if found.check:
-        found.letters, found.purged, found.events, found.rounds, found.buffers = (
-            20_000,
-            40_000,
-            5_000,
-            1,
-            "256MB",
-        )
+        found.letters, found.purged, found.events, found.buffers = 20_000, 40_000, 5_000, "256MB"
+        found.published, found.calls, found.rounds = 2_000, 200, 1
     if unknown := set(found.parts.split(",")) - set(PARTS):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     return found
 
 
-async def measure(server: Postgres, plan: argparse.Namespace) -> tuple[dict[str, Figure], dict[str, str]]:
+async def measure(server: Postgres, plan: argparse.Namespace) -> tuple[Figures, dict[str, str]]:
     store = PostgresStore(server)
-    figures = {}
+    figures: Figures = {}
     for name in plan.parts.split(","):
         print(f"{name} …", file=sys.stderr, flush=True)
-        figures[name] = await PARTS[name](store, plan)
+        figures |= await PARTS[name](store, plan)
     return figures, await store.describe()
 
 
-def table(figures: dict[str, Figure]) -> Table:
+def table(figures: Figures) -> Table:
     shown = Table(title="dead letters: median over the rounds (min – max)", show_lines=True)
     for heading in ("part", "beside", "ours", "ratio", "goal", ""):
         shown.add_column(heading)
@@ -86,7 +90,7 @@ def table(figures: dict[str, Figure]) -> Table:
     return shown
 
 
-def document(figures: dict[str, Figure], server: dict[str, str], plan: argparse.Namespace) -> dict[str, Any]:
+def document(figures: Figures, server: dict[str, str], plan: argparse.Namespace) -> dict[str, Any]:
     return {
         "environment": {"python": platform.python_version(), "cpus": os.cpu_count(), "server": server},
         "plan": {name: value for name, value in vars(plan).items() if name not in ("json", "folder")},

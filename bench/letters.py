@@ -9,24 +9,24 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from statistics import median
-from typing import Any
 
+import orjson
 import psycopg
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.contracts import Backend
-from holdfast.model.deadletters import DeadFilter
+from holdfast.model.deadletters import DeadCount, DeadFilter
 from holdfast.model.decide import describe
 from holdfast.model.job import Burial, Reason
 from holdfast.model.policy import Policy
 
 from .contestants import CONTESTANTS, holdfast_
 from .crew import crew
+from .figure import Figure, Figures
 from .payload import stamped
+from .rest import serving, serving_constant, timed
 from .stores import PostgresStore
 
 TARGET = CONTESTANTS["postgres"]["holdfast"]
@@ -34,6 +34,8 @@ GRAVEYARD, UNDERTAKER = "graveyard", "undertaker"
 DELTAS = 100
 """Burials whose deltas are not folded yet when the counts are read."""
 WARM = 6
+CALLS = 50
+"""Calls over HTTP whose mean is one figure: a single one is too short to time."""
 PUBLISHED = 20_000
 AT_ONCE = 500_000
 
@@ -62,77 +64,73 @@ SEED = """
 """
 
 
-@dataclass
-class Figure:
-    """Something beside ours, round by round; and whether the ratio of the medians reaches the goal."""
-
-    unit: str
-    beside: str
-    goal: float
-    theirs: list[float] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    more: dict[str, float] = field(default_factory=dict)
-    lower: bool = False
-    """Whether less is better, as with times."""
-
-    @property
-    def ratio(self) -> float:
-        theirs, ours = median(self.theirs), median(self.ours)
-        return theirs / ours if self.lower else ours / theirs
-
-    def cells(self) -> list[str]:
-        verdict = "ok" if self.ratio >= self.goal else "miss"
-        more = ", ".join(f"{name} {value:,.0f}" for name, value in self.more.items())
-        shown = [_cell(values, self.unit) for values in (self.theirs, self.ours)]
-        return [
-            f"{self.beside}\n{shown[0]}",
-            shown[1],
-            f"{self.ratio:,.2f}×",
-            f"≥ {self.goal:g}×: {verdict}",
-            more,
-        ]
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio, "met": self.ratio >= self.goal}
-
-
-def _cell(values: list[float], unit: str) -> str:
-    digits = 0 if min(values) >= 100 else 2
-    low, middle, high = (f"{value:,.{digits}f}" for value in (min(values), median(values), max(values)))
-    return f"{middle} {unit}\n({low} – {high})"
-
-
 # counts
 
 
-async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figure:
-    """Milliseconds to know how many are dead, by consumer."""
-    figure = Figure("ms", "GROUP BY over the dead letters", 1000, lower=True)
-    async with store.empty("dlq_counts") as url, _opened(url) as backend:
+async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
+    """Milliseconds to know how many are dead, by consumer: asked of the store, and over HTTP."""
+    figures = {
+        "counts": Figure("ms", "GROUP BY over the dead letters", 1000, lower=True),
+        "GET /dlq-status": Figure("ms", "GROUP BY over the dead letters", 50, lower=True),
+        "GET /dlq-status, none dead": Figure("ms", "the same call where none is dead", 1 / 1.2, lower=True),
+        "GET /dlq-status, limit": Figure("ms", "uvicorn returning a constant", 0, lower=True),
+    }
+    async with (
+        store.empty("dlq_counts") as url,
+        store.empty("dlq_none") as nothing,
+        _opened(url) as backend,
+        _opened(nothing) as empty,
+    ):
         for number in range(plan.consumers):
-            await backend.subscribe(f"channel-{number % 4}", f"consumer-{number}", Policy.of())
+            for each in (backend, empty):
+                await each.subscribe(f"channel-{number % 4}", f"consumer-{number}", Policy.of())
         await _fill(url, plan.letters, "consumer-%")
         await _fold(backend)
+        await _fold(empty)
         await _bury_some(backend)
         await store.settle(url)
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        async with (
+            await psycopg.AsyncConnection.connect(url, autocommit=True) as connection,
+            serving(url) as (ours,),
+            serving(nothing) as (none,),
+            serving_constant() as (limit,),
+        ):
             for _ in range(WARM):  # whoever looks often has prepared statements, and pages in memory
                 await connection.execute(SEED)
                 await backend.dead_counts()
+                for caller in (ours, none, limit):
+                    await timed(caller, "/dlq-status", WARM)
             for _ in range(plan.rounds):
                 began = time.perf_counter()
                 found = await (await connection.execute(SEED)).fetchall()
-                figure.theirs.append(1000 * (time.perf_counter() - began))
+                seed = 1000 * (time.perf_counter() - began)
                 began = time.perf_counter()
                 answer = await backend.dead_counts()
-                figure.ours.append(1000 * (time.perf_counter() - began))
-                total: Counter[tuple[str, str]] = Counter()
-                for each in answer:
-                    total[each.channel, each.consumer] += each.count
-                if total != {(channel, consumer): number for channel, consumer, number in found}:
-                    raise SystemExit("the counts differ")
-    figure.more["letters"] = total.total()
-    return figure
+                counted = 1000 * (time.perf_counter() - began)
+                call, body = await timed(ours, "/dlq-status", CALLS)
+                beside, _ = await timed(none, "/dlq-status", CALLS)
+                least, _ = await timed(limit, "/dlq-status", CALLS)
+                rows = zip(
+                    figures.values(), (seed, seed, beside, least), (counted, call, call, call), strict=True
+                )
+                for figure, theirs, mine in rows:
+                    figure.theirs.append(theirs)
+                    figure.ours.append(mine)
+                _compare({(channel, consumer): number for channel, consumer, number in found}, answer, body)
+    figures["counts"].more["letters"] = sum(number for _, _, number in found)
+    return figures
+
+
+def _compare(found: dict[tuple[str, str], int], answer: list[DeadCount], body: bytes) -> None:
+    """All three must say the same."""
+    total: Counter[tuple[str, str]] = Counter()
+    for each in answer:
+        total[each.channel, each.consumer] += each.count
+    shown = {
+        (each["channelId"], each["consumerId"]): each["deadCount"] for each in orjson.loads(body)["consumers"]
+    }
+    if not total == found == shown:
+        raise SystemExit("the counts differ")
 
 
 async def _bury_some(backend: Backend) -> None:
@@ -146,7 +144,7 @@ async def _bury_some(backend: Backend) -> None:
 # purge
 
 
-async def purge(store: PostgresStore, plan: argparse.Namespace) -> Figure:
+async def purge(store: PostgresStore, plan: argparse.Namespace) -> Figures:
     """Events per second that workers handle, without and with a purge beside them."""
     figure = Figure("events/s", "without a purge", 0.8)
     async with store.empty("dlq_purge") as url, _opened(url) as backend:
@@ -164,7 +162,7 @@ async def purge(store: PostgresStore, plan: argparse.Namespace) -> Figure:
         if await _dead(backend) != (listed := await _listed(url)):
             raise SystemExit(f"{await _dead(backend)} dead letters are counted, and there are {listed}")
     figure.more = {"purged": purger.purged, "purged/s": purger.purged / purger.seconds}
-    return figure
+    return {"purge": figure}
 
 
 class Purger:

@@ -1,48 +1,69 @@
 """An ingest without Spark, to be run in a process of its own.
 
-It reads a portion of the log, stages, commits, loads: the very steps of the job, in one process, so that it
-can be killed at each of them at little cost. `counted` breaks the transaction ids as the seed has them.
+It reads a portion of the log as a task would, stages, commits, loads, mirrors and cleans up: the very steps
+of the job, in one process, so that it can be killed at each of them at little cost. `counted` breaks the
+transaction ids as the seed has them.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas  # noqa: F401 - Arrow would import it in every process
+from pyspark.sql.datasource import InputPartition
 
 from holdfast import failpoints
+from holdfast.pipeline import reader
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest import validation as ingest_validation
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
-from holdfast.pipeline.ingest.staging import read_range, stage
-from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.ingest.loading import Loading
+from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.options import Options
+from holdfast.pipeline.portions import Slice
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
-from holdfast.pipeline.warehouse import Column, Table, Tables
-from holdfast.pipeline.warehouse.duck import DuckWarehouse
+from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
 
 CHANNEL = "orders"
+PORTION = 12
+LONG = 60.0
+"""A driver that takes so many seconds says where it is: usually it takes less than one."""
 TABLES = Tables({CHANNEL: Table("events", (Column("total", "$.total", "integer"),))})
+KINDS = {"duckdb": "duckdb://{}/warehouse.duckdb", "delta": "delta://{}/tables"}
+"""Where a folder's warehouse is, by kind."""
+
+
+def plan_of(folder: Path, kind: str) -> IngestPlan:
+    """What a driver is to do. Confirmed batches go soon, so that a cleanup has something to do."""
+    wal = WalSettings.of({}, path=str(folder / "wal"), confirmed_retention=timedelta(minutes=5))
+    return IngestPlan((CHANNEL,), KINDS[kind].format(folder), wal, TABLES, max_rows=PORTION)
 
 
 class PlainIngest:
     """One driver."""
 
-    def __init__(self, url: str, folder: Path, ahead: timedelta = timedelta(0)) -> None:
-        self.folder, self.connection = folder, Connection([url])
-        settings = WalSettings.of({}, path=str(folder / "wal"))
-        self.wal = Wal(open_store(settings.path), settings, lambda: datetime.now(UTC) + ahead)
+    def __init__(self, url: str, folder: Path, ahead: timedelta = timedelta(0), kind: str = "duckdb") -> None:
+        plan = plan_of(folder, kind)
+        self.url, self.folder, self.rules = url, folder, plan.rules
+        self.connection = Connection([url])
+        self.wal = Wal(open_store(plan.wal.path), plan.wal, lambda: datetime.now(UTC) + ahead)
         self.cursors = StoreCursors(self.connection)
         self.committer = Committer(self.wal, self.cursors)
-        self.warehouse = DuckWarehouse(folder / "warehouse.duckdb", TABLES)
+        self.warehouse = open_warehouse(plan.warehouse, plan.tables)
         self.loader = Loader(self.wal, self.warehouse)
-        self.failed = FailedEvents(self.wal, self.warehouse, TABLES)
+        failed = FailedEvents(self.wal, self.warehouse, plan.tables)
+        self.loading = Loading(self.wal, self.loader, failed, IngestMetrics())
+        self._source = Options.of({"url": url, "channel": CHANNEL})
         self.connection.run(self.connection.backends[0].attach(CHANNEL, CONSUMER))
 
     def run(self, portion: int, follow: bool) -> None:
@@ -52,7 +73,7 @@ class PlainIngest:
         self.loader.recover()
         while self.step(portion):
             self.loader.run_once()
-        self.failed.mirror()
+        self.loading.round()
 
     def step(self, portion: int) -> bool:
         """One micro-batch, up to its cursor."""
@@ -61,8 +82,9 @@ class PlainIngest:
         cuts = self.connection.run(backend.cuts(CHANNEL, starts[spot], portion, portion))
         if not cuts:
             return False
-        rows = read_range(self.connection, spot, starts[spot], cuts[0].position)
-        staged = list(stage(self.wal.store, rows, Rules(), starts, self.wal.clock()))
+        task = InputPartition((Slice(spot, starts[spot], *cuts[0]),))
+        rows = reader.read(self._source, task)
+        staged = list(stage(self.wal.store, rows, self.rules, starts, self.wal.clock()))
         self.committer.commit(staged, starts)
         return True
 
@@ -91,15 +113,17 @@ def drive(
     kill: str | None = None,
     skip: int = 0,
     ahead: int = 0,
-    portion: int = 12,
+    kind: str = "duckdb",
     counted: bool = False,
     follow: bool = True,
 ) -> None:
     """One driver, from its start to its end or its death. `follow`: its cursor follows the WAL first."""
+    faulthandler.dump_traceback_later(LONG)
     if kill is not None:
         failpoints.activate(kill, "kill", after=skip)
     if counted:
         count_transactions()
-    driver = PlainIngest(url, folder, timedelta(seconds=ahead))
-    driver.run(portion, follow)
+    driver = PlainIngest(url, folder, timedelta(seconds=ahead), kind)
+    driver.run(PORTION, follow)
     driver.close()
+    faulthandler.cancel_dump_traceback_later()

@@ -15,7 +15,7 @@ from walkit import CHANNEL, Place, balance, position, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
-from holdfast.pipeline.loader.loader import Result
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import BatchKey
 from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, Warehouse, open_warehouse

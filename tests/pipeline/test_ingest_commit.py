@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pyarrow as pa
@@ -15,12 +16,16 @@ import holdfast
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
+from holdfast.pipeline import offsets
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer
 from holdfast.pipeline.ingest.repair import repair
+from holdfast.pipeline.ingest.source import IngestReader
 from holdfast.pipeline.ingest.staging import read_range, split, stage
+from holdfast.pipeline.ingest.tasks import StageSegments, from_row
 from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.loader.loader import Result
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.offsets import Offsets, Spot
+from holdfast.pipeline.options import Options
 from holdfast.pipeline.wal import Batch
 
 SPOT = Spot(0, CHANNEL)
@@ -126,6 +131,23 @@ def test_a_cursor_that_was_set_back_is_never_moved_over_a_gap(driver: Driver) ->
     assert driver.cursor is None
     assert Committer(driver.wal, driver.cursors).recover(), "the first batch leads to the second"
     assert driver.cursor == positions[5]
+
+
+def test_a_query_that_is_ahead_of_the_cursor_says_where_it_began(driver: Driver, tmp_path: Path) -> None:
+    """So that its batch is seen to leave a gap, and the cursor does not pass over it."""
+    positions = driver.publish(1, 6)
+    options = Options.of({"url": driver.url, "channel": CHANNEL, "consumer": CONSUMER})
+    reader = IngestReader(options, StageSegments(str(tmp_path / "wal"), {}, Rules()))
+    start, end = ({SPOT: position} for position in (positions[2], positions[5]))
+    [task] = reader.partitions(offsets.dump(start), offsets.dump(end))
+    [rows] = reader.read(task)
+    reader.stop()
+    [described] = rows.to_pylist()
+    assert (described["after"], described["rows"]) == (positions[2], 3)
+    staged = [from_row(SimpleNamespace(**described))]
+    with pytest.raises(HoldfastError, match="set it back"):
+        driver.committer.commit(staged, {SPOT: described["after"]})
+    assert driver.cursor is None
 
 
 @pytest.mark.parametrize("what", ["segment", "record"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import threading
 import time
 import urllib.request
@@ -182,6 +184,18 @@ def test_a_full_wal_holds_the_source_back(spark: SparkSession, database: str, tm
 def test_the_other_stores_do_the_same(spark: SparkSession, store: str, tmp_path: Path, request: Any) -> None:
     site = Site(spark, request.getfixturevalue(store), tmp_path)
     test_channels_end_up_in_the_warehouse_once(site)
+
+
+@pytest.mark.slow
+def test_once_from_the_shell(database: str, tmp_path: Path, drive: Callable[..., str]) -> None:
+    with holdfast.connect_sync(database) as bus:
+        bus.publish_many("orders", [holdfast.Event({"total": n}, f"o-{n}") for n in range(30)])
+    where = ["--wal", "wal", "--warehouse", "duckdb://warehouse.duckdb", "--checkpoints", "checkpoints"]
+    flags = ["--once", "--json", "--channel", "orders", "--url", database, "--master", "local[2]", *where]
+    said = json.loads(drive(sys.executable, "-m", "holdfast.cli", "ingest", *flags))
+    assert (said["written"], said["loaded"], said["failed"], said["left"]) == (30, 30, 0, 0)
+    with duckdb.connect(str(tmp_path / "warehouse.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT count(DISTINCT id) FROM events").fetchall() == [(30,)]
 
 
 @contextmanager

@@ -13,9 +13,11 @@ from pyspark.sql import SparkSession
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.rebuild.job import rebuild
 from holdfast.pipeline.rebuild.tasks import stretches
+from holdfast.pipeline.turns import Busy
 from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.wal.upkeep import clean
 
@@ -66,7 +68,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
     assert ids(site) == sorted([*OLD, *NEW, "old-retried"])
     site.file.unlink()
     said: list[str] = []
-    done = rebuild(spark, site.plan, [site.books], said.append)
+    done = rebuild(spark, [site.url], site.plan, [site.books], said.append)
     assert done.equal, done.reports
     assert content(site) == before
     [report] = done.reports
@@ -76,7 +78,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
     statuses = sorted((event.event_id, event.status) for event in site.warehouse.failed())
     assert statuses == [("new-bad", "pending"), ("old-retried", "resolved"), ("old-typed", "pending")]
     site.warehouse.close()
-    again = rebuild(spark, site.plan, [site.books], said.append)
+    again = rebuild(spark, [site.url], site.plan, [site.books], said.append)
     assert again.equal
     assert again.events == 0
     assert content(site) == before
@@ -88,9 +90,24 @@ def test_one_that_was_cut_short_is_run_again(spark: SparkSession, site: Site) ->
     site.file.unlink()
     for point in ("rebuild.after_stage", "wal.after_pending"):
         with failpoints.active(point, "raise"), pytest.raises(FailpointError):
-            rebuild(spark, site.plan, [site.books], lambda line: None)
-    assert rebuild(spark, site.plan, [site.books], lambda line: None).equal
+            rebuild(spark, [site.url], site.plan, [site.books], lambda line: None)
+    assert rebuild(spark, [site.url], site.plan, [site.books], lambda line: None).equal
     assert content(site) == before
+
+
+def test_an_ingest_at_work_keeps_a_rebuild_out(
+    spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.file.unlink()
+    monkeypatch.setattr("holdfast.pipeline.turns.LOCK_TTL", timedelta(seconds=1))
+    with Connection([site.url]) as connection:
+        lock = connection.run(
+            connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))
+        )
+        assert lock is not None
+        with pytest.raises(Busy, match="another ingest or rebuild is at work"):
+            rebuild(spark, [site.url], site.plan, [site.books], lambda line: None)
+    assert not site.file.exists()
 
 
 def manifest(number: int, rows: int, partition: int = 0) -> Manifest:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.reconcile.job import reconcile
 from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal.records import Confirmation
 
 IDS = [f"e-{number:02}" for number in range(30)]
 pytestmark = pytest.mark.timeout(300)
@@ -93,6 +94,22 @@ def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["duckdb", "delta"])
+def test_a_warehouse_that_is_gone_is_said_to_be_and_not_made(
+    spark: SparkSession, database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    warehouse = tmp_path / "gone"
+    site = Site(database, tmp_path, f"{kind}://{warehouse}")
+    site.publish(*IDS)
+    site.archive()
+    site.ingest(load=False)
+    site.wal.confirm(site.wal.pending()[0].name, Confirmation(DAY, "somebody", 30, 30, 0, 0))
+    report = reconcile(spark, site.books)
+    assert tallies(report) == {("warehouse", "missing"): 30}
+    assert f"{kind}://{warehouse}: nothing is in it" in caplog.text
+    assert not warehouse.exists()
+
+
 def test_named_differences_are_bounded_and_counted_all_the_same(spark: SparkSession, site: Site) -> None:
     site.publish(*IDS)
     site.ingest()

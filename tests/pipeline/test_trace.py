@@ -94,8 +94,10 @@ def test_a_failed_event_with_what_was_done_about_it(site: Site) -> None:
     assert life.steps[-1].detail == "by bob: a test"
 
 
-def test_what_the_warehouse_does_not_know_is_searched_for(spark: SparkSession, site: Site) -> None:
-    """One that is only in the log, and one that is only in the archive."""
+def test_what_the_warehouse_does_not_know_is_searched_for(
+    spark: SparkSession, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is only in the log, and one only in the archive. The warehouse is gone, and stays so."""
     site.publish("old")
     site.archive()
     site.ingest()
@@ -110,6 +112,8 @@ def test_what_the_warehouse_does_not_know_is_searched_for(spark: SparkSession, s
     assert "trimmed" in life.steps[0].detail
     with pytest.raises(NotFound, match="no trace of the event 'none'"):
         find("none")
+    assert f"there is no warehouse duckdb://{site.file}" in caplog.text
+    assert not site.file.exists()
 
 
 def test_the_same_id_from_another_source_is_another_event(site: Site) -> None:

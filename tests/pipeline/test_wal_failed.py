@@ -12,7 +12,7 @@ from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
-from holdfast.pipeline.loader.loader import Result
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.warehouse import Column, Table, Tables
 
 COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))

@@ -16,8 +16,8 @@ from walkit import Place, balance, position, source_rows
 from holdfast import failpoints
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest import validation as ingest_validation
-from holdfast.pipeline.loader.loader import Recovery, Result
 from holdfast.pipeline.loader.rebuild import rebuild
+from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.entries import entries, status
 from holdfast.pipeline.wal.identity import transaction_id
@@ -86,6 +86,19 @@ def test_an_id_from_a_counter_would_double_them(place: Place, monkeypatch: pytes
     place.commit(source_rows(["b", "c", "d"], first=2))
     place.loader().run_once()
     assert place.ids() == ["a", "b", "b", "c", "c", "d"]
+
+
+def test_an_attempt_that_failed_does_not_make_the_next_one_a_duplicate(place: Place) -> None:
+    """Nothing counts as seen before it is durable."""
+    place.commit(source_rows(["a", "b"]))
+    with failpoints.active("loader.before_commit", "raise"):
+        [(batch, result)] = place.loader().run_once()
+    assert result == Result.RETRY
+    assert place.loader().load(batch, at_once=True) == Result.LOADED
+    confirmation = place.wal.confirmation(batch.name)
+    assert confirmation is not None
+    assert (confirmation.inserted, confirmation.duplicates) == (2, 0)
+    assert place.ids() == ["a", "b"]
 
 
 def test_a_crash_between_commit_and_confirm_is_a_no_op_later(place: Place) -> None:

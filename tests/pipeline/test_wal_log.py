@@ -13,7 +13,7 @@ from holdfast import failpoints
 from holdfast.model.errors import Damaged, LeaseLost
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.loader.loader import Result
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
 from holdfast.pipeline.wal.entries import entries, status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -11,14 +10,12 @@ import duckdb
 import plain_ingest
 import pytest
 from plain_ingest import CHANNEL, PlainIngest
+from trial import PROCESSES
 
 import holdfast
 from holdfast.embedded import Postgres
 from holdfast.model.errors import Unavailable
-from holdfast.pipeline.loader.loader import Result
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["plain_ingest"])
+from holdfast.pipeline.loader.results import Result
 
 
 def publish(url: str, first: int, last: int) -> None:

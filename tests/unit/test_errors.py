@@ -17,6 +17,7 @@ TREE = {
     "TooLarge": errors.InvalidInput,
     "NotFound": errors.HoldfastError,
     "IdConflict": errors.HoldfastError,
+    "Outdated": errors.HoldfastError,
     "LeaseLost": errors.HoldfastError,
     "LockLost": errors.HoldfastError,
     "DataLost": errors.HoldfastError,

@@ -71,6 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = connection.run(planner.ending("latest"))
 
     def latestOffset(self, start: Stored, limit: ReadLimit) -> Stored:  # noqa: N802 - Spark's name
+        failpoints.hit("source.before_plan")
         connection, planner = self._opened()
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begun = offsets.load(start, len(connection.backends))

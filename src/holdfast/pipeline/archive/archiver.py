@@ -15,6 +15,7 @@ from holdfast.pipeline.archive.lag import LagWatch
 from holdfast.pipeline.archive.metrics import Listener, Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ class Archiver:
         self._checkpoints = checkpoints
         self.metrics = Metrics()
         self._lag = LagWatch(policies, self.metrics)
+        self._reporter = Reporter(policies[0].namespace, policies[0].report_name)
 
     def run_once(self) -> Metrics:
         """Archive all that is there now. `Busy` where another one is at work; one that died is outwaited."""
-        with self._work(outwait_the_dead()) as (_, jobs):
-            self._drain(jobs)
+        with self._work(outwait_the_dead()) as (connection, jobs):
+            self._drain(connection, jobs)
         return self.metrics
 
     def run(self, stop: threading.Event) -> Metrics:
@@ -55,7 +57,7 @@ class Archiver:
             try:
                 with self._work(lambda: not stop.wait(LOOK)) as (connection, jobs):
                     self._watch(connection, jobs, stop)
-                    self._drain(jobs)
+                    self._drain(connection, jobs)
             except Busy:
                 return self.metrics  # told to stop while it waited
             except HoldfastError as error:
@@ -73,6 +75,7 @@ class Archiver:
         try:
             while not stop.wait(LOOK):
                 self._lag.look(connection)
+                self._reporter.look(connection)
                 for job, query in queries:
                     if not query.isActive:
                         raise explained(job.failure or query.exception())
@@ -81,11 +84,12 @@ class Archiver:
                 job.stop(query)
             self._spark.streams.removeListener(listener)
 
-    def _drain(self, jobs: Sequence[Job]) -> None:
+    def _drain(self, connection: Connection, jobs: Sequence[Job]) -> None:
         for job in jobs:
             query = job.start(once=True)
             with contextlib.suppress(Exception):  # said below, in words
-                query.awaitTermination()
+                while not query.awaitTermination(1):
+                    self._reporter.look(connection)
             for progress in query.recentProgress:
                 self.metrics.progressed(progress)
             if (failure := job.failure or query.exception()) is not None:
@@ -95,7 +99,11 @@ class Archiver:
     def _work(self, wait: Callable[[], bool]) -> Iterator[tuple[Connection, list[Job]]]:
         """The jobs, prepared, while this archiver has the lock; `wait` says whether to ask for it again."""
         name = self._policies[0].lock_name
-        with Connection(self._urls) as connection, turn(connection, name, "archiver", wait) as still_mine:
+        with (
+            Connection(self._urls) as connection,
+            turn(connection, name, "archiver", wait) as still_mine,
+            self._reporter.at_work(connection),
+        ):
             around = Surroundings(
                 self._spark,
                 connection,
@@ -103,6 +111,7 @@ class Archiver:
                 self._policies,
                 self._checkpoints,
                 self.metrics,
+                self._reporter,
                 still_mine,
             )
             self._lag.look(connection)  # also while the destination cannot be reached

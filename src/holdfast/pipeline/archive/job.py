@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.correlation import correlated
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.archive.checkpoint import discard_if_at_odds
 from holdfast.pipeline.archive.commit import Committer
 from holdfast.pipeline.archive.leftovers import Leftovers
-from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.pace import archive_source
 from holdfast.pipeline.archive.policy import ArchivePolicy, refuse_rivals
 from holdfast.pipeline.archive.tasks import WriteObjects
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store, probe
 from holdfast.pipeline.stores.address import cloud_environment
 
@@ -43,6 +46,7 @@ class Surroundings:
     policies: Sequence[ArchivePolicy]
     checkpoints: Path
     metrics: Metrics
+    reporter: Reporter
     still_mine: Callable[[], None]
     """Raises where the archiver's lock is lost."""
 
@@ -99,7 +103,7 @@ class Job:
 
     def _archive(self, rows: DataFrame, number: int) -> None:
         try:
-            with self._busy:
+            with self._busy, correlated(batch=f"{self.name}/{number}"):
                 if not self._open:
                     raise HoldfastError("told to stop")
                 self._commit(rows, number)
@@ -109,6 +113,7 @@ class Job:
             raise RuntimeError(f"{type(error).__name__}: see the archiver's log") from None
 
     def _commit(self, rows: DataFrame, number: int) -> None:
+        began = time.monotonic()
         self._around.still_mine()
         self._cursors()  # raises where two policies have come to select the same new channel
         described = rows.collect()
@@ -117,6 +122,7 @@ class Job:
         self._around.still_mine()
         manifests = self._around.connection.run(self._committer.commit(cursors, written))
         self._around.metrics.committed(manifests, (self.name, number))
+        self._around.reporter.batch(_written(manifests), time.monotonic() - began)
         if self._leftovers is not None:
             for name in self._leftovers.remove(manifests):
                 log.info("removed %s, which was never committed", name)
@@ -125,3 +131,13 @@ class Job:
         cursors = self._around.connection.run(self._committer.cursors())
         refuse_rivals(self._around.policies, (spot.channel for spot in cursors))
         return cursors
+
+
+def _written(manifests: Sequence[Manifest]) -> dict[str, Amount]:
+    """By channel: a channel has a manifest for each store that holds some of it."""
+    found: dict[str, Amount] = {}
+    for manifest in manifests:
+        rows, size = found.get(manifest.spot.channel, (0, 0))
+        size += sum(each.bytes for each in manifest.objects)
+        found[manifest.spot.channel] = Amount(rows + manifest.rows, size)
+    return found

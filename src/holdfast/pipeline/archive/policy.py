@@ -11,6 +11,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name, compile_pattern, matches
 
 MAX_BATCH = 1_000_000
+ARCHIVER = "archiver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class ArchivePolicy:
     """Messages per object."""
     batch_timeout: timedelta = timedelta(seconds=60)
     """How old the oldest waiting message may get before a smaller object is written."""
-    consumer: str = "archiver"
+    consumer: str = ARCHIVER
     namespace: str = "gbe"
     lag_events: int = 10_000
     lag_age: timedelta = timedelta(hours=1)
@@ -45,6 +46,11 @@ class ArchivePolicy:
     def announced_on(self) -> str:
         """The channel of the archiver's own announcements."""
         return f"{self.namespace}.events.system.archive"
+
+    @property
+    def report_name(self) -> str:
+        """What the driver's record is called: `archive`, unless it has a consumer of its own."""
+        return "archive" if self.consumer == ARCHIVER else f"archive.{self.consumer}"
 
     @property
     def lock_name(self) -> str:

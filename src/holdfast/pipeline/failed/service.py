@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from holdfast import failpoints
 from holdfast.model.errors import InvalidInput, NotFound, Terminal, Transient
 from holdfast.pipeline.failed.view import (
     ABANDON,
@@ -64,10 +65,10 @@ class FailedEvents:
         return list(itertools.islice((e for e in found if status is None or e.status == status), limit))
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
-        """The failed events of one batch."""
+        """The failed events of one batch, in the order of the log."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
         table = self._tables.of(BatchKey.parse(batch).channel)
-        for failure in failures(self._wal, batch):
+        for failure in sorted(failures(self._wal, batch), key=lambda each: each.position):
             name = failed_id(batch, failure.position)
             yield event_of(batch, failure, self._acts(batch, name, acts.get(name, ())), table)
 
@@ -121,6 +122,7 @@ class FailedEvents:
         for batch, what in sorted(self._unmirrored(everything).items()):
             events = list(self.of(batch))
             self._warehouse.put_failed(events)
+            failpoints.hit("loader.after_mirror")
             told += len(events)
             for each in what:
                 journal.add(f"mirrored/{batch}/{each}", {"mirrored": each})

@@ -16,7 +16,9 @@ from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.walreport import WalReport
 from holdfast.pipeline.ingest.work import Summary, Surroundings, Work
+from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
 from holdfast.pipeline.wal import Wal
@@ -38,6 +40,7 @@ class Ingest:
         self.metrics, self.summary = IngestMetrics(), Summary()
         self.wal = Wal(open_store(plan.wal.path), plan.wal)
         self.warehouse = open_warehouse(plan.warehouse, plan.tables)
+        self._reporter = Reporter(plan.namespace, "ingest", WalReport(self.wal, self.metrics))
 
     def run_once(self) -> Summary:
         """Ingest all that is there now. `Busy` where another one is at work; one that died is outwaited."""
@@ -76,7 +79,11 @@ class Ingest:
     def _work(self, wait: Callable[[], bool]) -> Iterator[Work]:
         """The work, recovered, while this ingest has the lock; `wait` says whether to ask for it again."""
         name = self._plan.lock_name
-        with Connection(self._urls) as connection, turn(connection, name, "ingest", wait) as still_mine:
+        with (
+            Connection(self._urls) as connection,
+            turn(connection, name, "ingest", wait) as still_mine,
+            self._reporter.at_work(connection),
+        ):
             try:
                 work = Work(self._around(connection, still_mine))
                 work.recover()
@@ -95,6 +102,7 @@ class Ingest:
             connection=connection,
             metrics=self.metrics,
             summary=self.summary,
+            reporter=self._reporter,
             stop=self._stop,
             still_mine=still_mine,
         )

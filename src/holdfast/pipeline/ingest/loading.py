@@ -13,7 +13,8 @@ from functools import partial
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.metrics import IngestMetrics
-from holdfast.pipeline.loader.loader import Loader, Result
+from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.wal.health import health
 from holdfast.pipeline.wal.upkeep import clean

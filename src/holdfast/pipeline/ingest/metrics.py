@@ -8,7 +8,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from holdfast.pipeline.loader.loader import Recovery, Result
+from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.wal import Batch
 
 _ROWS = (10, 100, 1_000, 10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000)

@@ -1,8 +1,8 @@
-"""What runs in Spark's tasks: rows are validated and staged where they are."""
+"""What runs in Spark's tasks: rows are validated and staged where they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from holdfast.pipeline.wal.log import machine_time
 
 STAGED = (
     "partition int, channel string, first string, last string, name string, sha256 string, rows long, "
-    "bytes long"
+    "bytes long, after string"
 )
 _SCHEMA = pa.schema(
     {
@@ -30,30 +30,31 @@ _SCHEMA = pa.schema(
         "sha256": pa.string(),
         "rows": pa.int64(),
         "bytes": pa.int64(),
+        "after": pa.string(),
     }
 )
 
 
 @dataclass(frozen=True)
 class StageSegments:
-    """For `mapInArrow`: the source's rows in, a row for each segment out."""
+    """A task's rows in, a row for each segment out: what it holds, and the place after which it was read."""
 
     path: str
     environment: Mapping[str, str]
     rules: Rules
-    starts: Offsets
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all of a task's rows."""
+    def __call__(self, batches: Iterable[pa.RecordBatch], floors: Offsets) -> Iterator[pa.RecordBatch]:
+        """Stage all of a task's rows that lie beyond the floors."""
         store = open_store(self.path, self.environment)
-        rows = [to_row(each) for each in stage(store, batches, self.rules, self.starts, machine_time())]
+        staged = stage(store, batches, self.rules, floors, machine_time())
+        rows = [to_row(each, floors.get(each.spot)) for each in staged]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
 
-def to_row(staged: Staged) -> dict[str, Any]:
+def to_row(staged: Staged, after: str | None) -> dict[str, Any]:
     """What a task reports to the driver."""
-    place = {"partition": staged.spot.partition, "channel": staged.spot.channel}
+    place = {"partition": staged.spot.partition, "channel": staged.spot.channel, "after": after}
     return place | {"first": staged.first, "last": staged.last} | staged.segment._asdict()
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import failpoints
+from holdfast.correlation import correlated
 from holdfast.model.errors import HoldfastError, Overloaded
 from holdfast.pipeline.archive.checkpoint import discard_if_at_odds
 from holdfast.pipeline.archive.failure import explained
@@ -20,9 +22,12 @@ from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
 from holdfast.pipeline.ingest.loading import Loading
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.ingest.tasks import STAGED, StageSegments, from_row
-from holdfast.pipeline.loader.loader import Loader, Recovery, Result
-from holdfast.pipeline.offsets import Offsets, Spot, is_after
+from holdfast.pipeline.ingest.source import ingest_source
+from holdfast.pipeline.ingest.tasks import StageSegments, from_row
+from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.results import Recovery, Result
+from holdfast.pipeline.offsets import Spot, is_after
+from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import probe
 from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal import Batch, Wal
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
+NAME = "holdfast-ingest"
+"""Of the source, in Spark."""
 LOOK, PATIENCE = 0.2, 1.0
 LAG_EVERY, LAG_COUNTED = 30.0, 1_000_000
 _LOADED = (Result.LOADED, Result.ALREADY)
@@ -64,6 +71,7 @@ class Surroundings:
     connection: Connection
     metrics: IngestMetrics
     summary: Summary
+    reporter: Reporter
     stop: threading.Event
     still_mine: Callable[[], None]
     """Raises where the ingest's lock is lost."""
@@ -98,7 +106,8 @@ class Work:
         """Everything that is there."""
         query = self._start(once=True)
         with contextlib.suppress(Exception):  # said below, in words
-            query.awaitTermination()
+            while not query.awaitTermination(1):
+                self._around.reporter.look(self._around.connection)
         if (failure := self._failure or query.exception()) is not None:
             raise explained(failure)
 
@@ -110,6 +119,7 @@ class Work:
                 if time.monotonic() - looked >= LAG_EVERY:
                     looked = time.monotonic()
                     self._measure_lag()
+                self._around.reporter.look(self._around.connection)
                 if not query.isActive:
                     raise explained(self._failure or query.exception())
         finally:
@@ -119,19 +129,22 @@ class Work:
 
     def _start(self, *, once: bool) -> StreamingQuery:
         self._failure = None
-        stream = self._around.spark.readStream.format("holdfast").options(
+        spark, plan = self._around.spark, self._around.plan
+        stage = StageSegments(self._wal.store.url, cloud_environment(), plan.rules)
+        spark.dataSource.register(ingest_source(NAME, stage))
+        stream = spark.readStream.format(NAME).options(
             url=",".join(self._around.urls),
-            channel=",".join(self._around.plan.channels),
+            channel=",".join(plan.channels),
             consumer=CONSUMER,
-            maxRowsPerBatch=self._around.plan.max_rows,
+            maxRowsPerBatch=plan.max_rows,
         )
         writer = stream.load().writeStream.queryName("ingest").foreachBatch(self._ingest_batch)
         writer = writer.option("checkpointLocation", self._around.checkpoint.resolve().as_uri())
         return (writer.trigger(availableNow=True) if once else writer).start()
 
-    def _ingest_batch(self, rows: DataFrame, _: int) -> None:
+    def _ingest_batch(self, rows: DataFrame, number: int) -> None:
         try:
-            with self._busy:
+            with self._busy, correlated(batch=f"ingest/{number}"):
                 self._commit(rows)
         except BaseException as error:
             self._failure = error  # Spark passes on no more than its text
@@ -139,11 +152,14 @@ class Work:
 
     def _commit(self, rows: DataFrame) -> None:
         """One micro-batch: stage, commit, hand over to the loader."""
+        started = time.monotonic()
+        failpoints.hit("driver.after_offsets")
         self._wait_for_room()
         self._around.still_mine()
-        starts, began = self._starts(), time.monotonic()
-        stage = StageSegments(self._wal.store.url, cloud_environment(), self._around.plan.rules, starts)
-        staged = [from_row(row) for row in rows.mapInArrow(stage, STAGED).collect()]
+        self._refuse_steps_back()
+        began, described = time.monotonic(), rows.collect()
+        staged = [from_row(row) for row in described]
+        starts = {each.spot: row.after for each, row in zip(staged, described, strict=True)}
         metrics = self._around.metrics
         metrics.seconds.labels("stage").observe(time.monotonic() - began)
         self._around.still_mine()
@@ -151,12 +167,14 @@ class Work:
         batches = self._committer.commit(staged, starts)
         metrics.seconds.labels("commit").observe(time.monotonic() - began)
         metrics.committed(batches)
+        self._around.reporter.batch(_written(batches), time.monotonic() - started)
         self._reached |= {Spot(batch.key.partition, batch.key.channel): batch.key.last for batch in batches}
         self._around.summary.written += sum(batch.rows for batch in batches)
         self.loading.add(batches)
+        failpoints.hit("driver.after_batch")
 
-    def _starts(self) -> Offsets:
-        """The cursors. The query is ahead of one that was set back meanwhile, and would pass over events."""
+    def _refuse_steps_back(self) -> None:
+        """The query is ahead of a cursor that was set back meanwhile, and would pass over events."""
         starts = self._cursors.positions()
         for spot, reached in self._reached.items():
             if spot not in starts or is_after(reached, starts[spot]):
@@ -164,7 +182,6 @@ class Work:
                     f"the cursor of {CONSUMER!r} on {spot.channel!r} was set back or removed while the "
                     "ingest was at work; it starts again from there"
                 )
-        return starts
 
     def _wait_for_room(self) -> None:
         """Hold the source back while the WAL is full: the events wait in the log."""
@@ -198,3 +215,12 @@ class Work:
                 metrics.lag_seconds.labels(spot.partition, spot.channel).set(age)
         except HoldfastError as error:
             log.warning("the lag could not be measured: %s", error)
+
+
+def _written(batches: Sequence[Batch]) -> dict[str, Amount]:
+    """By channel: a channel has a batch for each store that holds some of it."""
+    found: dict[str, Amount] = {}
+    for batch in batches:
+        rows, size = found.get(batch.key.channel, (0, 0))
+        found[batch.key.channel] = Amount(rows + batch.rows, size + batch.bytes)
+    return found

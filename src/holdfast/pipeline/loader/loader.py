@@ -12,71 +12,24 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast import failpoints
+from holdfast.correlation import correlated
 from holdfast.model.errors import Damaged, LeaseLost, Terminal, Transient
-from holdfast.pipeline.failed.view import failure_of
-from holdfast.pipeline.loader.decisions import (
-    CONFLICT,
-    CONSUMER_WAL,
-    EXPIRED,
-    INVALID,
-    REJECTED,
-    VALIDATION,
-    GiveUp,
-    Wait,
-    backoff,
-    decide,
-    isolate,
-)
+from holdfast.pipeline.loader.decisions import CONSUMER_WAL, EXPIRED, GiveUp, Wait, backoff, decide
+from holdfast.pipeline.loader.rejects import Rejects
+from holdfast.pipeline.loader.results import Recovery, Result, recovery
 from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.records import Attempt, Confirmation, GaveUp
-from holdfast.pipeline.wal.rows import healthy, only
+from holdfast.pipeline.wal.rows import healthy
 from holdfast.pipeline.warehouse import Outcome, Warehouse
 
 log = logging.getLogger(__name__)
-ABREAST = 16
-"""Failed records that are written at once: each is an object of its own."""
-
-
-class Result(StrEnum):
-    """What became of a batch."""
-
-    LOADED = "loaded"
-    ALREADY = "already committed"
-    WAITING = "waiting"
-    HELD = "held by another"
-    RETRY = "failed, to be tried again"
-    EXPIRED = "expired"
-    FAILED = "failed"
-    QUARANTINED = "quarantined"
-
-
 Watch = Callable[[Batch, Result], None]
-
-
-@dataclass(slots=True)
-class Recovery:
-    """What a start found in the WAL, in entries."""
-
-    pending: int = 0
-    already_committed: int = 0
-    recovered: int = 0
-    expired: int = 0
-    failed: int = 0
-    skipped: int = 0
-    duration: timedelta = timedelta(0)
 
 
 class Loader:
@@ -101,29 +54,18 @@ class Loader:
 
     def recover(self) -> Recovery:
         """The round after a start."""
-        began, found = time.monotonic(), Recovery()
-        for batch, result in self.run_once(at_once=True):
-            found.pending += batch.rows
-            match result:
-                case Result.ALREADY:
-                    found.already_committed += batch.rows
-                case Result.LOADED:
-                    found.recovered += batch.rows
-                case Result.EXPIRED:
-                    found.expired += batch.rows
-                case Result.HELD | Result.WAITING:
-                    found.skipped += batch.rows
-                case Result.FAILED | Result.RETRY | Result.QUARANTINED:
-                    found.failed += batch.rows
-        found.duration = timedelta(seconds=time.monotonic() - began)
+        began = time.monotonic()
+        results = self.run_once(at_once=True)
+        found = recovery(results, timedelta(seconds=time.monotonic() - began))
         log.info("recovered the WAL %s: %s", self.wal.store.url, found)
         return found
 
     def load(self, batch: Batch, *, at_once: bool = False) -> Result:
         """Take one batch as far as it goes now."""
-        result = self._load(batch, at_once)
-        if result not in (Result.LOADED, Result.WAITING):
-            log.warning("batch %s of %s events: %s", batch.name, batch.rows, result)
+        with correlated(batch=batch.name):
+            result = self._load(batch, at_once)
+            if result not in (Result.LOADED, Result.WAITING):
+                log.warning("batch %s of %s events: %s", batch.name, batch.rows, result)
         self._watch(batch, result)
         return result
 
@@ -160,12 +102,13 @@ class Loader:
         if known is not None:
             return self._settle(batch, hold, known, again=True)
         rows = healthy(self.wal, batch.name, segments.read_all(self.wal.store, batch.segments))
-        rows = self._fail_invalid(batch, hold, rows)
+        rejects = Rejects(self.wal, self.warehouse, batch, hold)
+        rows = rejects.invalid(rows)
         load = partial(self.warehouse.load, batch.name, batch.key.channel)
         try:
             outcome = load(rows)
         except Terminal as error:
-            if not self._fail_poison(batch, hold, rows):
+            if not rejects.poison(rows):
                 raise error  # it is not the data: try again
             outcome = load(healthy(self.wal, batch.name, rows))
         return self._settle(batch, hold, outcome)
@@ -174,11 +117,7 @@ class Loader:
         """Write down what the warehouse's ledger says."""
         if outcome.refused is not None:
             return self._give_up(batch, hold, outcome.refused)
-        if outcome.conflicts:
-            rows = segments.read_all(self.wal.store, batch.segments)
-            rivals = only(rows, set(outcome.conflicts))
-            error = "the warehouse holds this id with other content"
-            self._fail(batch, hold, [(row, error) for row in rivals.to_pylist()], CONFLICT)
+        Rejects(self.wal, self.warehouse, batch, hold).rivals(outcome.conflicts)
         failed = len(self.wal.failed_positions(batch.name))
         counts = (batch.rows, outcome.inserted, outcome.duplicates, failed)
         self.wal.confirm(batch.name, Confirmation(self.wal.clock(), self.holder, *counts))
@@ -195,49 +134,6 @@ class Loader:
         gave_up = GaveUp(self.wal.clock(), outcome.refused, CONSUMER_WAL, error, hold.attempt)
         self.wal.give_up(batch.name, gave_up)
         return Result.EXPIRED if outcome.refused == EXPIRED else Result.FAILED
-
-    def _fail_invalid(self, batch: Batch, hold: Hold, rows: pa.Table) -> pa.Table:
-        """Fail what validation found wanting; answers the others."""
-        valid = pc.is_null(rows["problem"])
-        invalid = rows.filter(pc.invert(valid)).to_pylist()
-        self._fail(batch, hold, [(row, row["problem"]) for row in invalid], INVALID)
-        return rows.filter(valid) if invalid else rows
-
-    def _fail_poison(self, batch: Batch, hold: Hold, rows: pa.Table) -> bool:
-        """Find the rows that the warehouse does not take, and fail each as it is found."""
-        rehearse = partial(self.warehouse.rehearse, batch.key.channel)
-        found = False
-        try:
-            rehearse(rows)
-        except Terminal as error:
-            for row, reason in isolate(rows, error, rehearse):
-                self._fail(batch, hold, [(row.to_pylist()[0], str(reason))], REJECTED)
-                found = True
-        return found
-
-    def _fail(
-        self, batch: Batch, hold: Hold, rows: Sequence[tuple[dict[str, Any], str]], reason: str
-    ) -> None:
-        """Rows → failed, in the WAL. The warehouse hears of them later."""
-        layer = VALIDATION if reason == INVALID else self.warehouse.layer
-
-        def write(each: tuple[dict[str, Any], str]) -> None:
-            row, error = each
-            failure = failure_of(
-                batch.key,
-                row,
-                created_at=batch.created_at,
-                failed_at=self.wal.clock(),
-                reason=reason,
-                layer=layer,
-                error=error,
-                attempts=hold.attempt,
-            )
-            self.wal.fail(batch.name, failure)
-
-        with ThreadPoolExecutor(ABREAST) as pool:
-            for _ in pool.map(write, rows):
-                hold.keep()
 
     def _retry_later(self, batch: Batch, hold: Hold, error: Exception) -> None:
         now = self.wal.clock()

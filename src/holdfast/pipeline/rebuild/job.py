@@ -15,16 +15,19 @@ from pyspark.sql import SparkSession
 from holdfast import failpoints
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.archive.failure import explained
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.loader.loader import Loader, Result
+from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.rebuild import rebuild as reload_confirmed
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.rebuild.tasks import Restage, Stretch, stretches
 from holdfast.pipeline.reconcile.bounds import Books, chain
 from holdfast.pipeline.reconcile.job import reconcile
 from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.stores.address import cloud_environment
+from holdfast.pipeline.turns import outwait_the_dead, turn
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, segments
 from holdfast.pipeline.wal.log import REST
 from holdfast.pipeline.warehouse import open_warehouse
@@ -32,6 +35,13 @@ from holdfast.pipeline.warehouse import open_warehouse
 ABREAST = 16
 """Stretches that are staged at once: what is staged and not yet loaded is bounded by them."""
 Tell = Callable[[str], None]
+
+
+class Progress(NamedTuple):
+    """Events that came from the archive, and up to where."""
+
+    events: int
+    last: str
 
 
 class Rebuilt(NamedTuple):
@@ -48,8 +58,25 @@ class Rebuilt(NamedTuple):
         return all(report.equal for report in self.reports)
 
 
-def rebuild(spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell: Tell) -> Rebuilt:
-    """Fill the warehouse of a plan. `books` are those of all its channels."""
+def rebuild(
+    spark: SparkSession, urls: Sequence[str], plan: IngestPlan, books: Sequence[Books], tell: Tell
+) -> Rebuilt:
+    """Fill the warehouse of a plan. `books` are those of all its channels, `urls` their stores.
+
+    It takes the ingest's turn: `Busy` where an ingest is at work; one that died is outwaited.
+    """
+    with (
+        Connection(urls) as connection,
+        turn(connection, plan.lock_name, "ingest or rebuild", outwait_the_dead()) as still_mine,
+    ):
+        batches, events = _fill(spark, plan, books, tell, still_mine)
+        return Rebuilt(batches, events, [reconcile(spark, each) for each in books])
+
+
+def _fill(
+    spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell: Tell, still_mine: Callable[[], None]
+) -> tuple[int, int]:
+    """Answers batches from the WAL, and events from the archive."""
     wal = Wal(open_store(plan.wal.path), plan.wal)
     warehouse = open_warehouse(plan.warehouse, plan.tables)
     failed = FailedEvents(wal, warehouse, plan.tables, plan.rules.problem)
@@ -59,31 +86,32 @@ def rebuild(spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell:
         loader.run_once(at_once=True)
         tell(f"{batches} batches from the WAL")
         for each in books:
-            events += _from_archive(spark, plan, each, loader, tell)
+            for done in _from_archive(spark, plan, each, loader):
+                still_mine()
+                events += done.events
+                tell(f"{events:,} events from the archive; {each.channel} up to {done.last}")
         failed.reload()
         failed.mirror(everything=True)
     finally:
         warehouse.close()
-    return Rebuilt(batches, events, [reconcile(spark, each) for each in books])
+    return batches, events
 
 
-def _from_archive(spark: SparkSession, plan: IngestPlan, books: Books, loader: Loader, tell: Tell) -> int:
+def _from_archive(spark: SparkSession, plan: IngestPlan, books: Books, loader: Loader) -> Iterator[Progress]:
+    """Some stretches at a time."""
     if books.archive is None:
-        return 0
-    todo, events = list(_todo(loader.wal, books)), 0
+        return
+    todo = list(_todo(loader.wal, books))
     restage = Restage(books.archive, plan.wal.path, cloud_environment(), plan.rules)
     for start in range(0, len(todo), ABREAST):
-        turn = todo[start : start + ABREAST]
+        some = todo[start : start + ABREAST]
         try:
-            staged = spark.sparkContext.parallelize(turn, len(turn)).map(restage).collect()
+            staged = spark.sparkContext.parallelize(some, len(some)).map(restage).collect()
         except Exception as error:
             raise explained(error) from error
         failpoints.hit("rebuild.after_stage")
-        for stretch, parts in staged:
-            if parts:
-                events += _load(loader, Batch(stretch.key, stretch.after, parts, loader.wal.clock()))
-        tell(f"{books.channel}: {events:,} events from the archive, up to {turn[-1].key.last}")
-    return events
+        batches = [Batch(each.key, each.after, parts, loader.wal.clock()) for each, parts in staged if parts]
+        yield Progress(sum(_load(loader, batch) for batch in batches), some[-1].key.last)
 
 
 def _todo(wal: Wal, books: Books) -> Iterator[Stretch]:

@@ -1,7 +1,8 @@
 """Trace: one event id, its whole life, from publish to warehouse or dead letter.
 
-The warehouse knows most events and where they stood in the log; from there everything else is looked up at
-its place. What it does not know is searched for, by a Spark job over the log, the archive and the WAL.
+The warehouse knows most events and where they stood in the log, and so do the jobs of worker consumers; from
+there everything else is looked up at its place. What neither knows is searched for, by a Spark job over the
+log, the archive and the WAL.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Tracer:
             books = [self._books(channel) for channel in channels]
             rows = list(_rows(books, question.id))
             found = {Place(row.channel, row.source, row.partition, row.position) for row in rows}
+            found |= set(_worked_on(connection, channels, question))
             found |= set(_rivals(books, found, question))
             if question.scan or not found:
                 found |= set(self._search(books, question.id))
@@ -139,6 +141,15 @@ def _rows(books: Sequence[Books], event_id: str) -> Iterator[Standing]:
             log.warning("%s; looking elsewhere", error)
         finally:
             warehouse.close()
+
+
+def _worked_on(connection: Connection, channels: Sequence[str], question: Question) -> Iterator[Place]:
+    """Where the jobs of the event say that it stands."""
+    source = question.source or DEFAULT_SOURCE
+    for channel in channels:
+        for partition, backend in enumerate(connection.backends):
+            for job in connection.run(backend.find_jobs(channel, source, question.id)):
+                yield Place(channel, source, partition, job.position)
 
 
 def _rivals(books: Sequence[Books], found: set[Place], question: Question) -> Iterator[Place]:

@@ -6,6 +6,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from holdfast import failpoints
 from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.wal.log import Wal
 from holdfast.pipeline.wal.segments import FOLDER, STAMP
@@ -50,6 +51,7 @@ def _remove(wal: Wal, name: str) -> None:
     journal.remove(f"pending/{name}")
     for segment in segments:
         wal.store.delete(segment.name)
+    failpoints.hit("wal.mid_clean")
     for folder in ("leases", "attempts", "repairs", "quarantine"):
         for each in list(journal.names(f"{folder}/{name}")):
             journal.remove(f"{folder}/{name}/{each}")

@@ -8,6 +8,7 @@ another writer was faster, it begins anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -25,28 +26,14 @@ from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing, Status
+from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
 from holdfast.pipeline.warehouse.delta_sift import candidates, connect, shape, sift
-from holdfast.pipeline.warehouse.duck import QUERIES
+from holdfast.pipeline.warehouse.duck_file import QUERIES
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
-FAILED = "failed_events"
-FAILED_SCHEMA = pa.schema(
-    {
-        field.name: {
-            "failed_at": pa.timestamp("us", "UTC"),
-            "last_retry_at": pa.timestamp("us", "UTC"),
-            "resolved_at": pa.timestamp("us", "UTC"),
-            "created_at": pa.timestamp("us", "UTC"),
-            "updated_at": pa.timestamp("us", "UTC"),
-            "retry_count": pa.int32(),
-            "partition": pa.int32(),
-            "max_retries_exceeded": pa.bool_(),
-        }.get(field.name, pa.string())
-        for field in fields(FailedEvent)
-    }
-)
+log = logging.getLogger(__name__)
 Decide = Callable[[DeltaTable], tuple[pa.Table | None, Outcome]]
 """From a version of a table to the rows that are to go in, and the ledger's entry."""
 _IDENTITY = ["channel", "time", "partition", "position", "transaction_id", "source", "id"]
@@ -89,25 +76,14 @@ class DeltaWarehouse:
 
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
-        if not events:
-            return
-        rows = [{field.name: getattr(event, field.name) for field in fields(FailedEvent)} for event in events]
-        news = pa.Table.from_pylist(rows, FAILED_SCHEMA)
-        with self._translated():
-            delta = self._files.open(FAILED, FAILED_SCHEMA)
-            before = delta.version()
-            merge = delta.merge(news, "old.id = new.id", source_alias="new", target_alias="old")
-            merge.when_matched_update_all().when_not_matched_insert_all().execute()
-            self._files.settle(FAILED, before)
+        if events:
+            with self._translated():
+                put_failed(self._files, events)
 
     def failed(self, status: Status | None = None, limit: int = 1000) -> list[FailedEvent]:
         """See the contract."""
-        query = QUERIES["failed"].replace("failed_events", "stored").replace("id::VARCHAR AS id, *", "id, *")
         with self._stored(FAILED) as connection:
-            if connection is None:
-                return []
-            found: pa.Table = connection.sql(query, params=[status, status, limit]).to_arrow_table()
-            return [FailedEvent(**row) for row in found.to_pylist()]
+            return [] if connection is None else find_failed(connection, status, limit)
 
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
@@ -211,6 +187,7 @@ class DeltaWarehouse:
         with self._translated():
             delta = self._files.find(name)
             if delta is None:
+                log.warning("there is no table %s in %s: nothing is in it", name, self.url)
                 yield None
                 return
             scanner = delta.to_pyarrow_dataset().scanner(columns=columns, filter=only)

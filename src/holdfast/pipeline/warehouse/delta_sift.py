@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import Outcome
-from holdfast.pipeline.warehouse.duck import QUERIES
+from holdfast.pipeline.warehouse.duck_file import QUERIES
 from holdfast.pipeline.warehouse.projection import projection
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.tables import Table

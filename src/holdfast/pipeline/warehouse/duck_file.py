@@ -1,0 +1,128 @@
+"""The file of a DuckDB warehouse: opened when it is first used, with DuckDB's errors as ours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.pipeline.warehouse.projection import duck_type
+from holdfast.pipeline.warehouse.queries import load_queries
+from holdfast.pipeline.warehouse.tables import Table
+
+log = logging.getLogger(__name__)
+QUERIES = load_queries("duck.sql")
+_DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
+
+
+class DuckFile:
+    """One file. It is locked against other processes until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.expanduser().resolve()
+        self.url = f"duckdb://{self._path}"
+        self._open: duckdb.DuckDBPyConnection | None = None
+        self._ready: set[Table] = set()
+
+    @contextmanager
+    def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """An open connection; the file is made if it is not there. After an error of DuckDB's own it is
+        opened anew."""
+        try:
+            if self._open is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._open = duckdb.connect(str(self._path))
+                self._open.execute(QUERIES["schema"])
+            yield self._open
+        except _DATA_ERRORS as error:
+            raise Terminal(_brief(error)) from error
+        except (duckdb.Error, OSError) as error:
+            self._attempt(self.close)
+            self._open = None
+            raise Unavailable(f"{self.url}: {_brief(error)}") from error
+
+    @contextmanager
+    def reading(self, table: str) -> Iterator[duckdb.DuckDBPyConnection | None]:
+        """A connection to read a table by; None where there is no such table: whoever looks makes none."""
+        if self._open is None and not self._path.exists():
+            log.warning("there is no warehouse %s: nothing is in it", self.url)
+            yield None
+            return
+        with self.connection() as connection:
+            yield connection if connection.execute(QUERIES["columns"], [table]).fetchall() else None
+
+    @contextmanager
+    def writing(self, table: Table, rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection to fill a table by, which is as the mapping wants it; the rows stand as `incoming`."""
+        with self.incoming(rows) as connection:
+            self._prepare(connection, table)
+            yield connection
+
+    @contextmanager
+    def incoming(self, rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection where rows stand as `incoming`."""
+        with self.connection() as connection:
+            connection.register("incoming", rows)
+            try:
+                yield connection
+            finally:
+                if self._open is connection:
+                    connection.unregister("incoming")
+
+    @contextmanager
+    def transaction(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """All of a block or nothing."""
+        connection.begin()
+        try:
+            yield
+            connection.commit()
+        except BaseException:
+            self._attempt(connection.rollback)
+            raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+        self._ready.clear()
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Make the table, and add the columns that it lacks."""
+        if table in self._ready:
+            return
+        quoted = quote(table.name)
+        with self.transaction(connection):
+            connection.execute(QUERIES["create_table"].format(table=quoted))
+            there = dict(connection.execute(QUERIES["columns"], [table.name]).fetchall())
+            for column in table.columns:
+                wanted, found = duck_type(column.type), there.get(column.name)
+                if found is None:
+                    connection.execute(f"ALTER TABLE {quoted} ADD COLUMN {quote(column.name)} {wanted}")
+                elif found != wanted:
+                    raise InvalidInput(
+                        f"column {column.name!r} of table {table.name!r} is {found} in the warehouse and "
+                        f"{wanted} in the mapping; choose another name for the new one"
+                    )
+        self._ready.add(table)
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        """Tidy up after an error that says more than one met in tidying up."""
+        try:
+            act()
+        except duckdb.Error:
+            self._open = None
+
+
+def quote(name: str) -> str:
+    """A name in a statement."""
+    return f'"{name}"'
+
+
+def _brief(error: Exception) -> str:
+    return str(error).partition("\n")[0]

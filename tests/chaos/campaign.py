@@ -1,0 +1,96 @@
+"""A campaign against one store and one warehouse: rounds of publish, kill and judge, then the account."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from trial import POINTS, Trial
+from verdict import Violation, doubled, judge
+
+from report import RANDOM, Site
+
+TRIES = 5
+"""Rounds that one kill may take: a driver may come to its end before it."""
+
+
+class Blow(NamedTuple):
+    """One kill to come."""
+
+    point: str
+    on_spark: bool = False
+
+
+class Campaign:
+    """One of them. What it does follows from the random numbers it is given; only moments vary."""
+
+    def __init__(self, site: Site, url: str, folder: Path, chance: random.Random) -> None:
+        self._site, self._chance = site, chance
+        self._trial = Trial(url, folder, site.warehouse)
+        self._length = 0.0
+        """How long a driver takes that nobody kills."""
+
+    def run(self, kills: int, spark: list[str]) -> None:
+        """So many kills without Spark, one at each of these points with it, and the account."""
+        self._undisturbed()
+        for blow in self._schedule(kills, spark):
+            self._strike(blow)
+        self._account(self._trial.drive())
+
+    def _undisturbed(self) -> None:
+        for _ in range(2):  # the first one also waits for imports
+            self._trial.publish(8)
+            began = time.monotonic()
+            self._trial.drive()
+            self._length = time.monotonic() - began
+
+    def _schedule(self, kills: int, spark: list[str]) -> list[Blow]:
+        """Two of three kills at points in turn, the others at random moments; Spark in between."""
+        turns = [
+            Blow(RANDOM if turn % 3 == 2 else POINTS[(turn - turn // 3) % len(POINTS)])
+            for turn in range(kills)
+        ]
+        for point in spark:
+            turns.insert(self._chance.randrange(len(turns) + 1), Blow(point, on_spark=True))
+        return turns
+
+    def _strike(self, blow: Blow) -> None:
+        for attempt in range(TRIES):
+            self._trial.publish(self._chance.randrange(7, 20))
+            code = self._trial.drive_spark(blow.point) if blow.on_spark else self._plain(blow.point, attempt)
+            self._site.violations += judge(self._trial.history, self._trial.evidence(), drained=False)
+            if code == -signal.SIGKILL:
+                (self._site.spark if blow.on_spark else self._site.kills)[blow.point] += 1
+                return
+            self._site.survived += 1
+
+    def _plain(self, point: str, attempt: int) -> int | None:
+        """At the first hit of the point or the second; at random moments, anywhere in a driver's life."""
+        if point == RANDOM:
+            return self._trial.drive(moment=self._chance.uniform(0, self._length))
+        return self._trial.drive(kill=point, skip=0 if attempt else self._chance.randrange(2))
+
+    def _account(self, code: int | None) -> None:
+        """What is there in the end, after a last driver that nobody killed and that ended so."""
+        found = self._trial.evidence()
+        if code != 0:
+            self._site.violations.append(Violation("I15", f"the last driver ended with {code}"))
+        self._site.violations += judge(self._trial.history, found, drained=True)
+        self._site.published = len(self._trial.history)
+        self._site.rows, self._site.failed = len(found.rows), found.failed.total()
+
+
+def control(url: str, folder: Path, *, counted: bool) -> int:
+    """How many events are doubled after one kill, when the next driver reads the same events once more:
+    with the seed's ids, which come from a counter, or with ours."""
+    trial = Trial(url, folder)
+    trial.publish(6)
+    trial.drive(kill="wal.after_pending", counted=counted)
+    trial.publish(6)
+    trial.drive(counted=counted, follow=False)
+    found = trial.evidence()
+    broken = {violation.invariant for violation in judge(trial.history, found, drained=True)}
+    return len(doubled(found)) if "I10" in broken else 0

@@ -1,0 +1,34 @@
+"""A real driver of the ingest on Spark, in a process of its own: it does what `holdfast ingest --once` does.
+
+    python spark_ingest.py '{"url": …, "folder": …, "kind": "duckdb", "ahead": 121}'
+
+Only its clock is another: it is past the leases of drivers that were killed before it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from plain_ingest import plan_of
+
+from holdfast.pipeline.ingest.driver import Ingest
+from holdfast.pipeline.session import session
+from holdfast.pipeline.wal import Wal
+
+
+def main(url: str, folder: Path, kind: str, ahead: timedelta) -> int:
+    """0 when everything that is there is in the warehouse."""
+    logging.basicConfig(level=logging.INFO)
+    with session("local[2]", name="ingest", settings={"spark.sql.shuffle.partitions": "2"}) as spark:
+        job = Ingest(spark, [url], plan_of(folder, kind), folder / "checkpoints")
+        job.wal = Wal(job.wal.store, job.wal.settings, lambda: datetime.now(UTC) + ahead)
+        return 1 if job.run_once().left else 0
+
+
+if __name__ == "__main__":
+    spec = json.loads(sys.argv[1])
+    sys.exit(main(spec["url"], Path(spec["folder"]), spec["kind"], timedelta(seconds=spec["ahead"])))
