@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup
 PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help setup demo up test test-all chaos-ingest check docs bench lock clean
+.PHONY: help setup demo up test test-all chaos-ingest check docs pictures bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -26,6 +26,7 @@ help:
 	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
+	@echo "make pictures  take the pictures of the documentation anew; needs Chromium"
 	@echo "make bench     Holdfast beside its peers"
 	@echo "make lock      resolve the versions anew"
 	@echo "make clean     remove caches and builds; .venv and .holdfast stay"
@@ -63,6 +64,9 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python scripts/docs.py
+
+pictures: $(STAMP)
+	$(BIN)/python scripts/screenshot.py
 
 bench: $(BENCH)
 	$(BIN)/python bench/queue.py

@@ -14,6 +14,7 @@ class Figure:
     unit: str
     beside: str
     goal: float
+    """0: there is none, it only stands beside."""
     theirs: list[float] = field(default_factory=list)
     ours: list[float] = field(default_factory=list)
     more: dict[str, float] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Figure:
             f"{self.beside}\n{shown[0]}",
             shown[1],
             f"{self.ratio:,.2f}×",
-            f"≥ {self.goal:g}×: {verdict}",
+            f"≥ {self.goal:,.4g}×: {verdict}" if self.goal else "",
             more,
         ]
 

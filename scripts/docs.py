@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from holdfast.cli.program import app
 from holdfast.config.fields import Row, sections
+from holdfast.failpoints import KNOWN
+from holdfast.server.app import bare_app
+from holdfast.server.catalog import GROUPS, Group
 from holdfast.upkeep.announcements import ALL, Announcement
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -75,13 +79,47 @@ They can be read, worked on, archived and kept like all others. A consumer ignor
 know.
 """
 
+METRICS = """\
+# Metrics
+
+<!-- Written by `make docs` from the catalog itself: change that, not this page. -->
+
+`/metrics` of every instance reads the stores at the moment of the scrape, so that all tell the same; only
+what stands under [This process](#this-process) is each one's own. All stores, and all readings of one, are
+asked at once. A store that does not answer within 2 s has `holdfast_store_up` 0 and nothing else; a reading
+that takes more than 5 s is missing, and `holdfast_scrape_failed` says so. The number of calls does not depend
+on how many jobs there are. For each store it is 7, and one for each channel and each cursor (of either at
+most 500) and, on Redis and NATS, each consumer; three more on the first store.
+
+Ages are measured by the store's clock. Labels have bounded values: names of channels and consumers, places of
+stores (`partition`, from 0), words of this page. What to watch, and what to do, is in
+[operations](operations.md#what-to-watch).
+"""
+
+FAILPOINTS = """\
+# Failpoints
+
+<!-- Written by `make docs` from the failpoints themselves: change those, not this page. -->
+
+Places in the code where a test can make the process die (`kill`), stop (`stop`), fail (`raise`) or do
+something of its own. Off, they cost a look into a dictionary. In a test
+`failpoints.active("worker.after_claim", "raise")` is a context manager; for a process that a test starts
+there is a variable, where a number skips that many hits first:
+
+```
+HOLDFAST_FAILPOINTS="worker.after_claim=kill;publish.after_commit=raise:2" holdfast worker shop:app
+```
+"""
+
 
 def commands() -> Iterator[list[str]]:
     """The path of every command, in the order of the help page."""
     root = typer.main.get_command(app)
     for name, command in getattr(root, "commands", {}).items():
-        below = getattr(command, "commands", None)
-        yield from ([name, each] for each in below) if below else [[name]]
+        below = getattr(command, "commands", {})
+        if not below or getattr(command, "invoke_without_command", False):
+            yield [name]
+        yield from ([name, each] for each in below)
 
 
 def help_page(path: list[str]) -> str:
@@ -156,9 +194,39 @@ def type_of(field: dict[str, Any]) -> str:
     raise ValueError(f"a field without a type: {field}")
 
 
+def metrics_page() -> str:
+    """Every metric family, by group."""
+    return "\n".join([METRICS, *map(metric_group, GROUPS)])
+
+
+def metric_group(group: Group) -> str:
+    """One group's families, as a table."""
+    lines = [f"## {group.title}", "", group.cost, ""]
+    lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for each in group.families:
+        name = f"{each.name}_total" if each.kind == "counter" else each.name
+        lines.append(f"| `{name}` | {each.kind} | {', '.join(each.labels)} | {each.meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def failpoints_page() -> str:
+    """Every failpoint."""
+    lines = [FAILPOINTS, "| failpoint | where the process is |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {where} |" for name, where in KNOWN.items()), ""])
+
+
+def api_page() -> str:
+    """The OpenAPI document."""
+    about = "# Written by `make docs` from the routes themselves: change those, not this file.\n"
+    return about + yaml.safe_dump(bare_app().openapi(), sort_keys=False, allow_unicode=True, width=110)
+
+
 PAGES = {
     "cli.md": command_page,
     "configuration.md": configuration_page,
+    "failpoints.md": failpoints_page,
+    "metrics.md": metrics_page,
+    "open-api-spec/api-spec.yaml": api_page,
     "system-events.md": system_events_page,
 }
 
@@ -170,6 +238,7 @@ def main(arguments: list[str]) -> int:
         if arguments == ["--check"]:
             failed |= drifted(name, page())
         else:
+            (DOCS / name).parent.mkdir(exist_ok=True)
             (DOCS / name).write_text(page())
     return failed
 

@@ -1,4 +1,4 @@
-"""Parts that are processes of their own: the archiver under `holdfast up`, drained and flushed."""
+"""Parts that are processes of their own: archiver and ingest under `holdfast up`, drained and flushed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import holdfast
@@ -26,6 +27,14 @@ archiver:
       path: "{folder}"
       batch_size: 2
       batch_timeout: 1h
+"""
+
+INGEST = """
+ingest:
+  channels: ["gbe.events.plays"]
+  warehouse: "duckdb://{folder}/warehouse.duckdb"
+  wal:
+    path: "{folder}/wal"
 """
 
 
@@ -61,6 +70,28 @@ async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
     _, errors = await asyncio.to_thread(process.communicate, timeout=150)
     assert process.returncode == 0, errors
     assert archived(tmp_path / "cold") == {"a-1", "a-2", "a-3"}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.slow
+async def test_the_ingest_runs_inside_up(up: Up, database: str, tmp_path: Path) -> None:
+    config, warehouse = tmp_path / "holdfast.yaml", tmp_path / "warehouse.duckdb"
+    config.write_text(INGEST.format(folder=tmp_path))
+    async with holdfast.connect(database) as hf:
+        for number in (1, 2):
+            await hf.publish("gbe.events.plays", {"n": number}, id=f"p-{number}")
+    process = up("--json", "--no-sweeper", "--config", str(config))
+
+    async def confirmed() -> bool:
+        assert process.poll() is None
+        return bool(list((tmp_path / "wal" / "confirmed").glob("*.json")))
+
+    await until(confirmed, 90)
+    process.send_signal(signal.SIGTERM)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=150)
+    assert process.returncode == 0, errors
+    with duckdb.connect(str(warehouse), read_only=True) as connection:
+        assert connection.execute("SELECT id FROM events ORDER BY id").fetchall() == [("p-1",), ("p-2",)]
 
 
 async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:

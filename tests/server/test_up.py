@@ -51,7 +51,7 @@ def test_it_starts_serves_drains_and_ends_with_0(up: Up, number: signal.Signals)
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     last = {line["part"]: line["phase"] for line in map(json.loads, out.splitlines())}
-    assert last == dict.fromkeys(["http", "lifecycle-0", "sweeper-0"], "stopped")
+    assert last == dict.fromkeys(["http", "watch", "operations", "lifecycle-0", "sweeper-0"], "stopped")
     assert process.returncode == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz")

@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from holdfast.deadletters.operation import Canary, Operation, Options, Progress, Request, Stand
 from holdfast.model.errors import InvalidInput
-from holdfast.server.pages.asking import diff_lines
 from holdfast.server.pages.audit import tone
 from holdfast.server.pages.order import Order, agreed
 from holdfast.server.pages.payload import SHOWN, payload
+from holdfast.server.pages.question import diff_lines
 from holdfast.server.pages.standing import standing
 from holdfast.server.pages.wanted import Given, Wanted
 from holdfast.server.pages.words import some, visible

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from holdfast.config.ingest import Ingest
-from holdfast.config.sections import Archiver, ArchiveStream, Keep, Section, Server, Sweeper, Tasks, TaskType
+from holdfast.config.sections import Archiver, ArchiveStream, Keep, Section, Sweeper, Tasks, TaskType
+from holdfast.config.server import Server
 from holdfast.config.values import Namespace, Pattern, Urls
 
 
@@ -27,6 +28,11 @@ class Config(Section):
     under `.holdfast/`."""
     namespace: Namespace = "gbe"
     """The first token of the system's own channels."""
+    log_format: Literal["auto", "lines", "json"] = "auto"
+    """How commands that run on write their logs to stderr. `auto`: lines at a terminal, else JSON."""
+    log_folder: str | None = None
+    """Where `up` and `serve` write their logs, one file for each process. Default: `.holdfast/logs` at a
+    terminal, which shows the status lines then, else stderr."""
     sweeper: Sweeper = Sweeper()
     retention: dict[Pattern, Keep] = Field(default_factory=dict)
     """By pattern. The most specific pattern decides: compared token by token from the left, a name says more

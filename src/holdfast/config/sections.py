@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from holdfast.config.values import Batch, Count, Destination, Pattern, Port, Positive, Size, TaskName
+from holdfast.config.values import Batch, Count, Destination, Pattern, Positive, Size, TaskName
 from holdfast.model.errors import InvalidInput
 
 
@@ -153,12 +153,3 @@ class Tasks(Section):
     types: dict[TaskName, TaskType] = Field(default_factory=dict)
     """By name of the type."""
     default: TaskDefault = TaskDefault()
-
-
-class Server(Section):
-    """The HTTP server of `holdfast up`."""
-
-    host: str = "127.0.0.1"
-    """The address that it listens on. Only this machine reaches the default."""
-    port: Port = 8420
-    """The port. 0 takes a free one."""

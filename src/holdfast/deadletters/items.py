@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -20,6 +21,8 @@ from holdfast.model.names import check_name
 _TIMES = ("since", "until")
 _LONGEST = 500
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")  # what no store can look for
+_LONG = re.compile(rb"[0-9]{19}")
+_DEEPEST = 200  # what every writer of JSON takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,38 @@ class Detail:
 
 
 def readable(name: str, data: bytes) -> dict[str, Any]:
-    """Data under a name: as JSON where it is JSON, else in Base64 under the name with `_base64`."""
+    """Data under a name: as JSON where it is JSON that survives being written again, else in Base64 under the
+    name with `_base64`."""
     try:
-        return {name: orjson.loads(data)}
-    except orjson.JSONDecodeError:
+        value = exact_json(data)
+    except ValueError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
+    if data.count(b"[") + data.count(b"{") > _DEEPEST and _too_deep(value):
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+    return {name: value}
+
+
+def exact_json(data: bytes) -> Any:
+    """The value of a text of JSON, with integers of any size as they are; `ValueError` where it is none."""
+    value = orjson.loads(data)
+    if not _LONG.search(data):
+        return value
+    try:
+        return json.loads(data)  # orjson makes a float of an integer above 64 bits
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
 
 
 @dataclass(frozen=True, slots=True)

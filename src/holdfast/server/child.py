@@ -6,42 +6,64 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 from prometheus_client.core import Metric
 
+from holdfast.bus.leash import GRACE, LEASH
 from holdfast.model.errors import HoldfastError
 
-GRACE = 120.0
-"""How long a child gets to write what it holds, once it is told to stop."""
+LONG_LOG = 16 << 20
 
 
 class ChildPart:
-    """Runs `holdfast ARGUMENTS` for as long as the supervisor wants it. Its logs go where ours go."""
+    """Runs `holdfast ARGUMENTS` for as long as the supervisor wants it, and never longer than we live.
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    Its logs go into the folder `logs`, or where ours go.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], logs: Path | None = None
+    ) -> None:
         self.name = name
-        self._arguments, self._environment = arguments, environment
+        self._arguments, self._environment, self._logs = arguments, environment, logs
         self._status = "starting"
 
     async def run(self) -> None:
         """Run the command; its end is a failure, unless we are told to stop: then it is told so too."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "holdfast.cli",
-            *self._arguments,
-            env=dict(self._environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us: we tell the child when to stop
-        )
+        with self._open_log() as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "holdfast.cli",
+                *self._arguments,
+                env={**self._environment, LEASH: "stdin"},
+                stdin=asyncio.subprocess.PIPE,  # never written to: the kernel closes it when we die
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for us: we tell the child when to stop
+            )
         self._status = f"process {process.pid}"
         try:
             code = await process.wait()
         except asyncio.CancelledError:
             await self._stop(process)
             raise
-        raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code}: see its log above")
+        raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code}: see its log")
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[IO[bytes] | None]:
+        """The child's log, which goes on where it ended; a long one is put aside first."""
+        if self._logs is None:
+            yield None
+            return
+        self._logs.mkdir(parents=True, exist_ok=True)
+        path = self._logs / f"{self.name}.log"
+        if path.exists() and path.stat().st_size > LONG_LOG:
+            path.replace(path.with_name(f"{path.name}.old"))
+        with path.open("ab") as file:
+            yield file
 
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
         self._status = "stopping"
@@ -61,5 +83,5 @@ class ChildPart:
         return self._status
 
     def metrics(self) -> Iterator[Metric]:
-        """None here: a driver has a port of its own."""
+        """None here: a driver's own report is read where the drivers are."""
         yield from ()

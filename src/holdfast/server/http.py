@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -28,7 +28,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound and listens; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        bound = socket.create_server((host, port), family=family)
+        # Every connection takes it over. Without it an answer waits some 40 ms for the caller's system to
+        # acknowledge its first packet: asyncio sees to that only for sockets that name their protocol.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
     except (OSError, OverflowError) as error:
         raise InvalidInput(
             f"cannot listen on {host} port {port}: {error}; choose another --host or --port, or use --no-http"
@@ -40,19 +44,25 @@ class HttpPart:
 
     name = "http"
 
-    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
-        self._app, self._bound = app, bound
+    def __init__(
+        self, app: FastAPI, bound: socket.socket, welcome: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._app, self._bound, self._welcome = app, bound, welcome
         host, port = bound.getsockname()[:2]
         self.server: uvicorn.Server | None = None
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def run(self) -> None:
         """Serve."""
+        if self._welcome is not None:
+            await self._welcome()
         config = uvicorn.Config(
             self._app,
             log_config=None,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,
+            server_header=False,
             lifespan="off",
             timeout_graceful_shutdown=_GRACE,
         )
@@ -73,5 +83,5 @@ class HttpPart:
         return self.url
 
     def metrics(self) -> Iterator[Metric]:
-        """Nothing of its own."""
-        yield from ()
+        """What it was asked."""
+        yield from self._app.state.requests.metrics()

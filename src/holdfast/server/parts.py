@@ -12,13 +12,15 @@ from prometheus_client.core import Metric
 
 from holdfast.bus.partitions import Partition, Partitions
 from holdfast.model.errors import HoldfastError
-from holdfast.server.families import SWEEPER_ACTIONS, SWEEPS, counter
+from holdfast.server.catalog import SWEEP_SECONDS, SWEEPER_ACTIONS, SWEEPS
+from holdfast.server.families import family, observed
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.lifecycle import INTERVAL
 from holdfast.upkeep.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
+SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 ACTIONS = (
     "retried",
     "buried",
@@ -54,7 +56,7 @@ class LifecyclePart:
         return f"the store does not answer: {health.reason}" if health.faulty else "the store answers"
 
     def metrics(self) -> Iterator[Metric]:
-        """Nothing of its own: a partition's health is read where all stores are."""
+        """Nothing of its own: the bus knows what steps of the lifecycle did."""
         yield from ()
 
 
@@ -67,6 +69,8 @@ class SweeperPart:
         self._status = "not yet swept"
         self._outcomes: Counter[str] = Counter(done=0, skipped=0, failed=0)
         self._actions: Counter[str] = Counter(dict.fromkeys(ACTIONS, 0))
+        self._seconds = observed(SWEEP_SECONDS, SECONDS)
+        self._seconds.labels(partition.index)  # told from the start, as 0
 
     async def run(self) -> None:
         """Sweep until cancelled, at once on start, then every interval."""
@@ -92,6 +96,7 @@ class SweeperPart:
             return
         done = actions(report)
         self._outcomes["done"] += 1
+        self._seconds.labels(self._partition.index).observe(report.duration_seconds)
         self._actions.update(done)
         words = [f"{count:,} {name.replace('_', ' ')}" for name, count in done.items() if count]
         self._status = ", ".join(words) or "nothing to do"
@@ -103,8 +108,9 @@ class SweeperPart:
     def metrics(self) -> Iterator[Metric]:
         """What all sweeps did."""
         partition = str(self._partition.index)
-        yield counter(SWEEPS, {(partition, name): count for name, count in self._outcomes.items()})
-        yield counter(SWEEPER_ACTIONS, {(partition, name): count for name, count in self._actions.items()})
+        yield family(SWEEPS, {(partition, name): count for name, count in self._outcomes.items()})
+        yield family(SWEEPER_ACTIONS, {(partition, name): count for name, count in self._actions.items()})
+        yield from self._seconds.collect()
 
 
 def actions(report: Swept) -> dict[str, int]:

@@ -4,88 +4,156 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple, TypeVar
 
 from prometheus_client.core import Metric
 
 from holdfast.bus.partitions import Partition
-from holdfast.contracts import Backend, Consumer, ConsumerStats
-from holdfast.model.job import LIVE, State
-from holdfast.model.log import Lag
-from holdfast.model.upkeep import Cursor, Size
-from holdfast.server import families as f
-from holdfast.server.families import gauge
+from holdfast.contracts import Backend
+from holdfast.model.job import LIVE
+from holdfast.server import catalog as c
+from holdfast.server.families import family
+from holdfast.upkeep.reports import SWEEPER, get_report
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 
-PATIENCE = 5.0
-COUNTED = 100_000
-Read = Callable[[Backend, str], Awaitable[list[Metric]]]
-
-
-async def read_store(partition: Partition) -> list[Metric]:
-    """Everything that the store answers. What it does not answer is missing, and said to be."""
-    name, up = str(partition.index), partition.opened and not partition.health.faulty
-    found = [
-        gauge(f.PARTITION_UP, {(name,): up}),
-        gauge(f.PARTITION_LIVE, {(name,): partition.health.load} if up else {}),
-    ]
-    failed: dict[tuple[str, ...], float] = {}
-    for what, read in READINGS.items():
-        try:
-            if not up:
-                break
-            async with asyncio.timeout(PATIENCE):
-                found += await read(partition.backend, name)
-            failed[name, what] = 0
-        except Exception as error:  # one reading that fails must not hide the others
-            log.warning("scrape of %s on partition %s failed: %r", what, name, error)
-            failed[name, what] = 1
-    return [*found, gauge(f.SCRAPE_FAILED, failed)]
+ANSWER, PATIENCE = 2.0, 5.0
+"""How long a scrape waits for a store's first answer and then for the rest: below Prometheus' ten seconds."""
+MOST = 500
+"""Channels, or cursors, that one scrape asks a store about."""
+ABREAST = 4
 
 
-async def _channels(store: Backend, partition: str) -> list[Metric]:
-    sizes: dict[str, Size] = {channel: await store.size(channel) for channel in await store.channels()}
+class Scene(NamedTuple):
+    """What a reading needs."""
+
+    store: Backend
+    partition: str
+    namespace: str
+    now: datetime
+
+    def age(self, since: datetime | None) -> float:
+        """Seconds, in the store's time."""
+        return 0.0 if since is None else max(0.0, (self.now - since).total_seconds())
+
+
+Read = Callable[[Scene], Awaitable[list[Metric]]]
+
+
+async def read_store(partition: Partition, namespace: str) -> list[Metric]:
+    """Everything that the store answers in time. What it does not answer is missing, and said to be."""
+    name = str(partition.index)
+    try:
+        async with asyncio.timeout(ANSWER):
+            if not partition.opened or partition.health.faulty:
+                return [family(c.STORE_UP, {(name,): 0})]
+            scene = Scene(partition.backend, name, namespace, await partition.backend.now())
+    except Exception as error:  # whatever it is: the other stores are told of all the same
+        log.warning("scrape: partition %s does not answer: %r", name, error)
+        return [family(c.STORE_UP, {(name,): 0})]
+    parts = await asyncio.gather(*(_attempt(what, read, scene) for what, read in READINGS.items()))
+    failed = {(name, what): float(found is None) for what, found in zip(READINGS, parts, strict=True)}
     return [
-        gauge(f.CHANNELS, {(partition,): len(sizes)}),
-        gauge(f.CHANNEL_EVENTS, {(partition, name): size.events for name, size in sizes.items()}),
-        gauge(f.CHANNEL_BYTES, {(partition, name): size.bytes for name, size in sizes.items()}),
+        family(c.STORE_UP, {(name,): 1}),
+        family(c.PARTITION_LIVE, {(name,): partition.health.load}),
+        family(c.SCRAPE_FAILED, failed),
+        *(metric for found in parts for metric in found or ()),
     ]
 
 
-async def _consumers(store: Backend, partition: str) -> list[Metric]:
-    found = [(each, await store.consumer_stats(each.channel, each.name)) for each in await store.consumers()]
-    return list(_jobs(found, partition))
+async def _attempt(what: str, read: Read, scene: Scene) -> list[Metric] | None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await read(scene)
+    except Exception as error:  # one reading that fails must not hide the others
+        log.warning("scrape of %s on partition %s failed: %r", what, scene.partition, error)
+        return None
 
 
-def _jobs(found: Sequence[tuple[Consumer, ConsumerStats]], partition: str) -> Iterator[Metric]:
-    stats = {(partition, consumer.channel, consumer.name): each for consumer, each in found}
-    yield gauge(
-        f.JOBS,
-        {
-            (*labels, state.value): each.states.get(state, 0)
-            for labels, each in stats.items()
-            for state in State
-            if state is not State.DEAD and (state in LIVE or state in each.states)
-        },
-    )
-    yield gauge(f.DEAD_LETTERS, {key: each.states.get(State.DEAD, 0) for key, each in stats.items()})
-    waiting = {key: each.oldest_ready for key, each in stats.items()}
-    yield gauge(f.OLDEST_READY, {key: since.timestamp() for key, since in waiting.items() if since})
-    yield gauge(f.PAUSED, {(partition, each.channel, each.name): each.paused for each, _ in found})
-
-
-async def _cursors(store: Backend, partition: str) -> list[Metric]:
-    lags: dict[tuple[str, ...], Lag] = {}
-    cursors: list[Cursor] = await store.cursors()
-    for cursor in cursors:
-        lag = await store.behind(cursor.channel, cursor.position, COUNTED)
-        lags[partition, cursor.channel, cursor.name] = lag
-    oldest = {key: lag.oldest for key, lag in lags.items()}
+async def _channels(scene: Scene) -> list[Metric]:
+    names = await scene.store.channels()
+    sizes = await _each(names[:MOST], scene.store.size)
+    key = scene.partition
     return [
-        gauge(f.CURSOR_LAG, {key: lag.events for key, lag in lags.items()}),
-        gauge(f.CURSOR_OLDEST, {key: since.timestamp() for key, since in oldest.items() if since}),
+        family(c.CHANNELS, {(key,): len(names)}),
+        family(c.CHANNEL_EVENTS, {(key, name): size.events for name, size in sizes}),
+        family(c.CHANNEL_BYTES, {(key, name): size.bytes for name, size in sizes}),
+        family(c.LEFT_OUT, {(key, "channels"): len(names) - len(sizes)}),
     ]
 
 
-READINGS: dict[str, Read] = {"channels": _channels, "consumers": _consumers, "cursors": _cursors}
+async def _backlogs(scene: Scene) -> list[Metric]:
+    found = {
+        (scene.partition, each.channel, each.consumer): each for each in await scene.store.backlogs(c.COUNTED)
+    }
+    jobs = {
+        (*key, state.value): float(each.live.get(state, 0)) for key, each in found.items() for state in LIVE
+    }
+    ages = {key: scene.age(each.oldest_ready) for key, each in found.items()}
+    return [family(c.JOBS, jobs), family(c.OLDEST_READY, ages)]
+
+
+async def _consumers(scene: Scene) -> list[Metric]:
+    """A consumer without dead letters is told of too, so that an alert ends and a rate begins at 0."""
+    known = await scene.store.consumers()
+    total: Counter[tuple[str, str]] = Counter({(each.channel, each.name): 0 for each in known})
+    reasons: Counter[tuple[str, str, str, str]] = Counter()
+    for each in await scene.store.dead_counts():
+        total[each.channel, each.consumer] += each.count
+        reasons[scene.partition, each.channel, each.consumer, each.reason] += each.count
+    paused = {(scene.partition, each.channel, each.name): each.paused for each in known}
+    return [family(c.PAUSED, paused), family(c.DEAD_JOBS, total), family(c.DEAD_LETTERS, reasons)]
+
+
+async def _cursors(scene: Scene) -> list[Metric]:
+    store, cursors = scene.store, await scene.store.cursors()
+    lags = {
+        (scene.partition, cursor.channel, cursor.name): lag
+        for cursor, lag in await _each(
+            cursors[:MOST], lambda each: store.behind(each.channel, each.position, c.COUNTED)
+        )
+    }
+    return [
+        family(c.CURSOR_LAG, {key: lag.events for key, lag in lags.items()}),
+        family(c.CURSOR_AGE, {key: scene.age(lag.oldest) for key, lag in lags.items()}),
+        family(c.LEFT_OUT, {(scene.partition, "cursors"): len(cursors) - len(lags)}),
+    ]
+
+
+async def _retention(scene: Scene) -> list[Metric]:
+    found = await get_report(scene.store, scene.namespace, SWEEPER)
+    if found is None:
+        return []
+    at, report = found
+    held = {(scene.partition, each["channel"], each["consumer"]): each for each in report["held"]}
+    return [
+        family(c.SWEEP_AGE, {(scene.partition,): scene.age(at)}),
+        family(c.HELD_EVENTS, {key: each["events"] for key, each in held.items()}),
+        family(c.HELD_AGE, {key: each["age_seconds"] for key, each in held.items()}),
+        family(c.FULL, {(scene.partition, channel): 1 for channel in report["full"]}),
+    ]
+
+
+async def _each(items: Sequence[T], ask: Callable[[T], Awaitable[R]]) -> list[tuple[T, R]]:
+    """Ask about each, some at once: a scrape leaves connections to others."""
+    gate = asyncio.Semaphore(ABREAST)
+
+    async def one(item: T) -> tuple[T, R]:
+        async with gate:
+            return item, await ask(item)
+
+    return await asyncio.gather(*map(one, items))
+
+
+READINGS: dict[str, Read] = {
+    "channels": _channels,
+    "backlogs": _backlogs,
+    "consumers": _consumers,
+    "cursors": _cursors,
+    "retention": _retention,
+}

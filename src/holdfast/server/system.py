@@ -2,55 +2,82 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from holdfast import wiring
 from holdfast.bus.client import Bus
+from holdfast.bus.leash import GRACE
 from holdfast.config.config import Config
-from holdfast.server import child
-from holdfast.server.app import System, create_app
+from holdfast.server.app import create_app
+from holdfast.server.auth.access import tell_access
+from holdfast.server.child import ChildPart
+from holdfast.server.context import system
 from holdfast.server.http import HttpPart, listen
+from holdfast.server.ledgers import Ledgers
+from holdfast.server.operating import OperationsPart
 from holdfast.server.parts import LifecyclePart, SweeperPart
 from holdfast.server.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is started besides the lifecycles."""
+    """What is started."""
 
     http: bool = True
+    lifecycle: bool = True
     sweeper: bool = True
     archiver: bool = True
     ingest: bool = True
     file: Path | None = None
     """The configuration's file, for the parts that are processes of their own."""
+    logs: Path | None = None
+    """The folder of their logs; without it they share ours."""
 
 
-def assemble(bus: Bus, config: Config, choice: Choice, supervisor: Supervisor | None = None) -> Supervisor:
+def assemble(
+    bus: Bus,
+    config: Config,
+    choice: Choice,
+    supervisor: Supervisor | None = None,
+    ledgers: Ledgers | None = None,
+) -> Supervisor:
     """All parts, in the order in which they are shown. The HTTP port is bound at once."""
     supervisor = supervisor or Supervisor()
     if choice.http:
         bound = listen(config.server.host, config.server.port)
-        supervisor.add(HttpPart(create_app(System(bus.partitions, supervisor)), bound))
-    for partition in bus.partitions.all:
+        local = ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+        known = system(bus, supervisor, config, local=local, ledgers=ledgers)
+        app = create_app(known)
+        supervisor.add(HttpPart(app, bound, partial(tell_access, known)))
+        supervisor.add(app.state.watch)
+        supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do
+    for partition in bus.partitions.all if choice.lifecycle else ():
         supervisor.add(LifecyclePart(bus.partitions, partition))
     for partition in bus.partitions.all if choice.sweeper else ():
         sweeper = wiring.sweeper(partition.backend, config, bus.name, partition.health)
         supervisor.add(SweeperPart(partition, sweeper, config.sweeper.interval))
     if choice.archiver and config.archive_streams:
-        supervisor.add(_child("archive", bus, choice), child.GRACE)
+        supervisor.add(_child("archive", config, choice), GRACE)
     if choice.ingest and config.ingest.channels:
-        supervisor.add(_child("ingest", bus, choice), child.GRACE)
+        supervisor.add(_child("ingest", config, choice), GRACE)
     return supervisor
 
 
-def _child(command: str, bus: Bus, choice: Choice) -> child.ChildPart:
-    """A Spark driver. Addresses go by the environment: anybody on the machine can read a command line."""
+def _child(command: str, config: Config, choice: Choice) -> ChildPart:
+    """A Spark driver. Addresses go by the environment: anybody on the machine can read a command line.
+
+    None means the private store: a child is a user of it by itself, so that it outlives us until the child
+    has written what it holds.
+    """
+    plain = choice.logs is not None and config.log_format == "auto"
     environment = os.environ | {
-        "HOLDFAST_URL": ",".join(partition.backend.url for partition in bus.partitions.all)
+        "HOLDFAST_URL": ",".join(config.url),
+        "HOLDFAST_LOG_FORMAT": "lines" if plain else config.log_format,
     }
     if choice.file is not None:
         environment["HOLDFAST_CONFIG"] = str(choice.file)
-    return child.ChildPart(command, [command], environment)
+    return ChildPart(command, [command], environment, choice.logs)

@@ -31,8 +31,9 @@ def happening(chance: random.Random) -> Happening:
     """What happens next. Ids are fresh: a shop that opens again has other events."""
     [channel] = chance.choices(list(_KINDS), [kind.share for kind in _KINDS.values()])
     customer = f"customer-{chance.randrange(1, 200)}"
-    data = _KINDS[channel].data(chance, customer)
-    return Happening(channel, Event(data, type=_KINDS[channel].type, key=customer))
+    kind = _KINDS[channel]
+    event_id = f"{kind.type.partition('.')[0]}-{chance.getrandbits(48):012x}"
+    return Happening(channel, Event(kind.data(chance, customer), event_id, type=kind.type, key=customer))
 
 
 def _order(chance: random.Random, customer: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _order(chance: random.Random, customer: str) -> dict[str, Any]:
     return {
         "customer": customer,
         "goods": goods,
-        "total": sum(_PRICES[name] * many for name, many in goods.items()),
+        "total": round(sum(_PRICES[name] * many for name, many in goods.items()), 2),
         "country": chance.choice(("DE", "FR", "IT", "NL", "PL", "SE")),
         "address": postcode,
         "credit": "none" if chance.random() < 0.01 else "good",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from decimal import Decimal
 
 from holdfast.bus.app import App
 from holdfast.cli.demo.business import CHANGES, ORDERS, PAYMENTS, USERS
@@ -37,7 +36,7 @@ async def ship(event: Event) -> None:
 async def book(event: Event) -> None:
     """Amounts are numbers, most of the time."""
     await _take_time()
-    Decimal(event.json()["amount"])
+    float(event.json()["amount"])
 
 
 @staff.handler(USERS, "mailer", max_attempts=4, lease="30s", backoff=["1s", "2s", "4s"])

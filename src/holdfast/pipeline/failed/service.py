@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -54,6 +55,7 @@ class FailedEvents:
 
     def __init__(self, wal: Wal, warehouse: Warehouse, tables: Tables, validate: Validate = accept) -> None:
         self._wal, self._warehouse, self._tables, self._validate = wal, warehouse, tables, validate
+        self._turn = threading.Lock()
 
     def find(
         self, *, status: Status | None = None, channel: str | None = None, limit: int = 100
@@ -81,13 +83,16 @@ class FailedEvents:
 
         Where the warehouse is away or in another process's hands it stays `retrying`, for the loader.
         """
-        failure, event = self._open(failed)
-        event = self._act(event, RETRY, by)
-        try:
-            return self._try(failure, event, by)
-        except Transient as error:
-            log.info("failed event %s is left to the loader: %s", failed, error)
-            return event
+        with self._turn:
+            failure, event = self._open(failed)
+            event = self._act(event, RETRY, by)
+            try:
+                return self._try(failure, event, by)
+            except Transient as error:
+                log.info("failed event %s is left to the loader: %s", failed, error)
+                return event
+            finally:
+                self._warehouse.close()  # one process at a time has it, and the loader needs it
 
     def resume(self) -> int:
         """Try what was left `retrying`; answers how many. The loader does so in each of its rounds."""

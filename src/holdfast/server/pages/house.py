@@ -100,13 +100,21 @@ class PageRoute(APIRoute):
                     await check_form(request)
                 return await serve(request)
             except Unauthorized:
-                answer = problem(SignIn(request.url.path))
+                answer = problem(SignIn(_back(request)))
                 answer.delete_cookie(COOKIE)  # it was not valid, or there was none
                 return answer
             except (HoldfastError, RequestValidationError) as error:
                 return _went_wrong(request, error)
 
         return handle
+
+
+def _back(request: Request) -> str:
+    """Where to go after signing in: what was asked for, unless it was a form."""
+    if request.method not in SAFE:
+        return "/"
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
 
 
 def _went_wrong(request: Request, error: Exception) -> Response:

@@ -9,9 +9,6 @@ from fastapi.responses import StreamingResponse
 
 from holdfast.server.pages.watch import Watch
 
-ENDED = "ended"
-"""The event that tells a page to close its stream: `hx-sse:close="ended"`."""
-
 
 def live(watch: Watch, piece: Callable[[], str]) -> StreamingResponse:
     """The piece, now and after every look, until the reader leaves."""
@@ -25,13 +22,13 @@ def live(watch: Watch, piece: Callable[[], str]) -> StreamingResponse:
 
 
 def stream(pieces: AsyncGenerator[str, None]) -> StreamingResponse:
-    """Pieces of a page as they come, until there are no more or the reader leaves."""
+    """Pieces of a page as they come, until the reader leaves or there are no more. The page asks again then,
+    unless something in the last piece is marked `data-ended`."""
 
     async def events() -> AsyncGenerator[str, None]:
         async with aclosing(pieces):
             async for piece in pieces:
                 yield message(piece)
-        yield f"event: {ENDED}\ndata: {ENDED}\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

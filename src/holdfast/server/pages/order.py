@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast, get_args
 
 from holdfast.deadletters.operation import Act, Canary, Options, Request
@@ -45,6 +45,10 @@ class Order:
         )
         chosen = None if wanted.items else wanted.filter()
         return Request(self.act, chosen, wanted.items, options, all=everything)
+
+    def plain(self) -> Self:
+        """The same dead letters without a patch: how many they are does not depend on it."""
+        return replace(self, act="requeue", options={}) if self.act == "patch" else self
 
     @property
     def written(self) -> bool:

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 from holdfast.deadletters.operation import Operation
 from holdfast.model.duration import format_duration
-from holdfast.server.pages.asking import VERBS
+from holdfast.server.pages.question import VERBS
 from holdfast.server.pages.wanted import NAMES, reason_word
+from holdfast.server.pages.words import moment
 
 TONES = {
     "waiting": "calm",
@@ -36,8 +37,8 @@ class Standing:
     """Seconds until it ends, if it goes on like that."""
     took: float | None
     now: datetime
-    meant: list[tuple[str, str]]
-    how: list[tuple[str, str]]
+    facts: list[tuple[str, str]]
+    """What was asked for, by whom, and how it is to be done."""
     canary: str
     operable: bool
 
@@ -58,7 +59,8 @@ def standing(operation: Operation, now: datetime, operable: bool) -> Standing:
     took = _took(operation, now)
     rate = progress.looked_at / took if took else 0.0
     rest = (progress.expected or 0) - progress.looked_at
-    known = operation.state == "running" and progress.exact and rate > 0 and rest > 0
+    steady = operation.request.options.canary is None or operation.stand.cleared
+    known = operation.state == "running" and steady and progress.exact and rate > 0 and rest > 0
     return Standing(
         operation=operation,
         verb=VERBS.get(operation.kind, "Remove consumer"),
@@ -68,8 +70,7 @@ def standing(operation: Operation, now: datetime, operable: bool) -> Standing:
         left=rest / rate if known else None,
         took=took,
         now=now,
-        meant=_meant(operation),
-        how=_how(operation),
+        facts=_facts(operation),
         canary=_canary(operation),
         operable=operable,
     )
@@ -79,6 +80,11 @@ def _took(operation: Operation, now: datetime) -> float | None:
     if operation.started_at is None:
         return None
     return max(((operation.ended_at or now) - operation.started_at) / timedelta(seconds=1), 0.001)
+
+
+def _facts(operation: Operation) -> list[tuple[str, str]]:
+    asked = [("by", operation.actor), ("at", moment(operation.created_at))]
+    return [*asked, *_meant(operation), *_how(operation), ("operation", operation.id)]
 
 
 def _meant(operation: Operation) -> list[tuple[str, str]]:
@@ -117,5 +123,5 @@ def _canary(operation: Operation) -> str:
     if stand.cleared:
         return "The canary is over; the rest follows."
     if stand.tried is not None:
-        return f"Waits until the {len(stand.trying):,} of its canary have ended."
+        return f"Waits until its canary of {len(stand.trying):,} has ended."
     return "Begins with its canary."

@@ -26,11 +26,18 @@ document.addEventListener("click", (event) => {
 });
 
 // A question that was fetched opens as a dialog; closed, it is forgotten.
-document.addEventListener("htmx:after:swap", () => {
+// An answer without a question, such as that the session is over, is shown as the page that it is.
+document.addEventListener("htmx:after:swap", (event) => {
   const asking = document.getElementById("asking");
-  if (asking?.firstElementChild && !asking.open) asking.showModal();
+  if (asking?.firstElementChild) { if (!asking.open) asking.showModal(); }
+  else if (event.target.matches("a[hx-target='#asking']")) location.assign(event.target.href);
 });
 document.addEventListener("close", (event) => { if (event.target.id === "asking") event.target.replaceChildren(); }, true);
+
+// A live page asks again when its stream ends, until there is nothing more to tell.
+document.addEventListener("htmx:sse:before:connection", (event) => {
+  if (event.target.querySelector("[data-ended]")) event.preventDefault();
+});
 
 // A live page that lost its connection says so.
 document.addEventListener("htmx:sse:error", () => document.body.classList.add("stale"));

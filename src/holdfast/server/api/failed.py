@@ -1,0 +1,144 @@
+"""Failed events: what the ingest gave up on, and what can be done about it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import ConfigDict, Field
+
+from holdfast.deadletters.failed import FailedRecord, FailedRecords
+from holdfast.model.errors import NotFound
+from holdfast.server.api.models import Model
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import needs
+from holdfast.server.context import Known, System
+from holdfast.server.parameters import After, Limit, Page
+
+router = APIRouter(tags=["failed events"], prefix="/failed-events")
+
+Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
+Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
+FailedId = Annotated[str, Path(pattern=r"^[0-9A-Za-z-]{1,128}$", description="The failed event.")]
+LISTED = 10_000
+
+
+class FailedOut(Model):
+    """A row of `failed_events`."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    transaction_id: str
+    event_id: str
+    session_key: str | None
+    correlation_key: str | None
+    source: str
+    event_payload: str
+    """JSON; bytes that are no JSON stand in it as `data_base64`."""
+    failed_at: datetime
+    failure_reason: str
+    failure_layer: str
+    last_error: str | None
+    retry_count: int
+    last_retry_at: datetime | None
+    max_retries_exceeded: bool
+    status: Literal["pending", "retrying", "resolved", "abandoned"]
+    resolved_at: datetime | None
+    resolved_by: str | None
+    resolution_notes: str | None
+    created_at: datetime
+    updated_at: datetime
+    channel: str
+    partition: int
+    position: str
+    batch: str
+
+
+class Notes(Model):
+    """Why, for whoever looks at it later."""
+
+    notes: str = Field(min_length=1, max_length=10_000)
+
+
+@router.get("")
+async def list_failed_events(
+    system: Known,
+    caller: Reads,
+    status: Annotated[Literal["pending", "retrying", "resolved", "abandoned"] | None, Query()] = None,
+    channel: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[FailedOut]:
+    """Failed events as the WAL knows them, batch by batch; at most the first 10,000."""
+    caller.require("read", channel)
+    records, most = _records(system), LISTED if after else limit + 1
+    found = await asyncio.to_thread(lambda: records.find(status=status, channel=channel, limit=most))
+    shown = [_out(each) for each in found]
+    rest = [each for each in shown if after is None or _place(each) > after]
+    return Page(items=rest[:limit], after=_place(rest[limit - 1]) if len(rest) > limit else None)
+
+
+@router.get("/{failed}")
+async def show_failed_event(failed: FailedId, system: Known, caller: Reads) -> FailedOut:
+    """One failed event, its payload included."""
+    return _out(await _mine(system, caller, "read", failed))
+
+
+@router.post("/{failed}/retry")
+async def retry_failed_event(failed: FailedId, system: Known, caller: Operates) -> FailedOut:
+    """Validate it again and put it into the warehouse: `resolved`, or `pending` with the new error."""
+    await _mine(system, caller, "operate", failed)
+    done = await asyncio.to_thread(_records(system).retry, failed, caller.actor)
+    await system.audit.did(caller.actor, "retry failed event", failed, done.status)
+    return _out(done)
+
+
+@router.post("/{failed}/resolve")
+async def resolve_failed_event(failed: FailedId, body: Notes, system: Known, caller: Operates) -> FailedOut:
+    """Write down that it was dealt with in another way."""
+    await _mine(system, caller, "operate", failed)
+    done = await asyncio.to_thread(_records(system).resolve, failed, caller.actor, body.notes)
+    await system.audit.did(caller.actor, "resolve failed event", failed)
+    return _out(done)
+
+
+@router.post("/{failed}/abandon")
+async def abandon_failed_event(failed: FailedId, body: Notes, system: Known, caller: Operates) -> FailedOut:
+    """Write down that nothing will be done about it."""
+    await _mine(system, caller, "operate", failed)
+    done = await asyncio.to_thread(_records(system).abandon, failed, caller.actor, body.notes)
+    await system.audit.did(caller.actor, "abandon failed event", failed)
+    return _out(done)
+
+
+def _records(system: System) -> FailedRecords:
+    records = system.ledgers.records if system.ledgers is not None else None
+    if records is None:
+        raise NotFound("there is no ingest here, so no failed events; configure ingest: channels:")
+    return records
+
+
+async def _mine(
+    system: System, caller: Caller, verb: Literal["read", "operate"], failed: str
+) -> FailedRecord:
+    """The record, if its channel is any of the caller's business."""
+    records = _records(system)
+    try:
+        found = await asyncio.to_thread(records.show, failed)
+    except NotFound:
+        caller.require(verb)  # whoever is not for all channels must not learn which ids exist
+        raise
+    caller.require(verb, found.channel)
+    return found
+
+
+def _out(record: FailedRecord) -> FailedOut:
+    return FailedOut.model_validate(record)
+
+
+def _place(record: FailedOut) -> str:
+    """Where one stands in the list: text that sorts as the list does."""
+    return f"{record.batch} {record.position}"

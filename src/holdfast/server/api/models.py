@@ -1,0 +1,186 @@
+"""Models: what the routes take and answer, in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from holdfast.deadletters.ids import public
+from holdfast.deadletters.items import readable
+from holdfast.model.errors import InvalidInput
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
+from holdfast.model.job import Job, JobRecord
+
+
+def _written(value: Any) -> Any:
+    """A number is not a time here, although it could be seconds."""
+    if not isinstance(value, str | datetime) or (isinstance(value, str) and ":" not in value):
+        raise ValueError("write a time as 2030-01-31T09:00:00Z")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 3.0 is whole too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(_whole)
+"""Goes behind the bounds: `Annotated[int, Field(ge=1), Whole]`."""
+Time = Annotated[
+    AwareDatetime, BeforeValidator(_written), Field(strict=False, examples=["2030-01-31T09:00:00Z"])
+]
+"""A time with a zone."""
+Duration = Annotated[str, Field(max_length=32, examples=["30s"])]
+
+
+class Model(BaseModel):
+    """What all of them share: unknown fields are refused, a text is no number, and docstrings describe."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", strict=True)
+
+
+class EventIn(Model):
+    """An event to publish."""
+
+    data: Any = Field(default=None, examples=[{"order": 1}])
+    """Any JSON value."""
+    data_base64: str | None = Field(default=None, examples=[None])
+    """Bytes that are no JSON, instead of `data`."""
+    id: str = Field(default="", max_length=512, examples=["o-1"])
+    """With the source, the key by which a repeat is known; without one the server makes it."""
+    source: str = Field(default=DEFAULT_SOURCE, min_length=1, max_length=512)
+    type: str = Field(default=DEFAULT_TYPE, min_length=1, max_length=512)
+    key: str | None = Field(default=None, max_length=512)
+    """Events of one key stay in order, where a consumer wants it so."""
+    time: Time | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+
+    def event(self, fallback: str = "") -> Event:
+        """The event; `fallback` is its id where it has none of its own."""
+        if self.data is not None and self.data_base64 is not None:
+            raise InvalidInput("there is data and data_base64; give one of them")
+        return Event(
+            _decoded(self.data_base64) if self.data_base64 is not None else self.data,
+            self.id or fallback,
+            self.source,
+            self.type,
+            self.key,
+            self.time,
+            self.headers,
+        )
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput("data_base64 is no Base64; encode the bytes, or use data") from None
+
+
+class EventOut(BaseModel):
+    """An event as it was published: its content is `data` where it is JSON, else `data_base64`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    source: str
+    type: str
+    key: str | None
+    time: datetime | None
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """From the event."""
+        return cls(
+            id=event.id,
+            source=event.source,
+            type=event.type,
+            key=event.key,
+            time=event.time,
+            headers=dict(event.headers),
+            **readable("data", event.data),
+        )
+
+
+class ReceiptOut(Model):
+    """Where an event stands in its log."""
+
+    id: str
+    position: str
+    duplicate: bool
+    """Whether it was published before: then this is the receipt of that time."""
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> Self:
+        """From the receipt."""
+        return cls(id=receipt.id, position=receipt.position, duplicate=receipt.duplicate)
+
+
+class EntryOut(Model):
+    """One event of a log."""
+
+    position: str
+    event: EventOut
+
+    @classmethod
+    def of(cls, entry: LogEntry) -> Self:
+        """From the entry."""
+        return cls(position=entry.position, event=EventOut.of(entry.event))
+
+
+class LeaseOut(Model):
+    """A job that was handed out. Whoever ends it shows its id and its token."""
+
+    id: str = Field(examples=["42"])
+    token: int = Field(examples=[7])
+    attempt: int
+    abandonments: int
+    lease_until: datetime
+    position: str
+    event: EventOut
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """From the job."""
+        return cls(
+            id=public(job.id, job.partition),
+            token=job.token,
+            attempt=job.attempt,
+            abandonments=job.abandonments,
+            lease_until=job.lease_until,
+            position=job.position,
+            event=EventOut.of(job.event),
+        )
+
+
+class JobOut(Model):
+    """A job as an operator sees it, live or ended."""
+
+    id: str
+    channel: str
+    consumer: str
+    state: str
+    event_id: str
+    source: str
+    position: str
+    attempts: int
+    abandonments: int
+    priority: int
+    created_at: datetime
+    due_at: datetime | None
+    lease_until: datetime | None
+    ended_at: datetime | None
+    worker: str | None
+    reason: str | None
+    errors: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, record: JobRecord, partition: int) -> Self:
+        """From the record."""
+        fields = {name: getattr(record, name) for name in cls.model_fields if name not in ("id", "state")}
+        return cls(id=public(record.id, partition), state=record.state.value, **fields)

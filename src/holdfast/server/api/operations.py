@@ -1,0 +1,203 @@
+"""Operations: what is to be done with dead letters, how far it is, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import Field
+
+from holdfast.deadletters.operation import Canary, Operation, Options, Request
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import NotFound, Outdated
+from holdfast.server.api.deadletters import ItemOut
+from holdfast.server.api.filters import FilterIn, check_filter, check_item, visible
+from holdfast.server.api.models import Duration, Model, Whole
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import needs
+from holdfast.server.context import Known, System
+from holdfast.server.parameters import After, Limit, Page
+from holdfast.server.refusals import Conflict
+
+router = APIRouter(tags=["operations"], prefix="/operations")
+
+Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
+Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
+OperationId = Annotated[str, Path(max_length=128, description="The operation.")]
+LISTED = 1_000
+
+
+class CanaryIn(Model):
+    """Try the first few, and go on only if enough of them succeed."""
+
+    size: Annotated[int, Field(ge=1, le=1000), Whole]
+    share: float = Field(default=0.9, gt=0, le=1)
+    patience: Duration = "10m"
+
+
+class OperationIn(Model):
+    """What is to be done, with which dead letters: a filter, or items."""
+
+    kind: Literal["requeue", "redrive", "patch", "purge", "delete"]
+    filter: FilterIn | None = None
+    items: list[str] = Field(default_factory=list, max_length=1000)
+    all: bool = False
+    """An empty filter means everything there is, and needs this."""
+    rate: float | None = Field(default=None, gt=0, le=1_000_000)
+    """At most so many per second."""
+    canary: CanaryIn | None = None
+    only_exhausted: bool = False
+    patch: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
+    """JSON Patch (RFC 6902), for `patch`."""
+    digest: str | None = Field(default=None, max_length=128)
+    """Patch only while the data is what the shown change was made from."""
+    dry_run: bool = False
+    """Only tell what would be done: 200 and a preview."""
+
+    def request(self) -> Request:
+        """What is asked for; `InvalidInput` where it makes no sense."""
+        given, canary = self.canary, None
+        if given is not None:
+            canary = Canary(given.size, given.share, parse_duration(given.patience, what="patience"))
+        return Request(
+            self.kind,
+            None if self.filter is None else self.filter.filter(),
+            tuple(self.items),
+            Options(self.rate, canary, self.only_exhausted, tuple(self.patch), self.digest),
+            self.all,
+        )
+
+
+class OperationOut(Model):
+    """A durable record of something that was asked for."""
+
+    id: str
+    kind: str
+    state: Literal["waiting", "running", "done", "cancelled", "stopped", "failed"]
+    actor: str
+    filter: dict[str, Any] | None
+    items: list[str]
+    options: dict[str, Any]
+    progress: dict[str, Any]
+    outcome: str
+    problems: list[str]
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+
+
+class ChangeOut(Model):
+    """What a patch makes of one event's data."""
+
+    item: str
+    before: Any
+    after: Any
+    diff: str
+    """Both as indented JSON, line by line."""
+    digest: str
+
+
+class PreviewOut(Model):
+    """What an operation would do; nothing was changed."""
+
+    count: int
+    exact: bool
+    sample: list[ItemOut]
+    changes: list[ChangeOut]
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=OperationOut,
+    responses={200: {"model": PreviewOut, "description": "A dry run"}},
+)
+async def start_operation(
+    body: OperationIn, system: Known, response: Response, caller: Operates
+) -> OperationOut | Response:
+    """Ask for an operation. It runs in the background, and goes on after a crash where it was."""
+    request = body.request()
+    await permit(system, caller, request)
+    if body.dry_run:
+        preview = await system.operations.preview(request)
+        found = PreviewOut(
+            count=preview.count,
+            exact=preview.exact,
+            sample=[ItemOut.of(each) for each in preview.sample],
+            changes=[ChangeOut(**_change(each)) for each in preview.changes],
+        )
+        return Response(found.model_dump_json(), 200, media_type="application/json")
+    return accepted(await system.operations.ask(request, caller.actor), response)
+
+
+@router.get("")
+async def list_operations(
+    system: Known, caller: Reads, limit: Limit = 100, after: After = None
+) -> Page[OperationOut]:
+    """The latest operations first, among the latest 1,000 that there are."""
+    found = [each for each in await system.operations.latest(LISTED) if visible(caller, each)]
+    rest = [each for each in found if after is None or each.id < after]  # ids sort by time
+    shown = [OperationOut(**each.to_json()) for each in rest[:limit]]
+    return Page(items=shown, after=shown[-1].id if len(rest) > limit else None)
+
+
+@router.get("/{operation}")
+async def show_operation(operation: OperationId, system: Known, caller: Reads) -> OperationOut:
+    """One operation: how far it is, and how it ended."""
+    return OperationOut(**(await mine(system, caller, operation)).to_json())
+
+
+@router.post("/{operation}/cancel")
+async def cancel_operation(operation: OperationId, system: Known, caller: Operates) -> OperationOut:
+    """Begin nothing more; what is under way is finished."""
+    await permit(system, caller, (await mine(system, caller, operation)).request)
+    with _conflicts():
+        return OperationOut(**(await system.operations.cancel(operation, caller.actor)).to_json())
+
+
+@router.post("/{operation}/resume", status_code=202)
+async def resume_operation(
+    operation: OperationId, system: Known, response: Response, caller: Operates
+) -> OperationOut:
+    """Let one that was cancelled, stopped or failed go on where it was, and past its canary."""
+    await permit(system, caller, (await mine(system, caller, operation)).request)
+    with _conflicts():
+        return accepted(await system.operations.resume(operation, caller.actor), response)
+
+
+def accepted(operation: Operation, response: Response) -> OperationOut:
+    """The answer to a request that becomes an operation."""
+    response.status_code = 202
+    response.headers["Location"] = f"/api/v1/operations/{operation.id}"
+    return OperationOut(**operation.to_json())
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Nobody sent a revision here: that an operation is over is a conflict, not an outdated view."""
+    try:
+        yield
+    except Outdated as error:
+        raise Conflict(str(error)) from None
+
+
+async def permit(system: System, caller: Caller, request: Request) -> None:
+    """Raise `Forbidden` unless the caller may act on everything that is asked for."""
+    if request.filter is not None:
+        check_filter(caller, "operate", request.filter)
+    for item in request.items:
+        await check_item(system, caller, "operate", item)
+
+
+async def mine(system: System, caller: Caller, operation: str) -> Operation:
+    """An operation, if it is any of the caller's business; what is not does not exist for them."""
+    found = await system.operations.show(operation)
+    if not visible(caller, found):
+        raise NotFound(f"there is no operation {operation}")
+    return found
+
+
+def _change(change: Any) -> dict[str, Any]:
+    return {name: getattr(change, name) for name in ("item", "before", "after", "diff", "digest")}

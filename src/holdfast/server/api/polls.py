@@ -1,0 +1,124 @@
+"""Polls: jobs are leased at once, or after a long wait for the first one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field
+
+from holdfast.config.server import Limits
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import InvalidInput
+from holdfast.model.job import Job, Retry
+from holdfast.server.api.models import Duration, LeaseOut, Model, Whole
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import needs
+from holdfast.server.context import Known, System
+from holdfast.server.parameters import Channel, Consumer
+
+router = APIRouter(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
+
+LONGEST = timedelta(seconds=30)
+PAUSE = 1.0
+"""The longest wait between two looks: a wake-up may be missed, and a caller may have gone."""
+
+_claims: set[asyncio.Task[list[Job]]] = set()
+"""Those under way: a task that nobody holds may vanish."""
+
+
+class Poll(Model):
+    """How many jobs, and how long to wait for the first."""
+
+    limit: Annotated[int, Field(ge=1, le=1000), Whole] = 1
+    """At most so many, and at most `server.limits.batch`."""
+    wait: Duration = "0s"
+    """Up to 30s, and up to half of `server.limits.timeout`."""
+
+
+class Polled(Model):
+    """Jobs that are the caller's until their leases end."""
+
+    jobs: list[LeaseOut]
+
+
+@router.post("/poll")
+async def poll(
+    channel: Channel,
+    consumer: Consumer,
+    body: Poll,
+    request: Request,
+    system: Known,
+    caller: Annotated[Caller, Depends(needs("consume"))],
+) -> Polled:
+    """Lease jobs, or wait for the first one. Every job must be ended, or comes back with its lease's end."""
+    limits = system.config.server.limits
+    call = _Call(system, request, channel, consumer, min(body.limit, limits.batch))
+    jobs = await call.jobs(patience(body.wait, limits))
+    return Polled(jobs=[LeaseOut.of(each) for each in jobs])
+
+
+def patience(wait: str, limits: Limits) -> float:
+    """How many seconds a caller waits: as it asks, but not until the server gives up on it."""
+    asked = parse_duration(wait, what="wait")
+    if asked > LONGEST:
+        raise InvalidInput(f"wait {wait!r} is too long; use at most 30s")
+    return min(asked, limits.timeout / 2).total_seconds()
+
+
+class _Call:
+    """One poll. What its caller cannot be told any more goes back, and waits for no lease to end."""
+
+    def __init__(self, system: System, request: Request, channel: str, consumer: str, limit: int) -> None:
+        self._system, self._request = system, request
+        self._channel, self._consumer, self._limit = channel, consumer, limit
+
+    async def jobs(self, seconds: float) -> list[Job]:
+        """What there is, or comes within that time."""
+        jobs = await self._claim()
+        if not jobs and seconds:
+            jobs = await self._first(seconds)
+        if jobs and await self._request.is_disconnected():
+            await self._give_back(jobs)
+        return jobs
+
+    async def _first(self, seconds: float) -> list[Job]:
+        """Look after every wake-up until there is something, the time is over, or nobody waits any more."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        async with self._system.waking.on(self._channel) as woken:
+            while not (self._system.supervisor.stopping or await self._request.is_disconnected()):
+                woken.clear()
+                if jobs := await self._claim():
+                    return jobs
+                if (left := until - loop.time()) <= 0:
+                    break
+                try:
+                    async with asyncio.timeout(min(left, PAUSE)):
+                        await woken.wait()
+                except TimeoutError:
+                    continue
+        return []
+
+    async def _claim(self) -> list[Job]:
+        """Lease jobs in a task of its own: whoever is cut off meanwhile cannot know what it got."""
+        cut = asyncio.Event()
+        claim = asyncio.create_task(self._claim_unless(cut))
+        _claims.add(claim)
+        claim.add_done_callback(_claims.discard)
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            cut.set()
+            raise
+
+    async def _claim_unless(self, cut: asyncio.Event) -> list[Job]:
+        jobs = await self._system.bus.poll(self._channel, self._consumer, limit=self._limit)
+        if jobs and cut.is_set():
+            await self._give_back(jobs)
+        return jobs
+
+    async def _give_back(self, jobs: list[Job]) -> None:
+        await self._system.bus.settlement.retry([Retry(job, None) for job in jobs])

@@ -1,0 +1,30 @@
+"""The caller: who asks, as a route and the audit see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.server.auth.scopes import Scope, Verb
+from holdfast.server.refusals import Forbidden
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may do what one of these scopes allows."""
+
+    actor: str
+    """Who, for the audit: `token:ID`, `local` or `anonymous`."""
+    scopes: tuple[Scope, ...]
+
+    def may(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
+        """Whether the caller may do it there; without a channel: everywhere."""
+        return any(scope.allows(verb, channel, consumer) for scope in self.scopes)
+
+    def sees(self, channel: str, consumer: str | None = None) -> bool:
+        """Whether it belongs into a list for this caller."""
+        return self.may("read", channel, consumer)
+
+    def require(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> None:
+        """Raise `Forbidden` unless the caller may do it there: for what a request's body or query names."""
+        if not self.may(verb, channel, consumer):
+            raise Forbidden(verb, channel, consumer)

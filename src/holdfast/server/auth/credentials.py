@@ -1,0 +1,104 @@
+"""Credentials: what a request shows, and the tokens behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from holdfast.server.auth import signing
+from holdfast.server.auth.token import Token
+from holdfast.server.context import System
+from holdfast.server.refusals import Unauthorized
+
+CHANNEL_TOKEN, CONSUMER_TOKEN = "X-Broker-Channel-Token", "X-Broker-Consumer-Token"
+COOKIE = "holdfast_token"
+"""Where a page's session keeps its token. Only pages look at it, so that no other site can use it."""
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The valid tokens of a request, by where they stood."""
+
+    bearer: Token | None
+    channel: Token | None
+    consumer: Token | None
+
+    @property
+    def tokens(self) -> list[Token]:
+        """All of them, each once."""
+        found = {token.id: token for token in (self.bearer, self.channel, self.consumer) if token}
+        return list(found.values())
+
+
+async def shown(request: Request, system: System, *, page: bool = False) -> Shown:
+    """What a request shows; anything that is shown must be valid. For a page, its session counts too."""
+    bearer = await (_session(request, system) if page else _bearer(request, system))
+    pair = [await _header(request, system, name) for name in (CHANNEL_TOKEN, CONSUMER_TOKEN)]
+    return Shown(bearer, *pair)
+
+
+async def _bearer(request: Request, system: System) -> Token | None:
+    text = _one(request, "Authorization")
+    if text is None:
+        return None
+    scheme, _, rest = text.partition(" ")
+    if scheme == signing.SCHEME:
+        return await _signed(request, system, text)
+    if scheme.lower() != "bearer":
+        raise Unauthorized("Authorization is neither 'Bearer TOKEN' nor a signature; send one of them")
+    return await _plain(system, rest.strip())
+
+
+async def _session(request: Request, system: System) -> Token | None:
+    held = request.cookies.get(COOKIE)
+    if held is None:
+        return None
+    token = await system.tokens.verify(held)
+    if token is None:
+        raise Unauthorized("the session's token is not valid any more; sign in again")
+    return token
+
+
+async def _header(request: Request, system: System, name: str) -> Token | None:
+    text = _one(request, name)
+    return None if text is None else await _plain(system, text)
+
+
+async def _plain(system: System, text: str) -> Token:
+    if system.config.server.require_signatures:
+        raise Unauthorized("this server wants signed requests, without the token itself; sign them")
+    token = await system.tokens.verify(text)
+    if token is None:
+        raise Unauthorized("the token is not valid: unknown, expired or revoked; use another one")
+    return token
+
+
+async def _signed(request: Request, system: System, header: str) -> Token:
+    signature = signing.parse(header)
+    token = None if signature is None else await system.tokens.find(signature.token)
+    keys = await system.tokens.hashes(token)
+    if signature is None or token is None or not signing.holds(signature, await _content(request), keys):
+        raise Unauthorized("the signature is not valid for this request; sign method, path, query and body")
+    if not signing.timely(signature, await system.tokens.now(), system.config.server.signature_window):
+        raise Unauthorized("the signature's time is too far from now; sign the request again")
+    if request.method not in _SAFE and not system.seen.first(signature):
+        raise Unauthorized("the signature was used before; sign the request again")
+    return token
+
+
+async def _content(request: Request) -> signing.Signed:
+    path = request.scope.get("raw_path") or request.scope["path"].encode()
+    query: bytes = request.scope["query_string"]
+    return signing.Signed(
+        request.method, path.decode("latin-1"), query.decode("latin-1"), await request.body()
+    )
+
+
+def _one(request: Request, name: str) -> str | None:
+    """A header's value; one that is there twice could mean two things."""
+    found = request.headers.getlist(name)
+    if len(found) > 1:
+        raise Unauthorized(f"{name} is there more than once; send it once")
+    return found[0] if found else None

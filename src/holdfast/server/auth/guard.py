@@ -1,0 +1,140 @@
+"""The guard: every route says what it needs, and nobody gets past without it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.names import check_name
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN, Shown, shown
+from holdfast.server.auth.scopes import ADMIN, ANYBODY_READS, VERBS, Verb
+from holdfast.server.context import Known, System
+from holdfast.server.paths import path_of
+from holdfast.server.queries import check_query
+from holdfast.server.refusals import Denied, Forbidden, ReadOnly, Unauthorized
+
+log = logging.getLogger(__name__)
+
+
+class Need:
+    """A dependency that lets callers in who may do something, and answers who it is."""
+
+    def __init__(self, verb: Verb, *, filtered: bool, pair: bool, local: bool, page: bool) -> None:
+        self.verb, self.filtered, self.pair, self.local, self.page = verb, filtered, pair, local, page
+
+    async def __call__(self, request: Request, system: Known) -> AsyncIterator[Caller]:
+        caller = None
+        try:
+            found = await shown(request, system, page=self.page)
+            caller = _known(found, system) or await self._stranger(request, system)
+            self._check(request, caller, found)
+            if not self.page:
+                check_query(request)
+            yield caller
+        except Denied as refusal:  # here, or in the route
+            await _tell(request, system, caller, refusal)
+            raise
+
+    def _check(self, request: Request, caller: Caller, found: Shown) -> None:
+        channel, consumer = named(request)
+        if channel is None and self.filtered:
+            if not any(self.verb in VERBS[scope.kind] for scope in caller.scopes):
+                raise Forbidden(self.verb)
+            return
+        caller.require(self.verb, channel, consumer)
+        if self.pair and found.tokens and found.bearer is None:
+            _check_pair(found, channel, consumer)
+
+    async def _stranger(self, request: Request, system: System) -> Caller:
+        """Somebody without a token: everything on loopback while there is none, reading elsewhere."""
+        if self.local and system.local and _from_here(request):
+            return Caller("local", (ANYBODY_READS,))
+        if await system.tokens.locked():
+            raise Unauthorized("this needs a token; send it as 'Authorization: Bearer TOKEN'")
+        if system.local:
+            if _from_here(request):
+                return Caller("local", (ADMIN,))
+            raise ReadOnly("without a token, only programs on this machine are served, and no web pages")
+        if self.verb != "read":
+            raise ReadOnly("no token exists yet: off loopback everybody can only read; create a token")
+        system.buckets.take(request.client.host if request.client else "")
+        return Caller("anonymous", (ANYBODY_READS,))
+
+
+def needs(
+    verb: Verb, *, filtered: bool = False, pair: bool = False, local: bool = False, page: bool = False
+) -> Need:
+    """A route's demand: `caller: Annotated[Caller, Depends(needs("publish"))]`.
+
+    The channel and the consumer are those of the path (`channel` or `channelId`, `consumer` or `consumerId`).
+    Without a channel in the path the caller must be allowed to do it on all channels; unless `filtered`: then
+    the route itself asks `caller.sees` for each thing that it shows, or `caller.require` for what a body or
+    query names. `pair` is the rule of the two `X-Broker-…-Token` headers: both must be there. `local`
+    lets everybody in who comes over loopback. `page` is for pages, which have a session instead of headers.
+    """
+    return Need(verb, filtered=filtered, pair=pair, local=local, page=page)
+
+
+async def anybody() -> None:
+    """The demand of a route that is open to all."""
+
+
+def named(request: Request) -> tuple[str | None, str | None]:
+    """The channel and the consumer that the path names."""
+    given = request.path_params
+    channel, consumer = (given.get(name, given.get(f"{name}Id")) for name in ("channel", "consumer"))
+    if channel is not None:
+        check_name(channel)
+    if consumer is not None:
+        check_name(consumer, "consumer")
+    return channel, consumer
+
+
+def _known(found: Shown, system: System) -> Caller | None:
+    """Whoever shows tokens; each of them pays for the request."""
+    for token in found.tokens:
+        system.buckets.take(token.id)
+    actor = "+".join(f"token:{token.id}" for token in found.tokens)
+    return Caller(actor, tuple(token.scope for token in found.tokens)) if actor else None
+
+
+async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:
+    """Log who was refused what; keep it too where it is known who it was: strangers cannot fill a store."""
+    actor, path = caller.actor if caller else "nobody", request.url.path
+    where = request.client.host if request.client else "-"
+    log.warning("refused %s: %s from %s on %s: %s", refusal.status, actor, where, path, refusal)
+    if caller is None or caller.actor == "anonymous":
+        return
+    try:
+        action = f"{request.method} {path_of(request.scope)}"
+        await system.audit.refused(actor, action, path, str(refusal))
+    except HoldfastError as error:
+        log.warning("the audit of a refused call was not written: %s", error)
+
+
+def _check_pair(found: Shown, channel: str | None, consumer: str | None) -> None:
+    if found.channel is None or found.consumer is None:
+        raise Unauthorized(f"this needs both {CHANNEL_TOKEN} and {CONSUMER_TOKEN}, or a bearer token")
+    if not found.consumer.scope.allows("consume", channel, consumer):
+        raise Forbidden("consume", channel, consumer)
+
+
+def _from_here(request: Request) -> bool:
+    """Whether a program on this machine asks, and not a web page that a browser here has open: a page names
+    its own host, also where that host's name leads to this machine."""
+    host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+    return _is_loopback(f"//{host}") and (origin is None or _is_loopback(origin))
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

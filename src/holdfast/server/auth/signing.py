@@ -1,0 +1,82 @@
+"""Signatures: a request proves that its sender has a token's secret, without sending it.
+
+`Authorization: HF1 id=ID,time=SECONDS,signature=HEX`, where HEX is the HMAC-SHA256, under the SHA-256 of the
+secret, of six lines: `HF1`, the method, the path and the query as they are sent, the time, and the SHA-256 of
+the body. So a signature holds for one request only: not for another path, method, query or body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections import OrderedDict
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+SCHEME = "HF1"
+_HEADER = re.compile(
+    r"HF1 id=([0-9a-f]{16}),time=(\d{1,12}(?:\.\d{1,9})?),signature=([0-9a-f]{64})", re.ASCII
+)
+_MOST = 100_000
+
+
+class Signed(NamedTuple):
+    """What is signed."""
+
+    method: str
+    path: str
+    query: str
+    body: bytes
+
+
+class Signature(NamedTuple):
+    """What the header says."""
+
+    token: str
+    time: str
+    digest: str
+
+
+def parse(header: str) -> Signature | None:
+    """The header's parts."""
+    found = _HEADER.fullmatch(header)
+    return None if found is None else Signature(*found.groups())
+
+
+def sign(request: Signed, token_id: str, key: str, time: str) -> str:
+    """The header for a request. The key is the SHA-256 of the secret, in hexadecimal."""
+    return f"{SCHEME} id={token_id},time={time},signature={digest(request, key, time)}"
+
+
+def digest(request: Signed, key: str, time: str) -> str:
+    """The signature itself."""
+    method, path, query, body = request
+    lines = [SCHEME, method.upper(), path, query, time, hashlib.sha256(body).hexdigest()]
+    return hmac.new(bytes.fromhex(key), "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+
+
+def holds(signature: Signature, request: Signed, keys: list[str]) -> bool:
+    """Whether one of the keys made it; compared in constant time."""
+    return any(hmac.compare_digest(digest(request, key, signature.time), signature.digest) for key in keys)
+
+
+def timely(signature: Signature, now: datetime, window: timedelta) -> bool:
+    """Whether its time is near enough to the store's."""
+    return abs(float(signature.time) - now.timestamp()) <= window.total_seconds()
+
+
+class Seen:
+    """Signatures that were used in this process: within the window, each one holds once."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[str, None] = OrderedDict()
+
+    def first(self, signature: Signature) -> bool:
+        """Whether it was not used before. The oldest of very many are forgotten."""
+        if signature.digest in self._digests:
+            return False
+        self._digests[signature.digest] = None
+        if len(self._digests) > _MOST:
+            self._digests.popitem(last=False)
+        return True

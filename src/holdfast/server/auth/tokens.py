@@ -1,0 +1,121 @@
+"""Tokens: issued once, kept as hashes in durable records of the first store, read at every call.
+
+There is no cache: whatever was revoked, rotated or created holds from the next call on.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from holdfast.bus.client import Bus
+from holdfast.contracts import Backend
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.upkeep import Record
+from holdfast.server.auth.scopes import Scope
+from holdfast.server.auth.token import Issued, Token, decode, encode, hash_of, new_secret
+
+_TEXT = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_MOST = 10_000
+_NAME = 200
+
+
+class Tokens:
+    """The tokens of a deployment. They live in its first store."""
+
+    def __init__(self, bus: Bus, namespace: str) -> None:
+        self._bus, self._prefix = bus, f"{namespace}.state.tokens."
+        self._locked = False
+
+    async def now(self) -> datetime:
+        """The time that decides about expiry."""
+        return await (await self._store()).now()
+
+    async def locked(self) -> bool:
+        """Whether there is, or ever was, a token: then nobody gets in without one. Expired and revoked ones
+        count, or the end of the last token would open the door."""
+        if not self._locked:
+            self._locked = bool(await (await self._store()).due_records(self._prefix, 1))
+        return self._locked
+
+    async def create(self, scope: Scope, *, name: str = "", lifetime: timedelta | None = None) -> Issued:
+        """A new token."""
+        if len(name) > _NAME or not name.isprintable():
+            raise InvalidInput(f"a token's name is at most {_NAME} characters that can be printed")
+        now, secret = await self.now(), new_secret()
+        expires = None if lifetime is None else now + lifetime
+        token = Token(secrets.token_hex(8), scope, name, hash_of(secret), now, expires)
+        await self._put(token, 0)
+        return Issued(token, f"hf_{token.id}_{secret}")
+
+    async def all(self) -> list[Token]:
+        """All tokens, the oldest first, expired and revoked ones included."""
+        found = await (await self._store()).due_records(self._prefix, _MOST)
+        return [self._decode(record) for record in found]
+
+    async def rotate(self, token_id: str, overlap: timedelta) -> Issued:
+        """A new secret for a token; the one before stays valid for the overlap."""
+        while True:
+            record = await self._record(token_id)
+            old, now, secret = self._decode(record), await self.now(), new_secret()
+            if not old.hashes(now):
+                raise InvalidInput(f"token {token_id} is {old.state(now)}; create another one")
+            token = replace(old, hash=hash_of(secret), previous=old.hash, previous_until=now + overlap)
+            if await self._put(token, record.revision):
+                return Issued(token, f"hf_{token.id}_{secret}")
+
+    async def revoke(self, token_id: str) -> Token:
+        """From now on nobody gets in with it; a second revocation changes nothing."""
+        while True:
+            record = await self._record(token_id)
+            token = self._decode(record)
+            if token.revoked_at is not None:
+                return token
+            token = replace(token, revoked_at=await self.now())
+            if await self._put(token, record.revision):
+                return token
+
+    async def find(self, token_id: str) -> Token | None:
+        """The token of an id."""
+        if not _ID.fullmatch(token_id):
+            return None
+        record = await (await self._store()).record(self._prefix + token_id)
+        return None if record is None else self._decode(record)
+
+    async def verify(self, text: str) -> Token | None:
+        """The token with this text, if it is valid now."""
+        parts = _TEXT.fullmatch(text)
+        if parts is None:
+            return None
+        token, given = await self.find(parts[1]), hash_of(parts[2])
+        hashes = await self.hashes(token)
+        return token if any(hmac.compare_digest(given, each) for each in hashes) else None
+
+    async def hashes(self, token: Token | None) -> list[str]:
+        """The hashes that are valid now. The store is asked for its time only where that matters."""
+        if token is None:
+            return []
+        timed = token.expires_at is not None or token.previous_until is not None
+        return token.hashes(await self.now() if timed else token.created_at)
+
+    async def _store(self) -> Backend:
+        partitions = self._bus.partitions
+        return (await partitions.ready(partitions.all[0])).backend
+
+    async def _record(self, token_id: str) -> Record:
+        key = self._prefix + token_id
+        record = await (await self._store()).record(key) if _ID.fullmatch(token_id) else None
+        if record is None:
+            raise NotFound(f"there is no token {token_id!r}; holdfast tokens list shows those that are")
+        return record
+
+    async def _put(self, token: Token, expected: int) -> bool:
+        key, store = self._prefix + token.id, await self._store()
+        return await store.put_record(key, encode(token), expected, token.created_at) is not None
+
+    def _decode(self, record: Record) -> Token:
+        return decode(record.key.removeprefix(self._prefix), record.fields)

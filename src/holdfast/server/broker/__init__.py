@@ -1,0 +1,11 @@
+"""The broker's endpoints: its paths, its names, and its two tokens."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from holdfast.server.broker import counts, deletion
+
+router = APIRouter(tags=["broker"])
+router.include_router(counts.router)
+router.include_router(deletion.router)

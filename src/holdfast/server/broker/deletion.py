@@ -1,0 +1,103 @@
+"""Deletion: dead jobs that nobody wants back, one or all of a consumer's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse
+
+from holdfast.deadletters.ids import ItemId, job_item
+from holdfast.deadletters.items import Filter
+from holdfast.deadletters.operation import Operation, Options, Request
+from holdfast.model.errors import NotFound
+from holdfast.model.job import State
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import needs
+from holdfast.server.broker.models import Accepted, Deleted
+from holdfast.server.context import Known, System
+from holdfast.server.parameters import Channel, Consumer, JobId
+from holdfast.server.refusals import Conflict
+
+router = APIRouter()
+
+SMALL = 1_000
+"""So many dead letters are deleted within the call; more become an operation."""
+
+Operates = Annotated[Caller, Depends(needs("operate", pair=True))]
+OnlyExhausted = Annotated[
+    bool, Query(description="Only what used up all its attempts: leaves out what was buried early.")
+]
+
+
+@router.delete(
+    "/channel/{channelId}/consumer/{consumerId}/dlq",
+    response_model=Deleted,
+    responses={202: {"model": Accepted, "description": "There are many: an operation deletes them"}},
+)
+async def purge_dead_jobs(
+    channelId: Channel,  # noqa: N803 - the broker's own name
+    consumerId: Consumer,  # noqa: N803
+    system: Known,
+    caller: Operates,
+    only_exhausted: OnlyExhausted = False,
+) -> Deleted | JSONResponse:
+    """Delete all dead jobs of a consumer: a few within the call, many as an operation in chunks."""
+    await _check_consumer(system, channelId, consumerId)
+    wanted = Filter.of(channel=channelId, consumer=consumerId, kinds=["job"])
+    options = Options(only_exhausted=only_exhausted)
+    operation = await system.operations.ask(Request("purge", wanted, options=options), caller.actor)
+    if (operation.progress.expected or 0) <= SMALL:
+        return Deleted(deleted=_ended(await system.runner.follow(operation.id)).progress.done)
+    accepted = Accepted(operation=operation.id, expected=operation.progress.expected)
+    return JSONResponse(accepted.model_dump(), 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+@router.delete("/channel/{channelId}/consumer/{consumerId}/job/{jobId}")
+async def delete_dead_job(
+    channelId: Channel,  # noqa: N803
+    consumerId: Consumer,  # noqa: N803
+    jobId: JobId,  # noqa: N803
+    system: Known,
+    caller: Operates,
+    only_exhausted: OnlyExhausted = False,
+) -> Deleted:
+    """Delete one dead job. One that is not dead is left alone: 409."""
+    item = job_item(channelId, consumerId, jobId)
+    await _check_dead(system, item)
+    options = Options(only_exhausted=only_exhausted)
+    request = Request("delete", items=(str(item),), options=options)
+    done = _ended(await system.runner.do(request, caller.actor))
+    if not done.progress.done:
+        raise Conflict(
+            f"job {jobId} was not deleted: {'; '.join(done.problems) or 'it is not dead any more'}"
+        )
+    return Deleted(deleted=done.progress.done)
+
+
+async def _check_consumer(system: System, channel: str, consumer: str) -> None:
+    """`NotFound`, unless some store has the consumer."""
+    missing: list[NotFound] = []
+    for store in await system.letters.stores():
+        try:
+            await store.consumer(channel, consumer)
+        except NotFound as error:
+            missing.append(error)
+        else:
+            return
+    raise missing[0]
+
+
+async def _check_dead(system: System, item: ItemId) -> None:
+    store = await system.letters.store(item.partition)
+    job = await store.job(item.channel, item.consumer, item.local)
+    if job is None:
+        raise NotFound(f"consumer {item.consumer!r} of channel {item.channel!r} has no job {item.local}")
+    if job.state is not State.DEAD:
+        raise Conflict(f"job {item.local} is {job.state}, not dead; only dead jobs are deleted")
+
+
+def _ended(operation: Operation) -> Operation:
+    if operation.state != "done":
+        raise Conflict(f"operation {operation.id} is {operation.state}: {operation.outcome}")
+    return operation

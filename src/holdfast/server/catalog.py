@@ -1,0 +1,246 @@
+"""The catalog: every metric family of `/metrics`, by group, with what a scrape of it costs.
+
+`docs/metrics.md` is written from it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.server.families import Family
+
+COUNTED = 100_000
+"""How far a store counts what it has no counter for."""
+_SPOT = ("partition", "channel")
+_CONSUMER = ("partition", "channel", "consumer")
+
+STORE_UP = Family("holdfast_store_up", "gauge", "1 while the store answers.", ["partition"])
+SCRAPE_FAILED = Family(
+    "holdfast_scrape_failed",
+    "gauge",
+    "1 where this scrape could not read something in time.",
+    ["partition", "reading"],
+)
+LEFT_OUT = Family(
+    "holdfast_scrape_left_out",
+    "gauge",
+    "Channels or cursors beyond the first 500, which a scrape does not look at.",
+    ["partition", "reading"],
+)
+PARTITION_LIVE = Family(
+    "holdfast_partition_live_jobs", "gauge", "Live jobs as the lifecycle last read them.", ["partition"]
+)
+CHANNELS = Family("holdfast_channels", "gauge", "How many channels there are.", ["partition"])
+CHANNEL_EVENTS = Family("holdfast_channel_events", "gauge", "Events in the log, estimated.", _SPOT)
+CHANNEL_BYTES = Family("holdfast_channel_bytes", "gauge", "Size of the log, estimated.", _SPOT)
+
+DEAD_JOBS = Family(
+    "dead_job_count",
+    "gauge",
+    "Dead letters of a consumer, exact, over all stores that answer.",
+    ["channel", "consumer"],
+)
+DEAD_LETTERS = Family(
+    "holdfast_dead_letters", "gauge", "Dead letters by the reason why they died.", [*_CONSUMER, "reason"]
+)
+JOBS = Family(
+    "holdfast_jobs",
+    "gauge",
+    "Live jobs: `ready`, `leased` (in flight) or `scheduled`. PostgreSQL counts up to 100,000: ready ones of "
+    "each consumer, the others of all together.",
+    [*_CONSUMER, "state"],
+)
+OLDEST_READY = Family(
+    "holdfast_oldest_ready_age_seconds",
+    "gauge",
+    "How long the oldest ready job has been due; 0: none is ready.",
+    _CONSUMER,
+)
+PAUSED = Family("holdfast_consumer_paused", "gauge", "1 while the consumer is paused.", _CONSUMER)
+
+CURSOR_LAG = Family(
+    "holdfast_cursor_lag_events",
+    "gauge",
+    "Events after a stream consumer's cursor, counted up to 100,000.",
+    _CONSUMER,
+)
+CURSOR_AGE = Family(
+    "holdfast_cursor_lag_seconds", "gauge", "Age of the first of them; 0: it is at the end.", _CONSUMER
+)
+
+SWEEP_AGE = Family(
+    "holdfast_sweep_age_seconds",
+    "gauge",
+    "How long ago the last sweep ended, whoever swept.",
+    ["partition"],
+)
+HELD_EVENTS = Family(
+    "holdfast_trim_held_events",
+    "gauge",
+    "Events past their age that this consumer kept from being trimmed in the last sweep.",
+    _CONSUMER,
+)
+HELD_AGE = Family("holdfast_trim_held_age_seconds", "gauge", "Age of the oldest of them then.", _CONSUMER)
+FULL = Family("holdfast_channel_full", "gauge", "1 for a channel that refuses publishes for its size.", _SPOT)
+
+DRIVER_UP = Family(
+    "holdfast_driver_up",
+    "gauge",
+    "1 while the driver (`archive` or `ingest`) reports in time and does not fail.",
+    ["driver"],
+)
+DRIVER_AGE = Family(
+    "holdfast_driver_report_age_seconds", "gauge", "How long ago the driver reported.", ["driver"]
+)
+DRIVER_FAILURES = Family(
+    "holdfast_driver_failures", "counter", "How often the driver had to start anew.", ["driver"]
+)
+BATCHES = Family("holdfast_pipeline_batches", "counter", "Batches that were committed.", ["driver"])
+ROWS = Family(
+    "holdfast_pipeline_rows",
+    "counter",
+    "Events that were archived or written to the WAL.",
+    _DRIVEN := ["driver", "channel"],
+)
+BYTES = Family("holdfast_pipeline_bytes", "counter", "Bytes that were written for them.", _DRIVEN)
+BATCH_SECONDS = Family("holdfast_pipeline_batch_seconds", "histogram", "Time per batch.", ["driver"])
+LAST_BATCH = Family(
+    "holdfast_pipeline_last_batch_age_seconds",
+    "gauge",
+    "How long ago the last batch was committed.",
+    ["driver"],
+)
+
+WAL_WRITES = Family("consumer_wal_writes", "counter", "Entries written to the WAL.")
+WAL_CONFIRMS = Family("consumer_wal_confirms", "counter", "Entries that the warehouse has.")
+WAL_RETRIES = Family("consumer_wal_retries", "counter", "Entries of attempts that failed.")
+WAL_FAILURES = Family("consumer_wal_failures", "counter", "Entries that failed for good.")
+WAL_RECOVERIES = Family("consumer_wal_recoveries", "counter", "Entries recovered at a start.")
+WAL_PENDING = Family("consumer_wal_pending_entries", "gauge", "Entries that wait for the warehouse.")
+WAL_BATCHES = Family(
+    "holdfast_wal_batches", "gauge", "Batches that are `pending`, `failed` or `quarantined`.", ["state"]
+)
+WAL_BYTES = Family("holdfast_wal_bytes", "gauge", "Bytes that wait for the warehouse.")
+WAL_LIMIT = Family("holdfast_wal_limit_bytes", "gauge", "At how many the ingest waits for the loader.")
+WAL_OLDEST = Family("holdfast_wal_oldest_age_seconds", "gauge", "How long the oldest pending batch waits.")
+WAL_READY = Family("holdfast_wal_ready", "gauge", "1 while it takes events and nothing in it is damaged.")
+
+PART_UP = Family(
+    "holdfast_part_up", "gauge", "1 while the part runs, 0 while it waits to be restarted.", ["part"]
+)
+PART_RESTARTS = Family("holdfast_part_restarts", "counter", "How often the part was restarted.", ["part"])
+SWEEPS = Family(
+    "holdfast_sweeps",
+    "counter",
+    "Sweeps: `done`, `skipped` (another sweeper was at work) or `failed`.",
+    ["partition", "outcome"],
+)
+SWEEP_SECONDS = Family("holdfast_sweep_seconds", "histogram", "Time per sweep that was done.", ["partition"])
+SWEEPER_ACTIONS = Family(
+    "holdfast_sweeper_actions", "counter", "What sweeps did, by kind.", ["partition", "action"]
+)
+MOVES = Family(
+    "holdfast_lifecycle_moves",
+    "counter",
+    "Jobs that a step of the lifecycle `promoted`, `abandoned`, `buried` or `backfilled`, or left as they "
+    "were because they had changed since (`refused`).",
+    ["partition", "move"],
+)
+ATTEMPTS = Family(
+    "holdfast_attempts", "counter", "Jobs that were handed out, each an attempt.", ["channel", "consumer"]
+)
+SETTLED = Family(
+    "holdfast_settled",
+    "counter",
+    "How attempts ended: `done`, `failed` (to be tried again), `buried`, `given_back`, or `lost`: their "
+    "lease was gone.",
+    ["channel", "consumer", "outcome"],
+)
+REQUESTS = Family(
+    "holdfast_http_requests",
+    "counter",
+    "Requests by route (its template, never the path), method and status.",
+    ["route", "method", "status"],
+)
+REQUEST_SECONDS = Family(
+    "holdfast_http_request_seconds",
+    "histogram",
+    "Time until the answer begins.",
+    ["route", "method"],
+)
+
+
+class Group(NamedTuple):
+    """Families that are read together."""
+
+    title: str
+    cost: str
+    families: tuple[Family, ...]
+
+
+GROUPS = (
+    Group(
+        "Stores",
+        "Each store is asked for its time, its channels and the size of each, which is an estimate that "
+        "it keeps.",
+        (STORE_UP, SCRAPE_FAILED, LEFT_OUT, PARTITION_LIVE, CHANNELS, CHANNEL_EVENTS, CHANNEL_BYTES),
+    ),
+    Group(
+        "Worker consumers",
+        "Three calls for each store: consumers, backlogs and dead counts. Dead letters come from the "
+        "summary and cost the same for one and for millions. Redis and NATS have counters for live jobs; "
+        "PostgreSQL counts index entries, up to 100,000 (some 30 ms for a consumer with so many).",
+        (DEAD_JOBS, DEAD_LETTERS, JOBS, OLDEST_READY, PAUSED),
+    ),
+    Group(
+        "Stream consumers",
+        "One call for all cursors and one for each, which counts at most 100,000 entries of the log's index.",
+        (CURSOR_LAG, CURSOR_AGE),
+    ),
+    Group(
+        "Retention",
+        "One state record for each store, which whoever sweeps leaves there: every instance tells the same.",
+        (SWEEP_AGE, HELD_EVENTS, HELD_AGE, FULL),
+    ),
+    Group(
+        "Pipeline",
+        "One state record for each driver, on the first store. The driver writes it after a batch, at most "
+        "once a second, and otherwise every ten. Counters begin anew with the driver.",
+        (DRIVER_UP, DRIVER_AGE, DRIVER_FAILURES, BATCHES, ROWS, BYTES, BATCH_SECONDS, LAST_BATCH),
+    ),
+    Group(
+        "Consumer WAL",
+        "From the record of `ingest`, which looks at its WAL every five seconds at the most.",
+        (
+            WAL_WRITES,
+            WAL_CONFIRMS,
+            WAL_RETRIES,
+            WAL_FAILURES,
+            WAL_RECOVERIES,
+            WAL_PENDING,
+            WAL_BATCHES,
+            WAL_BYTES,
+            WAL_LIMIT,
+            WAL_OLDEST,
+            WAL_READY,
+        ),
+    ),
+    Group(
+        "This process",
+        "Counted in memory since the process began; the store is not asked. Sum them over instances. "
+        "Attempts and how they ended are those that went through this process: through REST here, and a "
+        "worker's own with `holdfast worker --metrics-port`.",
+        (
+            PART_UP,
+            PART_RESTARTS,
+            SWEEPS,
+            SWEEP_SECONDS,
+            SWEEPER_ACTIONS,
+            MOVES,
+            ATTEMPTS,
+            SETTLED,
+            REQUESTS,
+            REQUEST_SECONDS,
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""The context: what every route can get at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from holdfast.bus.client import Bus
+from holdfast.bus.partitions import Partitions
+from holdfast.config.config import Config
+from holdfast.deadletters.audit import Audit
+from holdfast.deadletters.operations import Operations
+from holdfast.deadletters.runner import Runner
+from holdfast.deadletters.service import DeadLetters
+from holdfast.server.auth.bucket import Buckets
+from holdfast.server.auth.signing import Seen
+from holdfast.server.auth.tokens import Tokens
+from holdfast.server.ledgers import Ledgers
+from holdfast.server.supervisor import Supervisor
+from holdfast.server.waking import Waking
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What the application serves."""
+
+    bus: Bus
+    supervisor: Supervisor
+    config: Config
+    letters: DeadLetters
+    operations: Operations
+    runner: Runner
+    audit: Audit
+    tokens: Tokens
+    buckets: Buckets
+    seen: Seen
+    waking: Waking
+    local: bool
+    """Whether it listens on loopback only."""
+    ledgers: Ledgers | None = None
+    """The books of the pipeline; None where there are none to look into."""
+
+    @property
+    def partitions(self) -> Partitions:
+        """The stores."""
+        return self.bus.partitions
+
+
+def system(
+    bus: Bus, supervisor: Supervisor, config: Config, *, local: bool, ledgers: Ledgers | None = None
+) -> System:
+    """The context of an application on a bus."""
+    letters = DeadLetters(bus, config.namespace, ledgers.records if ledgers is not None else None)
+    operations = Operations(letters)
+    return System(
+        bus=bus,
+        supervisor=supervisor,
+        config=config,
+        letters=letters,
+        operations=operations,
+        runner=Runner(operations, bus.name),
+        audit=Audit(bus.partitions.all[0].backend, config.namespace),
+        tokens=Tokens(bus, config.namespace),
+        buckets=Buckets(config.server.limits.rate),
+        seen=Seen(),
+        waking=Waking(bus.partitions),
+        local=local,
+        ledgers=ledgers,
+    )
+
+
+async def _known(request: Request) -> System:  # not in a thread, as FastAPI would have it otherwise
+    known: System = request.app.state.system
+    return known
+
+
+Known = Annotated[System, Depends(_known)]
+"""A route's way to the system: `async def route(system: Known)`."""

@@ -1,0 +1,133 @@
+"""Limits: what one request may cost, before anybody looks into it, and an answer whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.config.server import Limits
+from holdfast.model.errors import HoldfastError
+from holdfast.server.jsonbody import check_depth
+from holdfast.server.problems import problem
+from holdfast.server.refusals import HeadersTooLarge, PayloadTooLarge, Refusal, TimedOut, UnsupportedMediaType
+
+log = logging.getLogger(__name__)
+
+_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class Limiter:
+    """Middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        await _Exchange(self._app, self._limits, scope, receive, send).run()
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app, self._limits = app, limits
+        self._scope, self._receive, self._send = scope, receive, send
+        self._headers = Headers(scope=scope)
+        self._deadline: asyncio.Timeout | None = None
+        self._begun = False
+        self._size = 0
+
+    async def run(self) -> None:
+        """Serve it. An error that nobody expected is logged, and answered without a word about it."""
+        try:
+            await self._within_time()
+        except (Refusal, HoldfastError, HTTPException) as error:
+            await self._fail(error)
+        except Exception as error:
+            log.exception("%s %s failed", self._scope["method"], self._scope["path"])
+            await self._fail(error)
+
+    async def _within_time(self) -> None:
+        seconds = self._limits.timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds) as self._deadline:
+                self._check_headers()
+                receive = await self._checked() if _is_json(self._headers) else self._counted
+                await self._app(self._scope, receive, self._forward)
+        except TimeoutError:
+            if self._deadline is None or not self._deadline.expired():
+                raise
+            raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
+
+    def _check_headers(self) -> None:
+        size = len(self._scope["path"]) + len(self._scope["query_string"])
+        size += sum(len(name) + len(value) for name, value in self._scope["headers"])
+        if size > self._limits.headers:
+            raise HeadersTooLarge(f"{size} bytes of address and headers; the limit is {self._limits.headers}")
+        if self._headers.get("content-encoding", "identity") != "identity":
+            raise UnsupportedMediaType("compressed bodies are not read here; send them as they are")
+        length = self._headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._limits.body:
+            raise self._too_large()
+
+    async def _checked(self) -> Receive:
+        """The whole of a JSON body, once its depth is known."""
+        parts, more = [], True
+        while more:
+            message = await self._counted()
+            if message["type"] != "http.request":
+                return _replay(message, self._receive)
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        body = b"".join(parts)
+        check_depth(body, self._limits.depth)
+        return _replay({"type": "http.request", "body": body, "more_body": False}, self._receive)
+
+    async def _counted(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > self._limits.body:
+            # In this form the framework lets it pass, whoever is reading the body.
+            raise HTTPException(413, str(self._too_large()))
+        return message
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body is over the limit of {self._limits.body} bytes; send less at once")
+
+    async def _forward(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            if self._deadline is not None:
+                self._deadline.reschedule(None)
+            given = {name.lower() for name, _ in message["headers"]}
+            more = [each for each in _ALWAYS if each[0] not in given]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await self._send(message)
+
+    async def _fail(self, error: Exception) -> None:
+        if self._begun:
+            raise error  # the server cuts the connection: half an answer must not look whole
+        self._deadline = None
+        await problem(error)(self._scope, self._receive, self._forward)
+
+
+def _replay(first: Message, rest: Receive) -> Receive:
+    """Hand out a message that was read already, then what follows."""
+    waiting = [first]
+
+    async def receive() -> Message:
+        return waiting.pop() if waiting else await rest()
+
+    return receive
+
+
+def _is_json(headers: Headers) -> bool:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")

@@ -1,0 +1,12 @@
+"""Paths: the pattern of the route that a request met."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+
+def path_of(scope: Scope) -> str | None:
+    """The route's path with its placeholders, whole: a route of an included router knows only its own end."""
+    whole = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    found: str | None = getattr(whole, "path", None)
+    return found

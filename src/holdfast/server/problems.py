@@ -1,0 +1,128 @@
+"""Problems: every error as RFC 9457 has it, `application/problem+json`. No traceback, no secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from holdfast.config.urls import mask
+from holdfast.model import errors as e
+from holdfast.server.refusals import Refusal
+from holdfast.server.routes import methods_at
+
+MEDIA_TYPE = "application/problem+json"
+_TYPES = "urn:holdfast:problem:"
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+STATUSES: Mapping[type[Exception], int] = {
+    e.InvalidInput: 400,
+    e.TooLarge: 413,
+    e.NotFound: 404,
+    e.IdConflict: 409,
+    e.Outdated: 412,
+    e.LeaseLost: 409,
+    e.LockLost: 409,
+    e.DataLost: 410,
+    e.ObjectConflict: 409,
+    e.Overloaded: 429,
+    e.Transient: 503,
+    e.HoldfastError: 500,
+}
+"""The status of each error; what is not here has that of its parent in the tree."""
+RETRY_AFTER = {429: "1", 503: "1"}
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 has it."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    type: str = Field(examples=["urn:holdfast:problem:not-found"])
+    """Which kind: `urn:holdfast:problem:` and a name, or `about:blank` where the status says it all."""
+    title: str = Field(examples=["Not found"])
+    """The kind in words."""
+    status: int = Field(examples=[404])
+    """The HTTP status."""
+    detail: str = Field(examples=["channel 'orders' has no consumer 'billing'; subscribe it first"])
+    """What was wrong, with which value, and what to do."""
+
+
+def problem(error: Exception) -> Response:
+    """The answer for an error."""
+    match error:
+        case Refusal():
+            return answer(error.status, str(error), type(error).__name__, error.headers)
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            detail = str(error.detail) if error.detail else _phrase(error.status_code)
+            return answer(error.status_code, detail, headers=error.headers)
+        case e.HoldfastError():
+            return _ours(error)
+        case _:
+            return answer(500, "something went wrong here; the server's log says what")
+
+
+def answer(
+    status: int,
+    detail: str,
+    name: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Response:
+    """A problem with this status. `name` is the kind, as the error's class is called."""
+    words = _WORD.sub(" ", name).lower() if name else ""
+    body = {
+        "type": f"{_TYPES}{words.replace(' ', '-')}" if name else "about:blank",
+        "title": words.capitalize() or _phrase(status),
+        "status": status,
+        "detail": mask(detail),
+        **more,
+    }
+    retry = {"Retry-After": RETRY_AFTER[status]} if status in RETRY_AFTER else {}
+    return Response(orjson.dumps(body), status, {**retry, **(headers or {})}, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer with problems, whatever is raised."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        told = problem(error)
+        if told.status_code == 405:
+            told.headers["Allow"] = ", ".join(methods_at(app, request.scope["path"]))
+        return told
+
+    for kind in (e.HoldfastError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
+
+
+def _ours(error: e.HoldfastError) -> Response:
+    status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    more: dict[str, Any] = {}
+    if isinstance(error, e.IdConflict):
+        more["ids"] = list(error.ids)
+    if isinstance(error, e.LeaseLost):
+        more["jobs"] = list(error.jobs)
+    return answer(status, str(error), type(error).__name__, **more)
+
+
+def _invalid(error: RequestValidationError) -> Response:
+    """Where the request does not fit; not with which value: that may be a payload."""
+    faults = [{"where": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
+    first = f"{faults[0]['where']}: {faults[0]['message']}" if faults else "the request does not fit"
+    return answer(422, first, "InvalidRequest", errors=faults)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

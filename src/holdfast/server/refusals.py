@@ -1,0 +1,91 @@
+"""Refusals: what only a server can say to a caller."""
+
+from __future__ import annotations
+
+from holdfast.model.errors import HoldfastError
+
+
+class Refusal(HoldfastError):
+    """A request that is refused, with the status and the headers of the answer."""
+
+    status = 400
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer says besides its body."""
+        return {}
+
+
+class Denied(Refusal):
+    """Somebody may not do something. It is told to those who look after the system."""
+
+
+class Unauthorized(Denied):
+    """No credentials, or none that are valid. It does not say which: that would help to guess."""
+
+    status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": 'Bearer realm="holdfast"'}
+
+
+class Forbidden(Denied):
+    """Valid credentials that do not cover this."""
+
+    status = 403
+
+    def __init__(self, verb: str, channel: str | None = None, consumer: str | None = None) -> None:
+        where = f"channel {channel!r}" if channel else "all channels"
+        of = f"consumer {consumer!r} of " if consumer else ""
+        super().__init__(f"the token does not cover {verb} on {of}{where}; use one with that scope")
+
+
+class ReadOnly(Denied):
+    """A change where nobody can say who asks for it."""
+
+    status = 403
+
+
+class PayloadTooLarge(Refusal):
+    """A body over the server's limit."""
+
+    status = 413
+
+
+class UnsupportedMediaType(Refusal):
+    """A body in a form that is not read here."""
+
+    status = 415
+
+
+class HeadersTooLarge(Refusal):
+    """Headers or an address over the server's limit."""
+
+    status = 431
+
+
+class TooManyRequests(Refusal):
+    """More requests than the token's rate allows."""
+
+    status = 429
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+        super().__init__(f"too many requests with this token; wait for {seconds} s")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.seconds)}
+
+
+class TimedOut(Refusal):
+    """No answer within the server's limit; whether it took effect is unknown."""
+
+    status = 504
+
+
+class Conflict(Refusal):
+    """What is asked for does not fit the state in which the thing is."""
+
+    status = 409

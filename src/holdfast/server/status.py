@@ -1,0 +1,118 @@
+"""Status: whether the process lives, whether it is ready, and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+
+from holdfast.bus.partitions import Partition
+from holdfast.config.urls import mask
+from holdfast.model.errors import HoldfastError
+from holdfast.server.auth.guard import anybody, needs
+from holdfast.server.child import ChildPart
+from holdfast.server.context import Known, System
+from holdfast.server.drivers import troubles
+from holdfast.server.metrics import scrape
+from holdfast.server.supervisor import Phase
+
+router = APIRouter(tags=["status"])
+
+PATIENCE = 2.0
+"""How long a store may take to tell its time before it counts as silent."""
+
+
+class Alive(BaseModel):
+    """The process lives."""
+
+    status: str
+    version: str
+
+
+class PartStatus(BaseModel):
+    """One part of the process."""
+
+    name: str
+    phase: Phase
+    status: str
+    restarts: int
+
+
+class Readiness(BaseModel):
+    """Whether every store answers and every part runs, and why not."""
+
+    ready: bool
+    reasons: list[str]
+    parts: list[PartStatus]
+
+
+@router.get("/healthz", dependencies=[Depends(anybody)])
+async def healthz() -> Alive:
+    """The process lives: it answers."""
+    return Alive(status="alive", version=version("holdfast"))
+
+
+@router.get(
+    "/readyz",
+    dependencies=[Depends(anybody)],
+    responses={503: {"model": Readiness, "description": "It is not ready"}},
+)
+async def readyz(system: Known, response: Response) -> Readiness:
+    """Every store answers, every part runs, every driver is well; else 503 with the reasons."""
+    reasons = [mask(each) for each in await reasons_against(system)]
+    parts = [
+        PartStatus(name=each.part.name, phase=each.phase, status=mask(each.status()), restarts=each.restarts)
+        for each in system.supervisor.kept
+    ]
+    response.status_code = 503 if reasons else 200
+    return Readiness(ready=not reasons, reasons=reasons, parts=parts)
+
+
+@router.get(
+    "/metrics",
+    dependencies=[Depends(needs("read", local=True))],
+    response_class=PlainTextResponse,
+)
+async def metrics(system: Known) -> Response:
+    """Prometheus' text format. Open on loopback; elsewhere it needs a token that reads all channels."""
+    text = await scrape(system.bus, system.supervisor, system.config.namespace)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def reasons_against(system: System) -> list[str]:
+    """Why the system is not ready."""
+    asked = await asyncio.gather(*(_silence(system, each) for each in system.partitions.all))
+    faulty = [f"partition {place} does not answer: {said}" for place, said in enumerate(asked) if said]
+    restarting = [
+        f"part {each.part.name} is being restarted: {each.reason}"
+        for each in system.supervisor.kept
+        if each.phase is Phase.RESTARTING
+    ]
+    stopping = ["it is being stopped"] if system.supervisor.stopping else []
+    return faulty + restarting + stopping + await _drivers(system)
+
+
+async def _silence(system: System, partition: Partition) -> str | None:
+    """Why a store does not answer, if it does not. Where no lifecycle runs, nobody else finds out."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await (await system.partitions.ready(partition)).backend.now()
+    except (HoldfastError, TimeoutError) as error:
+        said = str(error) or f"nothing within {PATIENCE:g} s"
+        if not partition.health.faulty:
+            partition.health.failed(said)
+        return said
+    return None
+
+
+async def _drivers(system: System) -> list[str]:
+    """What is wrong with the drivers that run here. They report to the first store."""
+    first = system.partitions.all[0]
+    if first.health.faulty or not first.opened:
+        return []
+    expected = {each.part.name for each in system.supervisor.kept if isinstance(each.part, ChildPart)}
+    return await troubles(first.backend, system.config.namespace, expected)

@@ -1,0 +1,116 @@
+"""The stage: a system inside this process, with dead letters of every kind of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import holdfast
+from holdfast.bus.client import Bus
+from holdfast.config.config import Config
+from holdfast.contracts import Backend
+from holdfast.model.decide import describe
+from holdfast.model.event import Event
+from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.server.auth.scopes import scope_of
+from holdfast.server.auth.tokens import Tokens
+from holdfast.server.http import HttpPart
+from holdfast.server.supervisor import Supervisor
+from holdfast.server.system import Choice, assemble
+from kit import claim, subscribe
+
+ROUTE, AMOUNT, HOSTILE = 30, 5, 3
+"""How many dead letters there are of each cluster."""
+SCRIPT, IMAGE = "<script>window.hurt = 1</script>", '"><img src=x onerror="window.hurt = 2">'
+BIDI = "a\u202ebc\u202c"
+LARGE = "x" * 1_000_000
+
+
+@dataclass
+class Stage:
+    """What a test can use."""
+
+    bus: Bus
+    url: str
+    supervisor: Supervisor
+
+    @property
+    def store(self) -> Backend:
+        return self.bus.partitions.all[0].backend
+
+    async def token(self, kind: str, channel: str | None = None, consumer: str | None = None) -> str:
+        """The text of a new token."""
+        issued = await Tokens(self.bus, "gbe").create(scope_of(kind, channel, consumer))
+        return issued.text
+
+    async def revoke(self, token: str) -> None:
+        """Let nobody in with it any more."""
+        await Tokens(self.bus, "gbe").revoke(token.split("_")[1])
+
+    async def fill(self) -> None:
+        """Three clusters: a network that is down, an event without an amount, and hostile payloads."""
+        for channel, consumer in (("orders", "billing"), ("payments", "ledger")):
+            await subscribe(self.store, consumer, channel=channel)
+        orders = [Event({"order": n, "total": 3.5}, f"o-{n}") for n in range(ROUTE + AMOUNT)]
+        await self.store.publish("orders", orders)
+        await self.bury("orders", "billing", ROUTE, _no_route)
+        await self.bury("orders", "billing", AMOUNT, lambda _: KeyError("amount"))
+        await self.hostile()
+
+    async def hostile(self) -> None:
+        """Events and errors that would like to be more than text."""
+        headers = {"x-note": IMAGE}
+        bad = Event({"note": SCRIPT, "more": IMAGE, "turned": BIDI}, "pay-<b>1</b>", headers=headers)
+        more = Event({"blob": LARGE}, "pay-large"), Event(b"\0\xfe", "pay-bytes")
+        await self.store.publish("payments", [bad, *more])
+        await self.bury("payments", "ledger", HOSTILE, lambda _: RuntimeError(f"{SCRIPT} {IMAGE} {BIDI}"))
+
+    async def bury(self, channel: str, consumer: str, number: int, error: Callable[[Job], Exception]) -> None:
+        """A failed attempt, and another one that ends it."""
+        first = await claim(self.store, number, channel=channel, consumer=consumer)
+        await self.store.retry([Retry(job, None, describe(error(job))) for job in first])
+        again = await claim(self.store, number, channel=channel, consumer=consumer)
+        assert len(again) == number
+        await self.store.bury([Burial(job, Reason.MAX_ATTEMPTS, describe(error(job))) for job in again])
+
+    async def dead(self, channel: str = "orders") -> int:
+        return sum(each.count for each in await self.store.dead_counts() if each.channel == channel)
+
+    @asynccontextmanager
+    async def worker(self, channel: str = "orders", consumer: str = "billing") -> AsyncIterator[None]:
+        """Somebody for whom everything succeeds."""
+
+        async def work() -> None:
+            while True:
+                for job in await self.bus.poll(channel, consumer, limit=50):
+                    await self.bus.finalize(job, success=True)
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(work())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _no_route(job: Job) -> Exception:
+    return ConnectionError(f"no route to 10.0.0.{job.id}")
+
+
+@asynccontextmanager
+async def stage(url: str) -> AsyncIterator[Stage]:
+    """A system on a free port, without what needs Spark."""
+    async with holdfast.connect(url) as bus:
+        config = Config.model_validate({"server": {"port": 0}})
+        supervisor = assemble(bus, config, Choice(sweeper=False, archiver=False, ingest=False), Supervisor())
+        [http] = [each.part for each in supervisor.kept if isinstance(each.part, HttpPart)]
+        stop = asyncio.Event()
+        task = asyncio.create_task(supervisor.run(stop))
+        try:
+            yield Stage(bus, http.url, supervisor)
+        finally:
+            stop.set()
+            await task

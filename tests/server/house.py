@@ -1,0 +1,74 @@
+"""The application in this process, on a real store: asked without a network, under any address."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import httpx
+from fastapi import FastAPI
+
+from holdfast.bus.client import Bus
+from holdfast.config.config import Config
+from holdfast.server.app import create_app
+from holdfast.server.auth.scopes import scope_of
+from holdfast.server.auth.tokens import Tokens
+from holdfast.server.context import System, system
+from holdfast.server.ledgers import Ledgers
+from holdfast.server.supervisor import Supervisor
+
+
+@dataclass
+class House:
+    """What a test can use."""
+
+    app: FastAPI
+    system: System
+    client: httpx.AsyncClient
+    issued: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.system.tokens
+
+    async def token(
+        self,
+        kind: str,
+        channel: str | None = None,
+        consumer: str | None = None,
+        lifetime: timedelta | None = None,
+    ) -> str:
+        """The text of a new token."""
+        issued = await self.tokens.create(scope_of(kind, channel, consumer), lifetime=lifetime)
+        return issued.text
+
+    async def bearer(self, *scope: str) -> dict[str, str]:
+        """The header of a new token."""
+        return {"Authorization": f"Bearer {await self.token(*scope)}"}
+
+
+@asynccontextmanager
+async def house(
+    bus: Bus, *, local: bool = True, ledgers: Ledgers | None = None, **server: object
+) -> AsyncIterator[House]:
+    """An application on this bus; `server` is that section of the configuration."""
+    config = Config.model_validate({"server": server})
+    known = system(bus, Supervisor(), config, local=local, ledgers=ledgers)
+    app = create_app(known)
+    transport = httpx.ASGITransport(app)
+    base = "http://localhost" if local else "http://holdfast.example"
+    async with httpx.AsyncClient(transport=transport, base_url=base, timeout=30) as client:
+        yield House(app, known, client)
+
+
+def problem(answer: httpx.Response, status: int) -> dict[str, object]:
+    """The problem of an answer that must be one."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, object] = answer.json()
+    assert body["status"] == status
+    assert set(body) >= {"type", "title", "status", "detail"}
+    assert "Traceback" not in answer.text
+    return body

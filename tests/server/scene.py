@@ -1,0 +1,64 @@
+"""A system in which everything that metrics tell of has happened, and reports as drivers write them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from running import Running, running
+
+import holdfast
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.reports import Amount, Reporter
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import Wal, WalSettings
+from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe, until
+
+NAMESPACE = "gbe"
+
+
+def ingest_reporter(folder: Path, **knobs: Any) -> Reporter:
+    """The reporter of an ingest with an empty WAL."""
+    wal = Wal(open_store(str(folder / "wal")), WalSettings.of({}, **knobs))
+    return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
+
+
+async def with_store(url: str, act: Callable[[Connection], object]) -> None:
+    """What a driver does with its connection, in a thread of its own."""
+
+    def work() -> None:
+        with Connection([url]) as connection:
+            act(connection)
+
+    await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def eventful(bus: holdfast.Bus, folder: Path) -> AsyncIterator[Running]:
+    """Waiting, leased and dead jobs, a lag, a trim that is held back, a full channel, both drivers."""
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    await publish(store, "a", "b", "c")
+    await store.attach(CHANNEL, "archiver")
+    await bury(store, (await claim(store, 2))[0])
+    [job] = await bus.poll(CHANNEL, CONSUMER)
+    await bus.finalize(job, success=True)
+    await store.advance(timedelta(days=8))
+    archive, ingest = Reporter(NAMESPACE, "archive"), ingest_reporter(folder)
+    for reporter in (archive, ingest):
+        reporter.batch({CHANNEL: Amount(1000, 5000)}, 0.7)
+        await with_store(store.url, reporter.look)
+    retention = {CHANNEL: {"max_age": "7d", "max_bytes": 1}}
+    async with running(bus, sweeper=True, retention=retention) as system:
+
+        async def swept() -> bool:
+            return bool((await system.metrics())["holdfast_sweep_seconds_count"][("0",)])
+
+        await until(swept)
+        yield system

@@ -1,0 +1,223 @@
+"""The pipeline over REST: failed events, what the drivers report, an event's life, and the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from house import House, house, problem
+from scene import ingest_reporter, with_store
+
+import holdfast
+from holdfast.cli.ledgers import ledgers
+from holdfast.config.load import load
+from holdfast.pipeline.arrow import SCHEMA
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
+from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
+from kit import CHANNEL, CONSUMER
+
+V1 = "/api/v1"
+FAILED = f"{V1}/failed-events"
+CONFIG = """
+ingest:
+  channels: [orders]
+  warehouse: duckdb://{folder}/warehouse.duckdb
+  wal: {{path: {folder}/wal}}
+  tables:
+    orders: {{table: events, columns: {{total: {{path: $.total, type: integer}}}}}}
+"""
+TABLES = Tables({CHANNEL: Table("events", (Column("total", "$.total", "integer"),))})
+
+
+@pytest.fixture
+async def ingested(bus: holdfast.Bus, tmp_path: Path) -> AsyncIterator[House]:
+    """A house with the books of an ingest: it loaded one event and gave up on three."""
+    receipts = [await bus.publish(CHANNEL, {"total": "x"}, id=f"bad-{n}") for n in range(3)]
+    receipts.append(await bus.publish(CHANNEL, {"total": 1}, id="good"))
+    _ingest(tmp_path, [(each.id, each.position) for each in receipts])
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(CONFIG.format(folder=tmp_path))
+    urls = [bus.partitions.all[0].backend.url]
+    with ledgers(load(file).config, file, urls) as books:
+        async with house(bus, ledgers=books) as found:
+            yield found
+
+
+def _ingest(folder: Path, events: list[tuple[str, str]]) -> None:
+    """What the ingest does with these events, without Spark."""
+    settings = WalSettings.of({}, path=str(folder / "wal"))
+    wal = Wal(open_store(settings.path), settings)
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "channel": CHANNEL,
+            "position": position,
+            "id": name,
+            "source": "default",
+            "type": "event",
+            "time": now,
+            "headers": [],
+            "data": b'{"total":1}' if name == "good" else b'{"total":"x"}',
+            "partition": 0,
+        }
+        for name, position in events
+    ]
+    [part] = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
+    key = BatchKey(part.spot.partition, part.spot.channel, part.first, part.last)
+    batch = wal.commit(Batch(key, None, (part.segment,), now))
+    warehouse = open_warehouse(f"duckdb://{folder}/warehouse.duckdb", TABLES)
+    try:
+        assert Loader(wal, warehouse, holder="tester").load(batch) == Result.LOADED
+    finally:
+        warehouse.close()
+
+
+async def failed(found: House, **query: Any) -> dict[str, Any]:
+    answer = await found.client.get(FAILED, params=query)
+    assert answer.status_code == 200, answer.text
+    page: dict[str, Any] = answer.json()
+    return page
+
+
+async def test_failed_events_are_listed_shown_and_settled(ingested: House) -> None:
+    first = await failed(ingested, limit=2)
+    rest = await failed(ingested, limit=2, after=first["after"])
+    everything = first["items"] + rest["items"]
+    assert [each["event_id"] for each in everything] == ["bad-0", "bad-1", "bad-2"]
+    assert rest["after"] is None
+    one, two, three = (f"{FAILED}/{each['id']}" for each in everything)
+    shown = (await ingested.client.get(one)).json()
+    assert shown == everything[0]
+    assert (shown["event_payload"], shown["status"], shown["channel"]) == (
+        '{"total":"x"}',
+        "pending",
+        CHANNEL,
+    )
+    again = (await ingested.client.post(f"{one}/retry")).json()
+    assert (again["status"], again["retry_count"]) == ("pending", 1)
+    done = (await ingested.client.post(f"{two}/resolve", json={"notes": "by hand"})).json()
+    assert (done["status"], done["resolved_by"], done["resolution_notes"]) == ("resolved", "local", "by hand")
+    over = (await ingested.client.post(f"{three}/abandon", json={"notes": "noise"})).json()
+    assert over["status"] == "abandoned"
+    problem(await ingested.client.post(f"{two}/retry"), 400)
+    problem(await ingested.client.post(f"{one}/resolve", json={"notes": ""}), 422)
+    problem(await ingested.client.get(f"{FAILED}/nothing"), 404)
+    assert [each["event_id"] for each in (await failed(ingested, status="pending"))["items"]] == ["bad-0"]
+    assert (await failed(ingested, channel="other"))["items"] == []
+
+
+async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: House, tmp_path: Path) -> None:
+    """A server lives long; DuckDB's file belongs to one process at a time."""
+    [one, *_] = (await failed(ingested))["items"]
+    again = await asyncio.gather(*(ingested.client.post(f"{FAILED}/{one['id']}/retry") for _ in range(3)))
+    assert {answer.json()["status"] for answer in again} == {"pending"}
+    code = (
+        f"import duckdb; duckdb.connect('{tmp_path}/warehouse.duckdb').execute('CREATE TABLE mine (n INT)')"
+    )
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=True)
+
+
+async def test_they_are_dead_letters_too(ingested: House) -> None:
+    page = (await ingested.client.get(f"{V1}/deadletters", params={"kinds": "ingest"})).json()
+    assert {item["event_id"] for item in page["items"]} == {"bad-0", "bad-1", "bad-2"}
+    body = {"kind": "delete", "items": [page["items"][0]["id"]]}
+    asked = await ingested.client.post(f"{V1}/operations", json=body)
+    done = await ingested.system.runner.follow(asked.json()["id"])
+    assert done.progress.done == 1
+    assert len((await failed(ingested, status="pending"))["items"]) == 2
+
+
+async def test_a_token_sees_the_failed_events_of_its_channel(ingested: House) -> None:
+    [one, *_] = (await failed(ingested))["items"]
+    mine, other = await ingested.bearer("channel", CHANNEL), await ingested.bearer("channel", "beta")
+    get = ingested.client.get
+    assert len((await get(FAILED, params={"channel": CHANNEL}, headers=mine)).json()["items"]) == 3
+    problem(await get(FAILED, headers=mine), 403)
+    item = f"{V1}/deadletters/ingest:{one['id']}"
+    for path in (f"{FAILED}/{one['id']}", item):
+        assert (await get(path, headers=mine)).status_code == 200
+        problem(await get(path, headers=other), 403)
+    problem(await get(f"{FAILED}/nothing", headers=other), 403)
+    for verb, notes in (("retry", None), ("resolve", {"notes": "x"}), ("abandon", {"notes": "x"})):
+        path = f"{FAILED}/{one['id']}/{verb}"
+        problem(await ingested.client.post(path, json=notes, headers=other), 403)
+    body: dict[str, Any] = {"kind": "delete", "items": [f"ingest:{one['id']}"]}
+    asked = await ingested.client.post(f"{V1}/operations", json=body, headers=mine)
+    assert asked.status_code == 202
+    shown = await get(asked.headers["Location"], headers=mine)
+    assert shown.json()["kind"] == "delete"
+    problem(await get(asked.headers["Location"], headers=other), 404)
+
+
+async def test_an_events_life_is_told(ingested: House) -> None:
+    bus = ingested.system.bus
+    await bus.subscribe(CHANNEL, CONSUMER, start="earliest")
+    jobs = await bus.poll(CHANNEL, CONSUMER, limit=10)
+    for job in jobs:
+        await bus.finalize(job, success=True)
+
+    async def trace(**query: str) -> httpx.Response:
+        return await ingested.client.get(f"{V1}/trace", params=query)
+
+    [life] = (await trace(id="good")).json()
+    assert (life["channel"], life["source"], life["id"]) == (CHANNEL, "default", "good")
+    whats = " ".join(step["what"] for step in life["steps"])
+    assert "published" in whats
+    assert "done" in whats
+    assert [each["id"] for each in (await trace(id="good", channel=CHANNEL)).json()] == ["good"]
+    problem(await trace(id="never"), 404)
+    problem(await trace(id=""), 422)
+    mine = await ingested.bearer("channel", CHANNEL)
+    query = {"id": "good", "channel": CHANNEL}
+    assert len((await ingested.client.get(f"{V1}/trace", params=query, headers=mine)).json()) == 1
+    problem(await ingested.client.get(f"{V1}/trace", params={"id": "good"}, headers=mine), 403)
+
+
+async def test_without_an_ingest_there_is_nothing_to_tell(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        for path in ("failed-events", "failed-events/x", "wal", "trace?id=x"):
+            problem(await found.client.get(f"{V1}/{path}"), 404)
+        assert (await found.client.get(f"{V1}/pipeline")).json() == {"drivers": []}
+
+
+async def test_the_drivers_and_the_wal_are_as_last_reported(bus: holdfast.Bus, tmp_path: Path) -> None:
+    store = bus.partitions.all[0].backend
+    await with_store(store.url, ingest_reporter(tmp_path).look)
+    async with house(bus) as found:
+        [driver] = (await found.client.get(f"{V1}/pipeline")).json()["drivers"]
+        assert (driver["name"], driver["trouble"]) == ("ingest", None)
+        assert (await found.client.get(f"{V1}/wal")).json() == driver["report"]["wal"]
+        mine = await found.bearer("channel", CHANNEL)
+        problem(await found.client.get(f"{V1}/pipeline", headers=mine), 403)
+        problem(await found.client.get(f"{V1}/wal", headers=mine), 403)
+
+
+async def test_the_audit_says_who_did_what(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False) as found:
+        admin, mine = await found.bearer("admin"), await found.bearer("channel", CHANNEL)
+        path = f"{V1}/channels/{CHANNEL}"
+        await found.client.put(path, json={"display_name": "Orders"}, headers=admin)
+        await found.client.put(f"{path}/consumers/{CONSUMER}", json={}, headers=mine)
+        body = {"kind": "purge", "filter": {"channel": CHANNEL}}
+        await found.client.post(f"{V1}/operations", json=body, headers=mine)
+        problem(await found.client.get(f"{V1}/audit", headers=mine), 403)
+        told = (await found.client.get(f"{V1}/audit", params={"limit": 10}, headers=admin)).json()
+        acts = [(each["event"]["data"]["action"], each["event"]["data"]["outcome"]) for each in told]
+        assert [act for act, _ in acts] == [f"GET {V1}/audit", "purge", "put consumer", "put channel"]
+        assert acts[0][1].startswith("refused: ")
+        actors = {each["event"]["data"]["actor"].split(":")[0] for each in told}
+        assert actors == {"token"}
+        assert len((await found.client.get(f"{V1}/audit", params={"limit": 2}, headers=admin)).json()) == 2

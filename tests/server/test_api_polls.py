@@ -1,0 +1,207 @@
+"""Long polls: woken by a publish, few listeners for many waiters, and nothing is lost with a caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from house import House, house
+from running import running
+
+import holdfast
+from holdfast.config.server import Limits
+from holdfast.contracts import Listener
+from holdfast.server.api import polls
+from kit import CHANNEL, CONSUMER, publish, state, states, subscribe, until
+
+BASE = f"/api/v1/channels/{CHANNEL}/consumers/{CONSUMER}"
+
+
+@pytest.fixture(autouse=True)
+def _no_looking_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes in time comes by a wake-up."""
+    monkeypatch.setattr(polls, "PAUSE", 30)
+
+
+def poll(
+    client: httpx.AsyncClient, wait: str = "30s", channel: str = CHANNEL, limit: int = 1
+) -> asyncio.Task[httpx.Response]:
+    path = f"/api/v1/channels/{channel}/consumers/{CONSUMER}/poll"
+    return asyncio.create_task(client.post(path, json={"wait": wait, "limit": limit}))
+
+
+class Ears:
+    """Counts who listens to a store."""
+
+    def __init__(self, bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.ever = 0, 0
+        backend = bus.partitions.all[0].backend
+        self._listen = backend.listen
+        monkeypatch.setattr(backend, "listen", self.listen, raising=False)
+
+    async def listen(self, channels: list[str], wake: Callable[[str], None]) -> Any:
+        self.now, self.ever = self.now + 1, self.ever + 1
+        return Ear(await self._listen(channels, wake), self)
+
+
+class Ear:
+    def __init__(self, inner: Listener, ears: Ears) -> None:
+        self._inner, self._ears = inner, ears
+
+    async def close(self) -> None:
+        self._ears.now -= 1
+        await self._inner.close()
+
+
+async def waiting(found: House, count: int, channel: str = CHANNEL) -> None:
+    """Until so many wait for a wake-up."""
+
+    async def there() -> bool:
+        return len(found.system.waking.waiting(channel)) == count
+
+    await until(there)
+
+
+async def test_a_publish_wakes_those_who_wait(each: holdfast.Bus) -> None:
+    store = each.partitions.all[0].backend
+    await subscribe(store)
+    async with house(each) as found:
+        waiter = poll(found.client)
+        await waiting(found, 1)
+        began = time.monotonic()
+        await publish(store, "a")
+        [job] = (await waiter).json()["jobs"]
+        assert job["event"]["id"] == "a"
+        assert time.monotonic() - began < 10
+        assert found.system.waking.waiting(CHANNEL) == frozenset()
+
+
+async def test_nothing_comes_of_an_empty_wait(bus: holdfast.Bus) -> None:
+    await subscribe(bus.partitions.all[0].backend)
+    async with house(bus) as found:
+        began = time.monotonic()
+        assert (await poll(found.client, "200ms")).json() == {"jobs": []}
+        assert 0.2 <= time.monotonic() - began < 10
+
+
+def test_a_wait_ends_before_the_server_gives_up() -> None:
+    assert polls.patience("30s", Limits()) == 30
+    assert polls.patience("30s", Limits(timeout=timedelta(seconds=10))) == 5
+    assert polls.patience("2s", Limits(timeout=timedelta(seconds=10))) == 2
+
+
+async def test_many_waiters_share_one_listener(bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, ears = bus.partitions.all[0].backend, Ears(bus, monkeypatch)
+    await subscribe(store)
+    await subscribe(store, channel="other")
+    async with house(bus) as found:
+        waiters = [poll(found.client) for _ in range(20)]
+        await waiting(found, 20)
+        await until(lambda: _is(ears.now == 1))
+        other = poll(found.client, channel="other")
+        await waiting(found, 1, "other")
+        await until(lambda: _is((ears.now, ears.ever) == (1, 2)))
+        await publish(store, "x", channel="other")
+        assert len((await other).json()["jobs"]) == 1
+        await publish(store, *(f"e-{n}" for n in range(20)))
+        answers = await asyncio.gather(*waiters)
+        got = {answer.json()["jobs"][0]["event"]["id"] for answer in answers}
+        assert len(got) == 20
+        await until(lambda: _is(ears.now == 0))
+        assert ears.ever == 2
+
+
+async def _is(true: bool) -> bool:
+    return true
+
+
+async def test_a_job_that_becomes_ready_later_is_seen_without_a_wake_up(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polls, "PAUSE", 0.05)
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    await publish(store, "late", at=await store.now() + timedelta(hours=1))
+    async with house(bus) as found:
+        waiter = poll(found.client)
+        await waiting(found, 1)
+        await store.advance(timedelta(hours=1))
+        assert len((await waiter).json()["jobs"]) == 1
+
+
+async def test_who_went_away_takes_nothing_along(bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is cut off while the store hands out jobs: they are ready again at once."""
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    async with running(bus) as system:
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        _hold(monkeypatch, bus, reached, go_on)
+        async with httpx.AsyncClient(base_url=system.client.base_url) as gone:
+            waiter = poll(gone)
+            await asyncio.wait_for(reached.wait(), 10)
+            waiter.cancel()
+            await asyncio.gather(waiter, return_exceptions=True)
+        await publish(store, "a")
+        go_on.set()
+        await until(lambda: _came_back(bus))
+        assert await states(store) == {"ready": 1}
+        [job] = await bus.poll(CHANNEL, CONSUMER)
+        assert (job.token, job.attempt) == (2, 1)
+
+
+async def test_who_waited_too_long_takes_nothing_along(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gives up on a slow store while that hands out jobs: they are ready again at once."""
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    await publish(store, "a")
+    async with house(bus, limits={"timeout": "200ms"}) as found:
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        _hold(monkeypatch, bus, reached, go_on)
+        assert (await poll(found.client)).status_code == 504
+        go_on.set()
+        await until(lambda: _came_back(bus))
+        assert await state(store, "a") == "ready"
+
+
+async def _came_back(bus: holdfast.Bus) -> bool:
+    """Whether the job was handed out once, and is ready."""
+    [found] = await bus.partitions.all[0].backend.find_jobs(CHANNEL, "default", "a")
+    return (found.state, found.token) == ("ready", 1)
+
+
+def _hold(
+    monkeypatch: pytest.MonkeyPatch, bus: holdfast.Bus, reached: asyncio.Event, go_on: asyncio.Event
+) -> None:
+    """The next claim stops before it asks the store, until it may go on."""
+    backend = bus.partitions.all[0].backend
+    claim: Callable[..., Awaitable[Any]] = backend.claim
+
+    async def held(*arguments: Any) -> Any:
+        reached.set()
+        await go_on.wait()
+        return await claim(*arguments)
+
+    monkeypatch.setattr(backend, "claim", held, raising=False)
+
+
+async def test_a_server_that_stops_sends_those_who_wait_away(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polls, "PAUSE", 0.05)
+    await subscribe(bus.partitions.all[0].backend)
+    async with running(bus) as system:
+        await system.readiness(200)
+        waiter = poll(system.client)
+        [app] = [each.part for each in system.supervisor.kept if each.part.name == "http"]
+        waking = app._app.state.system.waking  # type: ignore[attr-defined]
+        await until(lambda: _is(bool(waking.waiting(CHANNEL))))
+        system.supervisor.stopping = True
+        assert (await waiter).json() == {"jobs": []}
+        system.supervisor.stopping = False

@@ -1,0 +1,395 @@
+"""The guard: who gets in, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import get_args
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends
+from house import House, house, problem
+
+import holdfast
+from holdfast.embedded import Postgres
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import needs
+from holdfast.server.auth.scopes import Verb
+from holdfast.server.auth.token import Issued
+from holdfast.server.refusals import Conflict
+from kit import until
+
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+
+def probe(verb: Verb, path: str, **how: bool) -> APIRouter:
+    """A route that needs a verb and answers who called."""
+    router, need = APIRouter(), Depends(needs(verb, **how))
+
+    @router.post(path)
+    async def route(caller: Caller = need) -> str:
+        return caller.actor
+
+    return router
+
+
+def within() -> APIRouter:
+    """A route that finds out for itself that the caller's token does not cover what is asked for."""
+    router, need = APIRouter(), Depends(needs("operate", filtered=True))
+
+    @router.post("/within")
+    async def route(caller: Caller = need) -> None:
+        caller.require("operate", "stock")
+
+    @router.post("/conflict")
+    async def conflict(caller: Caller = need) -> None:
+        raise Conflict("it is not in that state")
+
+    return router
+
+
+def add_probes(found: House) -> None:
+    """A route for each verb: on all channels, on one, and on one consumer."""
+    for verb in VERBS:
+        for path in ("", "/{channel}", "/{channelId}/{consumerId}"):
+            found.app.include_router(probe(verb, f"/probe/{verb}{path}"))
+    found.app.include_router(probe("read", "/filtered", filtered=True))
+    found.app.include_router(within())
+    found.app.include_router(probe("operate", "/pair/{channelId}/{consumerId}", pair=True))
+
+
+async def ask(found: House, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    return await found.client.post(path, headers=headers)
+
+
+async def statuses(found: House, headers: dict[str, str], where: str) -> dict[str, int]:
+    return {verb: (await ask(found, f"/probe/{verb}{where}", headers)).status_code for verb in VERBS}
+
+
+async def test_on_loopback_everything_is_allowed_while_there_is_no_token(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        for where in ("", "/orders", "/orders/billing"):
+            assert set((await statuses(found, {}, where)).values()) == {200}
+        assert (await ask(found, "/probe/admin")).json() == "local"
+        headers = await found.bearer("reader")
+        problem(await ask(found, "/probe/read"), 401)
+        assert (await ask(found, "/probe/read", headers)).status_code == 200
+
+
+async def test_off_loopback_everybody_reads_and_nobody_writes_while_there_is_no_token(
+    bus: holdfast.Bus,
+) -> None:
+    async with house(bus, local=False) as found:
+        add_probes(found)
+        assert (await ask(found, "/probe/read/orders")).json() == "anonymous"
+        for verb in set(VERBS) - {"read"}:
+            refused = problem(await ask(found, f"/probe/{verb}/orders"), 403)
+            assert "no token exists yet" in str(refused["detail"])
+        await found.token("admin")
+        problem(await ask(found, "/probe/read/orders"), 401)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8420"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[::1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+    ],
+)
+async def test_a_web_page_cannot_use_a_browser_on_this_machine(
+    bus: holdfast.Bus, headers: dict[str, str]
+) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        problem(await ask(found, "/probe/admin", headers), 403)
+        for host in ("localhost:8420", "127.0.0.1:8420", "127.0.0.2", "[::1]:8420"):
+            here = {"Host": host, "Origin": f"http://{host}"}
+            assert (await ask(found, "/probe/admin", here)).status_code == 200
+
+
+async def test_each_kind_of_token_gets_what_its_scope_says(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False) as found:
+        add_probes(found)
+        admin, reader = await found.bearer("admin"), await found.bearer("reader")
+        channel, consumer = await found.bearer("channel", "a"), await found.bearer("consumer", "a", "x")
+        producer = await found.bearer("producer", "a.*")
+        only = lambda *verbs: {verb: 200 if verb in verbs else 403 for verb in VERBS}  # noqa: E731
+        for where in ("", "/a", "/a/x", "/b/x"):
+            assert await statuses(found, admin, where) == only(*VERBS)
+            assert await statuses(found, reader, where) == only("read")
+        mine = only("read", "publish", "consume", "operate")
+        assert await statuses(found, channel, "/a") == mine
+        assert await statuses(found, channel, "/a/x") == mine
+        assert await statuses(found, channel, "/b/x") == await statuses(found, channel, "") == only()
+        assert await statuses(found, consumer, "/a/x") == only("read", "consume")
+        assert await statuses(found, consumer, "/a/y") == await statuses(found, consumer, "/a") == only()
+        assert await statuses(found, producer, "/a.b") == only("publish")
+        assert await statuses(found, producer, "/a") == await statuses(found, producer, "/b.c") == only()
+
+
+async def test_a_route_that_filters_lets_in_whoever_sees_something(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False) as found:
+        add_probes(found)
+        assert (await ask(found, "/filtered", await found.bearer("channel", "a"))).status_code == 200
+        problem(await ask(found, "/filtered", await found.bearer("producer", "a")), 403)
+
+
+async def test_a_pair_of_tokens_must_be_whole_and_each_in_its_scope(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False) as found:
+        add_probes(found)
+        of_channel, of_consumer = await found.token("channel", "a"), await found.token("consumer", "a", "x")
+        other, elsewhere = await found.token("consumer", "a", "y"), await found.token("channel", "b")
+
+        async def delete(channel: str | None, consumer: str | None) -> int:
+            given = {"X-Broker-Channel-Token": channel, "X-Broker-Consumer-Token": consumer}
+            headers = {name: value for name, value in given.items() if value is not None}
+            return (await ask(found, "/pair/a/x", headers)).status_code
+
+        assert await delete(of_channel, of_consumer) == 200
+        assert await delete(of_channel, None) == 401
+        assert await delete(None, of_consumer) == 403
+        assert await delete(None, None) == 401
+        assert await delete(of_channel, other) == 403
+        assert await delete(elsewhere, of_consumer) == 403
+        assert await delete(of_consumer, of_channel) == 200  # both cover it, whatever the header is called
+        assert await delete(of_channel, "nonsense") == await delete("nonsense", of_consumer) == 401
+        for scope in (("channel", "a"), ("admin",)):
+            assert (await ask(found, "/pair/a/x", await found.bearer(*scope))).status_code == 200
+
+
+async def test_what_is_no_valid_token_is_refused_even_where_none_is_needed(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        text = "hf_0123456789abcdef_" + "A" * 43
+        for header in (
+            f"Bearer {text}",
+            text,
+            "Bearer ",
+            "Bearer",
+            "",
+            f"Basic {text}",
+            f"Bearer {text}{text}",
+            "Bearer hf__",
+            "Bearer \u00e4\u00f6",
+            f"bearer {text}\x00",
+        ):
+            answer = await found.client.post("/probe/read", headers={b"Authorization": header.encode()})
+            problem(answer, 401)
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+async def test_a_header_that_is_there_twice_is_refused(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        good = (await found.bearer("admin"))["Authorization"]
+        answer = await found.client.post("/probe/read", headers=[("Authorization", good)] * 2)
+        problem(answer, 401)
+
+
+async def test_a_token_is_not_taken_from_the_address(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        token = await found.token("admin")
+        for name in ("token", "access_token", "Authorization", "X-Broker-Channel-Token"):
+            problem(await ask(found, f"/probe/read?{name}={token}"), 401)
+
+
+async def test_any_other_secret_for_the_same_id_is_refused(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        text = await found.token("admin")
+        for place in range(len("hf_") + 16 + 1, len(text)):
+            changed = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
+            assert await found.tokens.verify(changed) is None
+        assert await found.tokens.verify(text[:-1]) is None
+        assert await found.tokens.verify(text.upper()) is None
+        assert await found.tokens.verify(text) is not None
+
+
+async def test_a_revoked_token_is_refused_at_once_by_every_server(bus: holdfast.Bus) -> None:
+    async with house(bus) as found, house(bus) as other:
+        add_probes(found)
+        headers = await found.bearer("admin")
+        [token] = await found.tokens.all()
+        for _ in range(3):
+            assert (await ask(found, "/probe/read", headers)).status_code == 200
+        await other.tokens.revoke(token.id)
+        problem(await ask(found, "/probe/read", headers), 401)
+        assert [each.revoked_at is not None for each in await found.tokens.all()] == [True]
+
+
+async def test_an_expired_token_is_refused_from_that_moment_on(bus: holdfast.Bus) -> None:
+    store = bus.partitions.all[0].backend
+    async with house(bus) as found:
+        add_probes(found)
+        headers = {"Authorization": f"Bearer {await found.token('admin', lifetime=timedelta(hours=1))}"}
+        await store.advance(timedelta(minutes=59))
+        assert (await ask(found, "/probe/read", headers)).status_code == 200
+        await store.advance(timedelta(minutes=1))
+        problem(await ask(found, "/probe/read", headers), 401)
+
+
+async def test_the_end_of_the_last_token_does_not_open_the_door(bus: holdfast.Bus) -> None:
+    store = bus.partitions.all[0].backend
+    async with house(bus) as found, house(bus) as fresh:
+        add_probes(found)
+        add_probes(fresh)
+        await found.token("admin", lifetime=timedelta(hours=1))
+        await store.advance(timedelta(days=1))
+        for each in (found, fresh):
+            problem(await ask(each, "/probe/admin"), 401)
+        [token] = await found.tokens.all()
+        await found.tokens.revoke(token.id)
+        problem(await ask(fresh, "/probe/admin"), 401)
+
+
+async def test_after_a_rotation_both_secrets_hold_for_the_overlap(bus: holdfast.Bus) -> None:
+    store = bus.partitions.all[0].backend
+    async with house(bus) as found:
+        old = await found.token("channel", "orders")
+        [token] = await found.tokens.all()
+        new = (await found.tokens.rotate(token.id, timedelta(hours=1))).text
+        assert new.split("_")[1] == old.split("_")[1] != new.split("_")[2]
+        for text in (old, new):
+            assert await found.tokens.verify(text) is not None
+        await store.advance(timedelta(hours=1))
+        assert await found.tokens.verify(old) is None
+        assert await found.tokens.verify(new) is not None
+        newest = (await found.tokens.rotate(token.id, timedelta())).text
+        assert await found.tokens.verify(new) is None
+        await found.tokens.revoke(token.id)
+        assert await found.tokens.verify(newest) is None
+        with pytest.raises(holdfast.HoldfastError, match="is revoked; create another one"):
+            await found.tokens.rotate(token.id, timedelta())
+
+
+async def test_a_second_rotation_ends_the_oldest_secret(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        first = await found.token("admin")
+        [token] = await found.tokens.all()
+        second = (await found.tokens.rotate(token.id, timedelta(days=1))).text
+        third = (await found.tokens.rotate(token.id, timedelta(days=1))).text
+        verified = [await found.tokens.verify(text) is not None for text in (first, second, third)]
+        assert verified == [False, True, True]
+
+
+async def test_tokens_are_the_same_on_every_store(each: holdfast.Bus) -> None:
+    async with house(each) as found:
+        add_probes(found)
+        assert (await ask(found, "/probe/admin")).status_code == 200
+        text = await found.token("channel", "orders", lifetime=timedelta(days=2))
+        headers = {"Authorization": f"Bearer {text}"}
+        assert (await ask(found, "/probe/operate/orders", headers)).status_code == 200
+        problem(await ask(found, "/probe/operate/stock", headers), 403)
+        problem(await ask(found, "/probe/read/orders"), 401)
+        [token] = await found.tokens.all()
+        new = (await found.tokens.rotate(token.id, timedelta(days=1))).text
+        assert [await found.tokens.verify(each) is not None for each in (text, new)] == [True, True]
+        await each.partitions.all[0].backend.advance(timedelta(days=1))
+        assert [await found.tokens.verify(each) is not None for each in (text, new)] == [False, True]
+        await found.tokens.revoke(token.id)
+        problem(await ask(found, "/probe/read/orders", {"Authorization": f"Bearer {new}"}), 401)
+
+
+async def test_a_revocation_and_rotations_at_the_same_time_all_count(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        first = await found.token("admin")
+        [token] = await found.tokens.all()
+        made = await asyncio.gather(*(found.tokens.rotate(token.id, timedelta(hours=1)) for _ in range(5)))
+        texts = [first, *(issued.text for issued in made)]
+        assert sum([await found.tokens.verify(text) is not None for text in texts]) == 2
+        answers = await asyncio.gather(
+            found.tokens.rotate(token.id, timedelta(hours=1)),
+            found.tokens.revoke(token.id),
+            found.tokens.rotate(token.id, timedelta(hours=1)),
+            return_exceptions=True,
+        )
+        texts += [each.text for each in answers if isinstance(each, Issued)]
+        assert not [text for text in texts if await found.tokens.verify(text) is not None]
+
+
+async def test_nobody_gets_in_while_the_store_of_the_tokens_is_away(
+    frail: list[str], mortal: Postgres
+) -> None:
+    other, away = frail
+    async with holdfast.connect([away, other]) as bus, house(bus) as found:
+        add_probes(found)
+        headers = await found.bearer("admin")
+        await asyncio.to_thread(mortal.kill)
+        answer = await ask(found, "/probe/read", headers)
+        problem(answer, 503)
+        assert answer.headers["Retry-After"] == "1"
+        problem(await ask(found, "/probe/read"), 503)
+        assert (await found.client.get("/healthz")).status_code == 200
+        assert (await found.client.get("/readyz")).status_code == 503
+        assert bus.partitions.all[0].backend.url not in (await found.client.get("/readyz")).text
+        await asyncio.to_thread(mortal.start)
+
+        async def ready() -> bool:
+            return (await found.client.get("/readyz")).status_code == 200
+
+        await until(ready)
+        assert (await ask(found, "/probe/read", headers)).status_code == 200
+
+
+async def test_a_secret_is_stored_nowhere(bus: holdfast.Bus, caplog: pytest.LogCaptureFixture) -> None:
+    store = bus.partitions.all[0].backend
+    with caplog.at_level(logging.DEBUG):
+        async with house(bus) as found:
+            add_probes(found)
+            text = await found.token("channel", "orders")
+            headers = {"Authorization": f"Bearer {text}"}
+            assert (await ask(found, "/probe/read/orders", headers)).status_code == 200
+            refused = await ask(found, "/probe/admin/orders", headers)
+            unknown = await ask(found, "/probe/read/orders", {"Authorization": f"Bearer {text[:-1]}x"})
+    secret = text.split("_", 2)[2]
+    [record] = await store.due_records("gbe.state.tokens.", 10)
+    assert record.key == f"gbe.state.tokens.{text.split('_')[1]}"
+    for told in (str(dict(record.fields)), caplog.text, refused.text, unknown.text):
+        assert secret not in told
+        assert secret[:-1] not in told
+
+
+async def test_a_refused_call_is_audited_with_who_and_what(
+    bus: holdfast.Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        headers = await found.bearer("channel", "orders")
+        [token] = await found.tokens.all()
+        with caplog.at_level(logging.WARNING):
+            await ask(found, "/probe/admin/orders", headers)
+            await ask(found, "/probe/admin/orders", {"Authorization": "Bearer hf_x"})
+            await ask(found, "/within", headers)
+            await ask(found, "/conflict", headers)
+    told = [entry.event.json() for entry in await bus.read("gbe.events.system.audit")]
+    assert [(each["actor"], each["action"], each["target"]) for each in told] == [
+        (f"token:{token.id}", "POST /probe/admin/{channel}", "/probe/admin/orders"),
+        (f"token:{token.id}", "POST /within", "/within"),
+    ]
+    assert told[0]["outcome"] == (
+        "refused: the token does not cover admin on channel 'orders'; use one with that scope"
+    )
+    assert caplog.text.count(f"refused 403: token:{token.id} from 127.0.0.1 on /probe/admin/orders") == 1
+    assert caplog.text.count("refused 401: nobody from 127.0.0.1 on /probe/admin/orders") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["a..b", "A", "a*", "a%00", "%2e%2e", "a" * 129, "%F0%9F%92%A9", "a%0Ab", "-a"]
+)
+async def test_names_that_cannot_be_are_refused_before_anything_is_asked(
+    bus: holdfast.Bus, name: str
+) -> None:
+    async with house(bus) as found:
+        add_probes(found)
+        refused = problem(await ask(found, f"/probe/publish/{name}"), 400)
+        assert refused["type"] == "urn:holdfast:problem:invalid-name"
+        problem(await ask(found, f"/probe/consume/orders/{name}"), 400)

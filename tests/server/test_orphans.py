@@ -1,0 +1,177 @@
+"""`holdfast up` and its children killed with SIGKILL: nothing is lost, and no process is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from conftest import Up
+from holdfast.cli.demo.business import ORDERS
+from holdfast.embedded import Postgres
+from holdfast.model.job import State
+from kit import until
+
+PARENT = """
+import asyncio, os
+from holdfast.server.child import ChildPart
+
+asyncio.run(ChildPart("worker", ["worker", "shop:app"], os.environ).run())
+"""
+
+SHOP = """
+import asyncio, os, pathlib
+import holdfast
+
+app = holdfast.App()
+
+
+@app.handler("orders", "billing", start="earliest")
+async def bill(event):
+    pathlib.Path("begun").write_text(str(os.getpid()))
+    while not pathlib.Path("go").exists():
+        await asyncio.sleep(0.01)
+"""
+
+ARCHIVE = """
+archiver:
+  streams:
+    - {stream: "gbe.events.audit.*", destination: folder, path: cold, batch_size: 1000, batch_timeout: 1h}
+"""
+
+
+def living(folder: Path) -> dict[int, str]:
+    """The processes that work in a folder or below it, with their command lines."""
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and (process / "cwd").resolve().is_relative_to(folder):
+                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # it has ended, or is not ours to look at
+    return found
+
+
+async def none_left(folder: Path, patience: float = 30) -> None:
+    async def gone() -> bool:
+        return not living(folder)
+
+    await until(gone, patience)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+async def ready(process: subprocess.Popen[str], part: str) -> str:
+    """Read status lines until a part runs; answers its status."""
+    assert process.stdout is not None
+    while text := await asyncio.to_thread(process.stdout.readline):
+        line = json.loads(text)
+        if (line["part"], line["phase"]) == (part, "running"):
+            return str(line["status"])
+    raise AssertionError(f"{part} never ran")
+
+
+async def test_a_child_drains_and_ends_when_its_parent_is_killed(
+    python: Up, database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    async with holdfast.connect(database) as hf:
+        await hf.publish("orders", {"total": 12}, id="o-1")
+        parent = python("-c", PARENT)
+
+        async def begun() -> bool:
+            return (tmp_path / "begun").exists() and bool((tmp_path / "begun").read_text())
+
+        await until(begun, 60)
+        child = int((tmp_path / "begun").read_text())
+        kill(parent)
+        assert child in living(tmp_path)  # a handler runs: it gets its time
+        (tmp_path / "go").touch()
+        await none_left(tmp_path)
+        [job] = await hf.find_jobs("orders", "o-1")
+        assert (job.state, job.abandonments) == (State.DONE, 0)
+
+
+@asynccontextmanager
+async def private_store(folder: Path) -> AsyncIterator[holdfast.Bus]:
+    """The private store of a folder, as a second user of it."""
+    server = await asyncio.to_thread(Postgres.shared(folder / ".holdfast" / "postgres").start)
+    try:
+        async with holdfast.connect(server.url) as bus:
+            yield bus
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def ids(bus: holdfast.Bus, channel: str) -> set[str]:
+    return {entry.event.id for entry in await bus.read(channel, limit=1000)}
+
+
+async def test_up_killed_and_started_again_has_lost_nothing(up: Up, tmp_path: Path) -> None:
+    arguments = ("--json", "--demo", "--no-archiver", "--no-ingest", "--log-folder", "logs")
+    process = up(*arguments, HOLDFAST_URL="", DATABASE_URL="")
+    await ready(process, "traffic")
+    async with private_store(tmp_path) as hf:
+        await until(lambda: ids(hf, ORDERS))  # the shop is open
+        await hf.subscribe("mine", "me")
+        await hf.publish("mine", {"n": 1}, id="m-1")
+        [job] = await hf.poll("mine", "me")
+        kill(process)
+        await hf.finalize(job, success=True)  # the store is still there for those who use it
+        before = await ids(hf, ORDERS)
+    await none_left(tmp_path)
+
+    process = up(*arguments, HOLDFAST_URL="", DATABASE_URL="")
+    await ready(process, "traffic")
+    async with private_store(tmp_path) as hf:
+
+        async def going_on() -> bool:
+            now = await ids(hf, ORDERS)
+            assert before <= now
+            return len(now) > len(before)
+
+        await until(going_on)
+        [record] = await hf.find_jobs("mine", "m-1")
+        assert record.state is State.DONE
+    process.terminate()
+    await asyncio.to_thread(process.communicate, timeout=60)
+    assert process.returncode == 0
+    await none_left(tmp_path)
+    assert "no token exists" in (tmp_path / "logs" / "up.log").read_text()
+    assert "Traceback" not in (tmp_path / "logs" / "up.log").read_text()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+async def test_a_spark_driver_flushes_and_ends_when_up_is_killed(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "holdfast.yaml").write_text(ARCHIVE)
+    arguments = ("--json", "--no-sweeper", "--config", "holdfast.yaml", "--log-folder", "logs")
+    process = up(*arguments, HOLDFAST_URL="", DATABASE_URL="")
+    await ready(process, "archive")
+    async with private_store(tmp_path) as hf:
+        for number in range(10):
+            await hf.publish("gbe.events.audit.change", {"n": number}, id=f"a-{number}")
+
+        async def at_work() -> bool:
+            return (tmp_path / "cold").exists()
+
+        await until(at_work, 120)
+    kill(process)
+    await none_left(tmp_path, 150)
+    archived = [
+        json.loads(line)["message_id"]
+        for path in (tmp_path / "cold").rglob("*.jsonl.gz")
+        for line in gzip.decompress(path.read_bytes()).splitlines()
+    ]
+    assert sorted(archived) == [f"a-{number}" for number in range(10)]

@@ -1,0 +1,145 @@
+"""Readiness where Spark drivers run: silent, failing and full ones make the instance not ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from running import Running, running
+from scene import NAMESPACE, ingest_reporter, with_store
+
+import holdfast
+from holdfast.model.position import format_position
+from holdfast.pipeline.arrow import SCHEMA
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.reports import Amount, Reporter
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
+from holdfast.server.child import ChildPart
+from holdfast.upkeep.reports import driver, key
+from kit import CHANNEL
+
+
+class Idle(ChildPart):
+    """A driver's part whose process somebody else runs."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def ingest_part() -> Idle:
+    return Idle("ingest", ["ingest"], os.environ)
+
+
+async def reasons(system: Running) -> str:
+    return str((await system.readiness(503))["reasons"])
+
+
+async def test_a_driver_that_has_never_reported_is_not_ready(each: holdfast.Bus, tmp_path: Path) -> None:
+    store = each.partitions.all[0].backend
+    async with running(each, parts=[ingest_part()]) as system:
+        assert "the ingest driver has not reported yet" in await reasons(system)
+        await with_store(store.url, ingest_reporter(tmp_path).look)
+        await system.readiness(200)
+
+
+async def test_a_driver_that_is_silent_for_three_intervals_is_not_ready(
+    bus: holdfast.Bus, tmp_path: Path
+) -> None:
+    store = bus.partitions.all[0].backend
+    await with_store(store.url, ingest_reporter(tmp_path).look)
+    async with running(bus, parts=[ingest_part()]) as system:
+        await store.advance(timedelta(seconds=25))
+        await system.readiness(200)
+        assert (await system.metrics())["holdfast_driver_up"] == {("ingest",): 1}
+        await store.advance(timedelta(seconds=10))
+        assert "the ingest driver has not reported for 3" in await reasons(system)
+        assert (await system.metrics())["holdfast_driver_up"] == {("ingest",): 0}
+
+
+async def test_a_driver_that_fails_says_why_and_is_ready_again_when_it_runs(bus: holdfast.Bus) -> None:
+    store, reporter = bus.partitions.all[0].backend, Reporter(NAMESPACE, "archive")
+
+    def fail(connection: Connection) -> None:
+        with pytest.raises(RuntimeError), reporter.at_work(connection):
+            raise RuntimeError("the bucket is gone")
+
+    await with_store(store.url, fail)
+    async with running(bus, parts=[Idle("archive", ["archive"], os.environ)]) as system:
+        assert "the archive driver fails: RuntimeError: the bucket is gone" in await reasons(system)
+        found = await system.metrics()
+        assert found["holdfast_driver_failures_total"] == {("archive",): 1}
+        await with_store(store.url, Reporter(NAMESPACE, "archive").look)
+        await system.readiness(200)
+
+
+async def test_a_driver_elsewhere_does_not_make_this_instance_not_ready(bus: holdfast.Bus) -> None:
+    store = bus.partitions.all[0].backend
+    await with_store(store.url, Reporter(NAMESPACE, "archive").look)
+    await store.advance(timedelta(hours=1))
+    async with running(bus) as system:
+        await system.readiness(200)
+        assert (await system.metrics())["holdfast_driver_up"] == {("archive",): 0}
+
+
+async def test_a_full_wal_and_a_damaged_one_are_not_ready(bus: holdfast.Bus, tmp_path: Path) -> None:
+    store = bus.partitions.all[0].backend
+    wal = Wal(open_store(str(tmp_path / "wal")), WalSettings.of({}, max_bytes=1))
+    batch = wal.commit(_batch(wal))
+
+    def reporter() -> Reporter:
+        return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
+
+    async with running(bus, parts=[ingest_part()]) as system:
+        await with_store(store.url, reporter().look)
+        assert "the WAL is not ready: full with " in await reasons(system)
+        found = await system.metrics()
+        assert found["holdfast_wal_bytes"][()] == batch.bytes > found["holdfast_wal_limit_bytes"][()] == 1
+        assert found["holdfast_wal_batches"] == {("pending",): 1, ("failed",): 0, ("quarantined",): 0}
+        assert found["consumer_wal_pending_entries"] == {(): 1}
+        assert found["holdfast_wal_ready"] == {(): 0}
+        wal.quarantine(batch.name, "a flipped byte")
+        await with_store(store.url, reporter().look)
+        assert f"damaged batches: {batch.name}" in await reasons(system)
+
+
+async def test_a_busy_driver_writes_its_record_about_once_a_second(bus: holdfast.Bus) -> None:
+    store, reporter, took = bus.partitions.all[0].backend, Reporter(NAMESPACE, "archive"), [0.0]
+
+    def hurry(connection: Connection) -> None:
+        began = time.monotonic()
+        for _ in range(200):
+            reporter.batch({CHANNEL: Amount(1, 1)}, 0.001)
+            reporter.look(connection)
+        took[0] = time.monotonic() - began
+
+    await with_store(store.url, hurry)
+    record = await store.record(key(NAMESPACE, driver("archive")))
+    assert record is not None
+    assert 1 <= record.revision <= 2 + took[0]
+
+
+def _batch(wal: Wal) -> Batch:
+    row = dict.fromkeys(SCHEMA.names) | {
+        "channel": CHANNEL,
+        "position": format_position(1, 1),
+        "id": "e-1",
+        "source": "default",
+        "type": "event",
+        "time": datetime.now(UTC),
+        "headers": [],
+        "data": b"{}",
+        "partition": 0,
+    }
+    rows = pa.RecordBatch.from_pylist([row], SCHEMA)
+    [part] = stage(wal.store, [rows], Rules(), {}, wal.clock())
+    return Batch(BatchKey(0, CHANNEL, part.first, part.last), None, (part.segment,), wal.clock())

@@ -1,0 +1,93 @@
+"""`holdfast serve` as a process: HTTP alone, with tokens, and a quiet end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import holdfast
+from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe, until
+
+Up = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def serve(python: Up) -> Up:
+    """Starts `holdfast serve` on a free port."""
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return python("-m", "holdfast.cli", "serve", "--port", "0", "--json", *arguments, **environment)
+
+    return start
+
+
+def url(process: subprocess.Popen[str]) -> str:
+    """Where it listens, as soon as it says so."""
+    assert process.stdout is not None
+    for text in process.stdout:
+        line: dict[str, Any] = json.loads(text)
+        if (line["part"], line["phase"]) == ("http", "running"):
+            return str(line["status"])
+    raise AssertionError("it never ran")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signal.Signals) -> None:
+    process = serve()
+    at = url(process)
+    parts = {each["name"] for each in httpx.get(f"{at}/readyz").json()["parts"]}
+    assert parts >= {"http", "operations"}
+    assert not any(name.startswith(("lifecycle", "sweeper", "archive", "ingest")) for name in parts)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{at}/healthz")
+
+
+def test_it_says_in_the_log_who_gets_in(serve: Up, tmp_path: Path) -> None:
+    process = serve()
+    at = url(process)
+    assert httpx.get(f"{at}/dlq-status").status_code == 200
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "everything is allowed to programs on this machine" in (tmp_path / "stderr").read_text()
+    process = serve("--host", "0.0.0.0")  # noqa: S104 - that is what is tested
+    at = url(process).replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+    assert httpx.get(f"{at}/dlq-status").status_code == 200
+    refused = httpx.delete(f"{at}/channel/a/consumer/b/dlq")
+    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/problem+json")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "can read, and nobody can write" in (tmp_path / "stderr").read_text()
+
+
+async def test_it_does_what_was_asked_for(serve: Up, bus: holdfast.Bus) -> None:
+    """A large purge is accepted by one process and done by its operations part."""
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    names = [f"event-{number}" for number in range(1001)]
+    await publish(store, *names)
+    for job in await claim(store, len(names)):
+        assert await bury(store, job)
+    process = serve()
+    at = url(process)
+    async with httpx.AsyncClient(base_url=at) as client:
+        answer = await client.delete(f"/channel/{CHANNEL}/consumer/{CONSUMER}/dlq")
+        assert (answer.status_code, answer.json()["expected"]) == (202, 1001)
+
+        async def purged() -> bool:
+            [shown] = (await client.get("/dlq-status")).json()["consumers"]
+            return bool(shown["deadCount"] == 0)
+
+        await until(purged)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
