@@ -98,8 +98,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
             for _ in range(WARM):  # whoever looks often has prepared statements, and pages in memory
                 await connection.execute(SEED)
                 await backend.dead_counts()
-                for caller in (ours, none, limit):
-                    await timed(caller, "/dlq-status", WARM)
+                await timed((ours, none, limit), "/dlq-status", WARM)
             for _ in range(plan.rounds):
                 began = time.perf_counter()
                 found = await (await connection.execute(SEED)).fetchall()
@@ -107,9 +106,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
                 began = time.perf_counter()
                 answer = await backend.dead_counts()
                 counted = 1000 * (time.perf_counter() - began)
-                call, body = await timed(ours, "/dlq-status", CALLS)
-                beside, _ = await timed(none, "/dlq-status", CALLS)
-                least, _ = await timed(limit, "/dlq-status", CALLS)
+                (call, beside, least), body = await timed((ours, none, limit), "/dlq-status", CALLS)
                 rows = zip(
                     figures.values(), (seed, seed, beside, least), (counted, call, call, call), strict=True
                 )

@@ -129,12 +129,16 @@ def _free_port() -> int:
         return port
 
 
-async def timed(caller: Caller, path: str, times: int) -> tuple[float, bytes]:
-    """Milliseconds for one call, as the mean of some, and what it answered last."""
-    began = time.perf_counter()
+async def timed(callers: Sequence[Caller], path: str, times: int) -> tuple[list[float], bytes]:
+    """Milliseconds for one call of each, call by call in turns, as the mean of some; and what the first of
+    them was answered last."""
+    seconds, answers = [0.0] * len(callers), [b""] * len(callers)
     for _ in range(times):
-        answer = await caller.call("GET", path)
-    return 1000 * (time.perf_counter() - began) / times, answer
+        for place, caller in enumerate(callers):
+            began = time.perf_counter()
+            answers[place] = await caller.call("GET", path)
+            seconds[place] += time.perf_counter() - began
+    return [1000 * each / times for each in seconds], answers[0]
 
 
 # publish

@@ -65,7 +65,7 @@ KNOWN: Final[dict[str, str]] = {
     "wal.after_cursor": "the cursor has moved, the batch is not loaded",
     "wal.mid_clean": "a confirmed batch is half removed",
     "driver.after_offsets": "Spark has planned a batch and written that down, nothing of it was read",
-    "driver.after_batch": "a batch is durable and handed to the loader; Spark's checkpoint does not know it yet",
+    "driver.after_batch": "a batch is durable and with the loader; Spark's checkpoint does not know it yet",
     "loader.after_lease": "a batch is leased, nothing has been done with it",
     "loader.before_commit": "rows and ledger entry are written, the transaction is open",
     "loader.after_commit": "the warehouse has the batch, the WAL does not know it",

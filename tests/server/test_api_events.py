@@ -86,6 +86,17 @@ async def test_an_event_that_nobody_can_carry_is_refused(bus: holdfast.Bus) -> N
     assert await data(bus) == []
 
 
+async def test_json_under_another_name_is_told(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        for name in ("application/x-www-form-urlencoded", "text/plain", ""):
+            headers = {"Content-Type": name} if name else {}
+            told = problem(await found.client.post(EVENTS, content=b'{"data": 1}', headers=headers), 415)
+            assert "Content-Type: application/json" in str(told["detail"])
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        assert (await found.client.post(EVENTS, content=b'{"data": 1}', headers=headers)).status_code == 201
+        problem(await found.client.post(EVENTS), 422)
+
+
 async def test_bytes_a_time_and_a_priority_are_carried(bus: holdfast.Bus) -> None:
     await subscribe(bus.partitions.all[0].backend)
     content = base64.b64encode(b"\x00\xff").decode()

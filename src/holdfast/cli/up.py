@@ -61,19 +61,21 @@ def up(
     of its own. A part that dies is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part
     did not stop as it should; a second one aborts. Status lines go to stdout.
 
-    With --demo a small shop publishes a few events a second, and its handlers fail now and then; without a
-    configuration it is archived into .holdfast/cold and ingested into .holdfast/warehouse.duckdb, as
-    .holdfast/demo.yaml says.
+    With --demo a small shop publishes a few events a second, and its handlers fail now and then. Without a
+    configuration it has the private store, unless --url names another one, and is archived into .holdfast/cold
+    and ingested into .holdfast/warehouse.duckdb, as .holdfast/demo.yaml says.
     """
     from holdfast.cli.demo.traffic import TrafficPart, demo_config
     from holdfast.config.load import load
     from holdfast.server.system import Choice
 
     file = demo_config(config) if demo else config
+    # Not the store of the environment: a demo has to be asked before it writes to somebody's store.
+    elsewhere = [] if file != config else None
     form = None if log_format is None else log_format.value
     given = None if folder is None else str(folder)
     flags = {
-        "url": flat(urls),
+        "url": flat(urls) or elsewhere,
         "server.host": host,
         "server.port": port,
         "log_format": form,

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.config.server import Limits
 from holdfast.model.errors import HoldfastError
 from holdfast.server.jsonbody import check_depth
-from holdfast.server.problems import problem
+from holdfast.server.problems import is_json, problem
 from holdfast.server.refusals import HeadersTooLarge, PayloadTooLarge, Refusal, TimedOut, UnsupportedMediaType
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,9 @@ class _Exchange:
         try:
             async with asyncio.timeout(seconds) as self._deadline:
                 self._check_headers()
-                receive = await self._checked() if _is_json(self._headers) else self._counted
+                receive = (
+                    await self._checked() if is_json(self._headers.get("content-type", "")) else self._counted
+                )
                 await self._app(self._scope, receive, self._forward)
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
@@ -126,8 +128,3 @@ def _replay(first: Message, rest: Receive) -> Receive:
         return waiting.pop() if waiting else await rest()
 
     return receive
-
-
-def _is_json(headers: Headers) -> bool:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")

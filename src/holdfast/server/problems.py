@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.config.urls import mask
 from holdfast.model import errors as e
-from holdfast.server.refusals import Refusal
+from holdfast.server.refusals import Refusal, UnsupportedMediaType
 from holdfast.server.routes import methods_at
 
 MEDIA_TYPE = "application/problem+json"
@@ -95,13 +95,31 @@ def install(app: FastAPI) -> None:
     """Answer with problems, whatever is raised."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        told = problem(error)
+        told = problem(_mistyped(request, error) or error)
         if told.status_code == 405:
             told.headers["Allow"] = ", ".join(methods_at(app, request.scope["path"]))
         return told
 
     for kind in (e.HoldfastError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
+
+
+def _mistyped(request: Request, error: Exception) -> Refusal | None:
+    """What is meant where a whole body does not fit: most often it is JSON that was not called so."""
+    kind = request.headers.get("content-type", "")
+    if not isinstance(error, RequestValidationError) or is_json(kind):
+        return None
+    if not any(each["loc"] == ("body",) and each["type"] != "missing" for each in error.errors()):
+        return None
+    return UnsupportedMediaType(
+        f"a body of the type {kind[:100] or 'unknown'!r}; send JSON, with 'Content-Type: application/json'"
+    )
+
+
+def is_json(kind: str) -> bool:
+    """Whether a `Content-Type` is one of JSON."""
+    name = kind.partition(";")[0].strip().lower()
+    return name == "application/json" or name.endswith("+json")
 
 
 def _ours(error: e.HoldfastError) -> Response:

@@ -12,6 +12,7 @@ from holdfast import wiring
 from holdfast.bus.client import Bus
 from holdfast.bus.leash import GRACE
 from holdfast.config.config import Config
+from holdfast.config.load import FALLBACK
 from holdfast.server.app import create_app
 from holdfast.server.auth.access import tell_access
 from holdfast.server.child import ChildPart
@@ -76,6 +77,7 @@ def _child(command: str, config: Config, choice: Choice) -> ChildPart:
     plain = choice.logs is not None and config.log_format == "auto"
     environment = os.environ | {
         "HOLDFAST_URL": ",".join(config.url),
+        FALLBACK: "",
         "HOLDFAST_LOG_FORMAT": "lines" if plain else config.log_format,
     }
     if choice.file is not None:
