@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from statistics import median
 from typing import Any, Self
 
 import orjson
@@ -130,15 +131,16 @@ def _free_port() -> int:
 
 
 async def timed(callers: Sequence[Caller], path: str, times: int) -> tuple[list[float], bytes]:
-    """Milliseconds for one call of each, call by call in turns, as the mean of some; and what the first of
-    them was answered last."""
-    seconds, answers = [0.0] * len(callers), [b""] * len(callers)
+    """Milliseconds for one call of each, as the median of some that take turns; and what the first caller was
+    answered last."""
+    found: list[list[float]] = [[] for _ in callers]
+    answers = [b""] * len(callers)
     for _ in range(times):
         for place, caller in enumerate(callers):
             began = time.perf_counter()
             answers[place] = await caller.call("GET", path)
-            seconds[place] += time.perf_counter() - began
-    return [1000 * each / times for each in seconds], answers[0]
+            found[place].append(1000 * (time.perf_counter() - began))
+    return [median(each) for each in found], answers[0]
 
 
 # publish

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 from stage import AMOUNT, HOSTILE, ROUTE, Stage
 from visitor import Visitor
 
@@ -146,19 +146,19 @@ async def test_a_canary_that_fails_stops_and_can_be_passed(visitor: Visitor, the
     assert await theatre.dead("payments") == 0
 
 
-async def test_without_javascript_a_purge_is_a_page_that_asks(visitor: Visitor, theatre: Stage) -> None:
-    browser = visitor.page.context.browser
-    assert browser is not None
+async def test_without_javascript_a_purge_is_a_page_that_asks(browser: Browser, theatre: Stage) -> None:
+    await subscribe(theatre.store, "till", channel="refunds")
+    await publish(theatre.store, "f-1", "f-2", channel="refunds")
+    await theatre.bury("refunds", "till", 2, lambda _: KeyError("sum"))
     async with await browser.new_context(java_script_enabled=False) as context:
-        plain = Visitor(await context.new_page(), visitor.url)
-        before = await theatre.dead()
-        await plain.go("/deadletters?channel=orders&kind=KeyError")
+        plain = Visitor(await context.new_page(), theatre.url)
+        await plain.go("/deadletters?channel=refunds")
         await plain.ask_about_all("Purge")
-        await expect(plain.page.locator("h1")).to_have_text(f"Purge {before} dead letters?")
-        await plain.button(f"Purge {before} dead letters").click()
+        await expect(plain.page.locator("h1")).to_have_text("Purge 2 dead letters?")
+        await plain.button("Purge 2 dead letters").click()
         await expect(plain.page).to_have_url(OPERATION)
 
     async def gone() -> bool:
-        return await theatre.dead() == 0
+        return await theatre.dead("refunds") == 0
 
     await until(gone)

@@ -10,15 +10,18 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast
-from conftest import Up
 from holdfast.cli.demo.business import ORDERS
 from holdfast.embedded import Postgres
 from holdfast.model.job import State
 from kit import until
+
+if TYPE_CHECKING:
+    from conftest import Up
 
 PARENT = """
 import asyncio, os
@@ -120,7 +123,7 @@ async def ids(bus: holdfast.Bus, channel: str) -> set[str]:
 
 async def test_up_killed_and_started_again_has_lost_nothing(up: Up, tmp_path: Path) -> None:
     arguments = ("--json", "--demo", "--no-archiver", "--no-ingest", "--log-folder", "logs")
-    process = up(*arguments, HOLDFAST_URL="", DATABASE_URL="")
+    process = up(*arguments)  # the demo leaves the store of the environment alone
     await ready(process, "traffic")
     async with private_store(tmp_path) as hf:
         await until(lambda: ids(hf, ORDERS))  # the shop is open
@@ -132,7 +135,7 @@ async def test_up_killed_and_started_again_has_lost_nothing(up: Up, tmp_path: Pa
         before = await ids(hf, ORDERS)
     await none_left(tmp_path)
 
-    process = up(*arguments, HOLDFAST_URL="", DATABASE_URL="")
+    process = up(*arguments)
     await ready(process, "traffic")
     async with private_store(tmp_path) as hf:
 

@@ -62,8 +62,8 @@ def up(
     did not stop as it should; a second one aborts. Status lines go to stdout.
 
     With --demo a small shop publishes a few events a second, and its handlers fail now and then. Without a
-    configuration it has the private store, unless --url names another one, and is archived into .holdfast/cold
-    and ingested into .holdfast/warehouse.duckdb, as .holdfast/demo.yaml says.
+    configuration it has the private store, unless --url names another one, and is archived into
+    .holdfast/cold and ingested into .holdfast/warehouse.duckdb, as .holdfast/demo.yaml says.
     """
     from holdfast.cli.demo.traffic import TrafficPart, demo_config
     from holdfast.config.load import load
@@ -71,11 +71,11 @@ def up(
 
     file = demo_config(config) if demo else config
     # Not the store of the environment: a demo has to be asked before it writes to somebody's store.
-    elsewhere = [] if file != config else None
+    private: list[str] | None = [] if file != config else None
     form = None if log_format is None else log_format.value
     given = None if folder is None else str(folder)
     flags = {
-        "url": flat(urls) or elsewhere,
+        "url": flat(urls) or private,
         "server.host": host,
         "server.port": port,
         "log_format": form,
