@@ -25,7 +25,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from campaign import Campaign, control
-from servers import SERVERS
+from hosts import SERVERS
 from trial import HELPER_POINTS, SPARK_POINTS
 
 from report import Control, Report, Site, show

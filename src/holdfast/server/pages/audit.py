@@ -42,8 +42,8 @@ async def audit(
     visit.caller.require("read", channel)
     store = await system.operations.first()
     found = await tail(store, channel, until, SIZE)
-    deeds, now = list(_deeds(found.entries)), await store.now()
-    return page(request, "audit.html", visit, deeds=deeds, older=found.older, now=now, channel=channel)
+    deeds = list(_deeds(found.entries))
+    return page(request, "audit.html", visit, deeds=deeds, older=found.older, channel=channel)
 
 
 def _deeds(entries: Iterable[Entry]) -> Iterable[Deed]:
