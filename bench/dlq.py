@@ -45,7 +45,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--consumers", type=int, default=20, help="that have them")
     parser.add_argument("--purged", type=int, default=1_000_000, help="that there are to purge")
     parser.add_argument("--chunk", type=int, default=1_000, help="that one step of a purge takes")
-    parser.add_argument("--rate", type=int, default=5_000, help="purged per second at the most; 0: no limit")
+    parser.add_argument(
+        "--rate",
+        type=int,
+        default=10_000,
+        help="purged per second at the most, as the product does; 0: no limit",
+    )
     parser.add_argument("--events", type=int, default=200_000, help="in the backlog of the workers")
     parser.add_argument("--processes", type=int, default=1, help="workers")
     parser.add_argument("--published", type=int, default=50_000, help="over REST in batches, in each round")

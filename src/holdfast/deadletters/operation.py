@@ -12,6 +12,8 @@ from holdfast.model.duration import format_duration
 Act = Literal["requeue", "redrive", "patch", "purge", "delete", "remove_consumer"]
 State = Literal["waiting", "running", "done", "cancelled", "stopped", "failed"]
 ACTS: tuple[Act, ...] = get_args(Act)
+GENTLE = 10_000.0
+"""Purged per second where nobody says otherwise: workers beside it hardly notice."""
 ACTIVE: frozenset[State] = frozenset({"waiting", "running"})
 
 
@@ -30,7 +32,7 @@ class Options:
     """How an operation goes about it."""
 
     rate: float | None = None
-    """At most so many per second; None: as fast as the store allows."""
+    """At most so many per second; None: as fast as the store allows, and 10,000 for a purge."""
     canary: Canary | None = None
     only_exhausted: bool = False
     """Purge and delete only what used up all its consumer's attempts."""
@@ -53,6 +55,11 @@ class Request:
     items: tuple[str, ...] = ()
     options: Options = Options()
     all: bool = False
+
+    @property
+    def rate(self) -> float | None:
+        """At most so many per second."""
+        return self.options.rate or (GENTLE if self.kind == "purge" else None)
 
     @property
     def target(self) -> str:

@@ -81,7 +81,7 @@ class Runner:
             if saved is None:
                 return await self.operations.show(operation_id)
             failpoints.hit("operation.after_lock")
-            pace = Pace(saved.request.options.rate, self._clock, stop or asyncio.Event())
+            pace = Pace(saved.request.rate, self._clock, stop or asyncio.Event())
             with correlated(operation=operation_id):
                 return await self._work(Run(self.operations, saved, pace, self._chunk, tell))
 

@@ -109,7 +109,8 @@ def attention(figures: Figures, kept: list[Kept]) -> Iterator[Attention]:
     for (channel, consumer), worker in worst[:5]:
         if dead := worker.states[State.DEAD]:
             href = f"/deadletters?channel={channel}&consumer={consumer}"
-            yield Attention(f"{count(dead)} dead letters", f"{consumer} on {channel}", href)
+            letters = "dead letter" if dead == 1 else "dead letters"
+            yield Attention(f"{count(dead)} {letters}", f"{consumer} on {channel}", href)
     for (channel, consumer), stream in figures.streams.items():
         age = (figures.now - stream.oldest).total_seconds() if figures.now and stream.oldest else 0
         if stream.lag >= LATE_EVENTS or age >= LATE_SECONDS:
