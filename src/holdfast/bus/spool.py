@@ -11,6 +11,7 @@ import base64
 import fcntl
 import logging
 import os
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Spool:
     def __init__(self, path: str | Path, max_bytes: int = MAX_BYTES) -> None:
         self._path, self._max_bytes = Path(path), max_bytes
         self._lock = self._tail = -1
+        self._access = threading.Lock()  # a cancelled task's thread may still be at work when we close
         self._first = self._next = self._bytes = 0
 
     def open(self) -> None:
@@ -69,10 +71,11 @@ class Spool:
 
     def close(self) -> None:
         """Let another process have the folder."""
-        for descriptor in (self._tail, self._lock):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._tail = self._lock = -1
+        with self._access:
+            for descriptor in (self._tail, self._lock):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._tail = self._lock = -1
 
     def __len__(self) -> int:
         return self._next - self._first
@@ -125,7 +128,12 @@ class Spool:
                 number += 1
 
     def advance(self, count: int) -> None:
-        """The oldest `count` events are where they belong."""
+        """The oldest `count` events are where they belong. A closed spool sends them again: their ids tell."""
+        with self._access:
+            if self._lock >= 0:
+                self._advance(count)
+
+    def _advance(self, count: int) -> None:
         self._first += count
         fresh = self._path / "drained.new"
         fresh.write_text(str(self._first))
