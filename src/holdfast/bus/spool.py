@@ -128,7 +128,7 @@ class Spool:
                 number += 1
 
     def advance(self, count: int) -> None:
-        """The oldest `count` events are where they belong. A closed spool sends them again: their ids tell."""
+        """The oldest `count` events are where they belong. A closed spool sends them again."""
         with self._access:
             if self._lock >= 0:
                 self._advance(count)
