@@ -10,7 +10,7 @@ from holdfast.model.job import Job
 
 job_at_hand: ContextVar[Job | None] = ContextVar("holdfast_job", default=None)
 """The job whose handler runs. Set as it is: what logs need of it is worked out when something is logged."""
-_current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
+_current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039 - never changed
 
 
 class correlated:  # noqa: N801 - it reads as a verb

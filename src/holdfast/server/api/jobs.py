@@ -86,7 +86,7 @@ async def finalize_jobs(
 async def finalize_job(
     channel: Channel,
     consumer: Consumer,
-    jobId: JobId,  # noqa: N803 - as the broker has it
+    jobId: JobId,
     body: Ending,
     system: Known,
     caller: Consumes,
@@ -100,7 +100,7 @@ async def finalize_job(
 async def extend_lease(
     channel: Channel,
     consumer: Consumer,
-    jobId: JobId,  # noqa: N803
+    jobId: JobId,
     body: Extension,
     system: Known,
     caller: Consumes,
@@ -115,7 +115,7 @@ async def extend_lease(
 async def release_job(
     channel: Channel,
     consumer: Consumer,
-    jobId: JobId,  # noqa: N803
+    jobId: JobId,
     body: Held,
     system: Known,
     caller: Consumes,
@@ -129,7 +129,7 @@ async def release_job(
 async def show_job(
     channel: Channel,
     consumer: Consumer,
-    jobId: JobId,  # noqa: N803
+    jobId: JobId,
     system: Known,
     caller: Annotated[Caller, Depends(needs("read"))],
 ) -> JobOut:

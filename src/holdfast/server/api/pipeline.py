@@ -83,7 +83,7 @@ async def show_wal(system: Known, caller: Reads) -> dict[str, Any]:
 async def trace_event(
     system: Known,
     caller: Annotated[Caller, Depends(needs("read", filtered=True))],
-    id: Annotated[str, Query(min_length=1, max_length=512, description="The event's id.")],  # noqa: A002
+    id: Annotated[str, Query(min_length=1, max_length=512, description="The event's id.")],  # noqa: A002 - CloudEvents' own
     channel: Annotated[str | None, Query(max_length=128)] = None,
     source: Annotated[str | None, Query(max_length=512)] = None,
 ) -> list[LifeOut]:

@@ -74,4 +74,4 @@ def scope_of(kind: str, channel: str | None, consumer: str | None) -> Scope:
             check_name(channel)
     if consumer is not None:
         check_name(consumer, "consumer")
-    return Scope(kind, channel or EVERYTHING, consumer or "")  # type: ignore[arg-type]
+    return Scope(kind, channel or EVERYTHING, consumer or "")  # type: ignore[arg-type]  # checked above

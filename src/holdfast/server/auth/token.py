@@ -95,7 +95,7 @@ def decode(token_id: str, fields: Mapping[str, str]) -> Token:
 
     return Token(
         token_id,
-        Scope(fields["kind"], fields["channel"], fields["consumer"]),  # type: ignore[arg-type]
+        Scope(fields["kind"], fields["channel"], fields["consumer"]),  # type: ignore[arg-type]  # written by `encode`
         fields["name"],
         fields["hash"],
         datetime.fromisoformat(fields["created_at"]),

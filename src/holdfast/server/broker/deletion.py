@@ -36,8 +36,8 @@ OnlyExhausted = Annotated[
     responses={202: {"model": Accepted, "description": "There are many: an operation deletes them"}},
 )
 async def purge_dead_jobs(
-    channelId: Channel,  # noqa: N803 - the broker's own name
-    consumerId: Consumer,  # noqa: N803
+    channelId: Channel,
+    consumerId: Consumer,
     system: Known,
     caller: Operates,
     only_exhausted: OnlyExhausted = False,
@@ -55,9 +55,9 @@ async def purge_dead_jobs(
 
 @router.delete("/channel/{channelId}/consumer/{consumerId}/job/{jobId}")
 async def delete_dead_job(
-    channelId: Channel,  # noqa: N803
-    consumerId: Consumer,  # noqa: N803
-    jobId: JobId,  # noqa: N803
+    channelId: Channel,
+    consumerId: Consumer,
+    jobId: JobId,
     system: Known,
     caller: Operates,
     only_exhausted: OnlyExhausted = False,

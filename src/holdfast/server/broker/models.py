@@ -12,16 +12,16 @@ class _Model(BaseModel):
 class ConsumerNames(_Model):
     """A consumer: ids that work in every path, and names for people."""
 
-    channelId: str = Field(examples=["order-events"])  # noqa: N815 - the broker's own name
-    channelName: str = Field(examples=["Order Events"])  # noqa: N815
-    consumerId: str = Field(examples=["payment-service"])  # noqa: N815
-    consumerName: str = Field(examples=["Payment Service"])  # noqa: N815
+    channelId: str = Field(examples=["order-events"])
+    channelName: str = Field(examples=["Order Events"])
+    consumerId: str = Field(examples=["payment-service"])
+    consumerName: str = Field(examples=["Payment Service"])
 
 
 class DLQConsumer(ConsumerNames):
     """A consumer and how many of its jobs are dead: exact, at any number."""
 
-    deadCount: int = Field(examples=[23469224], ge=0)  # noqa: N815
+    deadCount: int = Field(examples=[23469224], ge=0)
 
 
 class DLQStatus(_Model):

@@ -26,7 +26,7 @@ async def sign_in(
     request: Request,
     system: Known,
     token: Annotated[str, Form()],
-    next: Annotated[str, Form()] = "/",  # noqa: A002
+    next: Annotated[str, Form()] = "/",  # noqa: A002 - the name in the form
 ) -> Response:
     """Keep a valid token in a cookie that no script can read and no other site can send."""
     if await system.tokens.verify(token.strip()) is None:
