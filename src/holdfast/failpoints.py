@@ -160,9 +160,10 @@ def _parse(text: str) -> Iterator[tuple[str, str, int]]:
         yield name.strip(), action, int(skip or 0)
 
 
-def _activate_from(environment: Mapping[str, str]) -> None:
+def activate_from(environment: Mapping[str, str]) -> None:
+    """Activate what the variable of an environment says; for this process's own that has happened."""
     for name, action, skip in _parse(environment.get(VARIABLE, "")):
         activate(name, cast(Action, action), after=skip)
 
 
-_activate_from(os.environ)
+activate_from(os.environ)

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from evidence import Store
-from kinds import STORES
-from rig import Rig
+
+from holdfast.chaos.evidence import Store
+from holdfast.chaos.rig import Rig
+from holdfast.chaos.stores import STORES
 
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the servers' folders in it are private
 

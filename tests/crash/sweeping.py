@@ -7,11 +7,11 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from archiving import archive
-from history import Call, of
-from rig import CHANNEL, CONSUMER, Process, Rig
-
 from holdfast.bus.client import Bus
+from holdfast.chaos.history import Call, of
+from holdfast.chaos.parties.archiving import archive
+from holdfast.chaos.process import Process
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
 from kit import read_all

@@ -12,11 +12,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-from kinds import STORES
-from rig import CHANNEL, CONSUMER, Rig
-from weakened import Weakened
 
 import holdfast
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
+from holdfast.chaos.stores import STORES
+from holdfast.chaos.weakened import Weakened
 from holdfast.contracts import Backend
 from holdfast.model.event import Event, Receipt
 from holdfast.model.job import Job

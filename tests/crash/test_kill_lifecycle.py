@@ -6,8 +6,8 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from rig import CHANNEL, Rig
 
+from holdfast.chaos.rig import CHANNEL, Rig
 from holdfast.model.event import Event
 
 NOW, LATER, CLAIMED = 20, 10, 5

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from history import of
-from rig import CHANNEL, CONSUMER, Rig
+
+from holdfast.chaos.history import of
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 
 SINGLE, BULK = 1, 250
 """From 200 events on, a batch goes another way: PostgreSQL copies it, Redis takes it in parts."""

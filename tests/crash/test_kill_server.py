@@ -6,9 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from history import of
-from rig import CHANNEL, CONSUMER, Rig
-
+from holdfast.chaos.history import of
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from kit import until
 
 KILLS, PROGRESS = 2, 30

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from history import of
-from rig import CHANNEL, CONSUMER, Rig
 from sweeping import (
     AUDIT,
     DEAD,
@@ -28,6 +26,8 @@ from sweeping import (
     told,
 )
 
+from holdfast.chaos.history import of
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.contracts import Backend
 from kit import until
 

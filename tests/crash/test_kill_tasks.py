@@ -6,10 +6,11 @@ import json
 from collections import Counter
 from typing import Any
 
-from rig import Process, Rig
 from sweeping import TTL, store_of, sweep
 
 from holdfast.bus.client import Bus
+from holdfast.chaos.process import Process
+from holdfast.chaos.rig import Rig
 from holdfast.contracts import Backend
 from kit import read_all
 

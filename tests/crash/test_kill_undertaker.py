@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from history import of
-from judge_jobs import miscounted, misplaced
-from rig import CONSUMER, Process, Rig
 
+from holdfast.chaos.history import of
+from holdfast.chaos.judge.jobs import miscounted, misplaced
+from holdfast.chaos.process import Process
+from holdfast.chaos.rig import CONSUMER, Rig
 from holdfast.contracts import Backend
 from holdfast.model.deadletters import DeadFilter, DeadLetter
 from holdfast.model.decide import describe

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from history import of
-from rig import CHANNEL, CONSUMER, Process, Rig
 
+from holdfast.chaos.history import of
+from holdfast.chaos.process import Process
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
 from kit import until
 

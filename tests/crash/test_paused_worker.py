@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from history import accepted, of, refused
-from rig import CHANNEL, CONSUMER, Rig
 
 import holdfast
 from holdfast.bus.client import Bus
+from holdfast.chaos.history import accepted, of, refused
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
 from holdfast.model.job import Job
 from kit import until

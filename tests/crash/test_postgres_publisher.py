@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from rig import CHANNEL, CONSUMER, Rig
 
 from holdfast import failpoints
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
 from kit import until
 

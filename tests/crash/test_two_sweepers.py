@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from history import of
-from rig import CHANNEL, CONSUMER, Process, Rig
 from sweeping import (
     AGE,
     ARCHIVER,
@@ -30,8 +28,11 @@ from sweeping import (
     sweep,
     told,
 )
-from weakened import Weakened
 
+from holdfast.chaos.history import of
+from holdfast.chaos.process import Process
+from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
+from holdfast.chaos.weakened import Weakened
 from holdfast.contracts import Backend, Reading
 from holdfast.model.upkeep import Lock, Trim
 from holdfast.upkeep.announcements import Swept

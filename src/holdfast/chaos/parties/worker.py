@@ -6,21 +6,16 @@ process; data that says `hold` makes the handler block the whole event loop unti
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from history import History
-from recorder import Recorded
-
 import holdfast
 from holdfast.bus.client import Bus
+from holdfast.chaos.history import History
+from holdfast.chaos.recorder import Recorded
 from holdfast.wiring import backend
 
 
@@ -46,8 +41,3 @@ async def main(spec: dict[str, Any]) -> None:
     watched: Any = Recorded(backend(spec["url"]), notes)
     async with Bus([watched]) as bus:
         await app.serve(bus, idle="200ms", grace="5s")
-
-
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
-logging.basicConfig(level=logging.INFO)
-asyncio.run(main(json.loads(sys.argv[1])))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
 from redis import asyncio as redis
 
+from holdfast.chaos.evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
 from holdfast.embedded import Redis
 from holdfast.model.job import LIVE, State
 from holdfast.wiring import backend

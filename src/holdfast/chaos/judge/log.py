@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
-from evidence import Evidence
-from history import Call, Item, of
+from holdfast.chaos.evidence import Evidence
+from holdfast.chaos.history import Call, Item, of
 
 
 def lost(calls: list[Call], store: Evidence) -> Iterator[str]:

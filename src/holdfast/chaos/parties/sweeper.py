@@ -7,15 +7,12 @@ optionally until: a file that ends it. Without one it ends with its first report
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from history import History
-from recorder import Recorded
-
+from holdfast.chaos.history import History
+from holdfast.chaos.recorder import Recorded
 from holdfast.model.errors import LockLost
 from holdfast.upkeep.rules import Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
@@ -61,6 +58,3 @@ async def main(spec: dict[str, Any]) -> None:
             break
         await asyncio.sleep(0.02)
     await watched.close()
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

@@ -7,16 +7,13 @@ ends it). With a file it pauses after each batch in proportion to its size, so t
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from history import History
-from recorder import Recorded
-
 from holdfast.bus.client import Bus
+from holdfast.chaos.history import History
+from holdfast.chaos.recorder import Recorded
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
 from holdfast.wiring import backend
@@ -43,6 +40,3 @@ async def main(spec: dict[str, Any]) -> None:
             ids = [f"{spec['prefix']}-{number}-{part}" for part in range(spec["batch"])]
             await acked(bus, spec["channel"], [Event({"of": name}, name) for name in ids])
             await asyncio.sleep(len(ids) * 0.004 if end else 0)
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

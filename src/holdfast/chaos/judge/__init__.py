@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-import judge_jobs as jobs
-import judge_log as log
-from evidence import Evidence
-from history import Call
+from holdfast.chaos.evidence import Evidence
+from holdfast.chaos.history import Call
+from holdfast.chaos.judge import jobs, log
 
 
 class Violation(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
-from evidence import Evidence, Logged, Move, Row, Sabotage, Store, Terms
 from psycopg.rows import class_row
 
 import holdfast
+from holdfast.chaos.evidence import Evidence, Logged, Move, Row, Sabotage, Store, Terms
 from holdfast.embedded import Postgres
 from holdfast.model.policy import Policy
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, pairwise
 
-from evidence import Evidence, Key, Move
-from history import Call, Item, accepted, of
+from holdfast.chaos.evidence import Evidence, Key, Move
+from holdfast.chaos.history import Call, Item, accepted, of
 
 
 def miscounted(store: Evidence) -> Iterator[str]:

@@ -6,17 +6,13 @@ data says `fail` is given up at once.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from history import History
-from recorder import Recorded
-
 from holdfast.bus.client import Bus
+from holdfast.chaos.history import History
+from holdfast.chaos.recorder import Recorded
 from holdfast.tasks import Tasks, TaskType
 from holdfast.wiring import backend
 
@@ -39,6 +35,3 @@ async def main(spec: dict[str, Any]) -> None:
             await tasks.submit(spec["kind"], data, id=name)
         if "submit" not in spec:
             await work(tasks, spec["kind"])
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

@@ -5,15 +5,11 @@ Specification: url, history, channel, consumer, size (of a page), until (the fil
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from archiving import archive
-from history import History
-
+from holdfast.chaos.history import History
+from holdfast.chaos.parties.archiving import archive
 from holdfast.wiring import backend
 
 
@@ -23,6 +19,3 @@ async def main(spec: dict[str, Any]) -> None:
     end = Path(spec["until"])
     await archive(store, notes, spec["channel"], spec["consumer"], spec["size"], is_over=end.exists)
     await store.close()
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

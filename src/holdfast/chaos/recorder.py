@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from history import History, Item
-
+from holdfast.chaos.history import History, Item
 from holdfast.contracts import Backend
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 
-from history import History
-
+from holdfast.chaos.history import History
 from holdfast.contracts import Backend
 from holdfast.model.log import Page
 
@@ -28,7 +27,8 @@ async def archive(
             "archived", *({"channel": channel, "consumer": consumer, "id": name} for name in page.ids)
         )
         notes.sync()
-        assert await store.move(channel, consumer, at, page.positions[-1])
+        if not await store.move(channel, consumer, at, page.positions[-1]):
+            raise RuntimeError(f"somebody else moved the cursor of {consumer} from {at}")
         if next(numbers) == pages:
             return
 

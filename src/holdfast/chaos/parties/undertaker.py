@@ -6,14 +6,10 @@ other data.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from history import History
-
+from holdfast.chaos.history import History
 from holdfast.contracts import Backend
 from holdfast.model.deadletters import DeadFilter
 from holdfast.wiring import backend
@@ -42,6 +38,3 @@ async def main(spec: dict[str, Any]) -> None:
     while (moved := await step(store, *of)) is not None:
         notes.happened("moved", {"count": moved})
     await store.close()
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

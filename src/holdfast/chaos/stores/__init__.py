@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from store_nats import NatsStore
-from store_postgres import PostgresStore
-from store_redis import RedisStore
+from holdfast.chaos.stores.nats import NatsStore
+from holdfast.chaos.stores.postgres import PostgresStore
+from holdfast.chaos.stores.redis import RedisStore
 
 Kind = type[PostgresStore] | type[RedisStore] | type[NatsStore]
 STORES: dict[str, Kind] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
 from holdfast.contracts import Backend
 from holdfast.embedded.process import Server
+from holdfast.model.event import LogEntry
 from holdfast.model.job import LIVE
-from kit import read_all
 
+_PAGE = 1000
 Owner = tuple[str, str]
 """A channel and a consumer."""
 Key = tuple[str, str, str]
@@ -129,7 +130,7 @@ async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -
     """What the contract's own verbs tell: all but jobs and counters, which are left empty."""
     found = Evidence([], [], {}, job_at)
     for channel in await backend.channels():
-        for entry in await read_all(backend, channel):
+        async for entry in _entries(backend, channel):
             event, position = entry.event, entry.position
             found.log.append(Logged(channel, event.id, job_at(position), position, event.data.decode()))
         if trimmed := (await backend.extent(channel)).trimmed:
@@ -142,3 +143,12 @@ async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -
         )
     found.cursors.extend((cursor.channel, cursor.name) for cursor in await backend.cursors())
     return found
+
+
+async def _entries(backend: Backend, channel: str) -> AsyncIterator[LogEntry]:
+    """The log from its beginning."""
+    after: str | None = None
+    while page := await backend.read(channel, after, _PAGE):
+        for entry in page:
+            yield entry
+        after = page[-1].position

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import nats
-from evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from holdfast.chaos.evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
 from holdfast.embedded import Nats
 from holdfast.model.job import State
 from holdfast.wiring import backend

@@ -5,9 +5,6 @@ Specification: url, history.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from typing import Any
 
 import holdfast
@@ -18,6 +15,3 @@ async def main(spec: dict[str, Any]) -> None:
         [partition] = bus.partitions.all
         while (await partition.step()).total:
             pass
-
-
-asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,113 @@
+"""Processes of the rig: each a fork of one that has imported everything and done nothing, so that a thousand
+of them can be killed at little cost."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import failpoints
+
+T = TypeVar("T")
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["holdfast.chaos.preload"])
+
+
+async def until(condition: Callable[[], Awaitable[T]], patience: float = 20.0) -> T:
+    """Wait until the condition answers something true, and answer that."""
+    deadline = time.monotonic() + patience
+    while not (answer := await condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not happen within {patience:g} s")
+        await asyncio.sleep(0.01)
+    return answer
+
+
+class Process:
+    """A party at work, which may be killed, stopped and waited for."""
+
+    def __init__(self, name: str, party: str, spec: dict[str, Any], points: str, log: Path) -> None:
+        self.name, self._log = name, log
+        self._process = _FORKS.Process(target=_begin, args=(party, spec, points, str(log)), name=name)
+        self._process.start()
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.exitcode
+
+    def send(self, number: int) -> None:
+        if self._process.pid is not None and self.code is None:
+            os.kill(self._process.pid, number)
+
+    async def ended(self, patience: float = 20.0) -> int:
+        """Wait for the end of it; answers how it ended."""
+
+        async def over() -> bool:
+            return self.code is not None
+
+        await until(over, patience)
+        self._process.join()
+        return self._process.exitcode or 0
+
+    async def killed(self) -> None:
+        """Wait until it has died by SIGKILL."""
+        self._expect(await self.ended(), -signal.SIGKILL)
+
+    async def stopped_itself(self) -> None:
+        """Wait until a failpoint has stopped it by SIGSTOP."""
+
+        async def still() -> bool:
+            return self._state() == "T"
+
+        await until(still)
+
+    async def continued(self) -> int:
+        """Let it go on, past every further stop, to its end; answers how it ended."""
+
+        async def over() -> bool:
+            self.send(signal.SIGCONT)
+            return self.code is not None
+
+        await until(over)
+        return await self.ended()
+
+    async def stopped(self, patience: float = 20.0) -> None:
+        """Ask it to stop, and see that it does so by itself."""
+        self.send(signal.SIGTERM)
+        # Death by the signal itself means that it had not begun: once it has, it handles the signal.
+        self._expect(await self.ended(patience), 0, -signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _state(self) -> str:
+        """What the kernel says that it does: R, S, T for stopped, …"""
+        text = Path(f"/proc/{self._process.pid}/stat").read_text()
+        return text.rpartition(")")[2].split()[0]
+
+    def _expect(self, code: int, *ways: int) -> None:
+        if code not in ways:
+            said = self._log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"{self.name} ended with {code}, not with {ways}:\n{said}")
+
+
+def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
+    """The life of a party, in its own process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
+        os.dup2(output, descriptor)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
+    logging.basicConfig(level=logging.INFO)
+    failpoints.activate_from({failpoints.VARIABLE: points})
+    asyncio.run(importlib.import_module(f"holdfast.chaos.parties.{party}").main(spec))
