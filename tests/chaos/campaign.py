@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from trial import POINTS, Trial
-from verdict import Violation, doubled, judge
-
+from holdfast.chaos.judge.ingest import Violation, doubled, judge
+from holdfast.chaos.trial import POINTS, Trial
 from report import RANDOM, Site
 
 TRIES = 5

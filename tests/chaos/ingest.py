@@ -26,8 +26,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from campaign import Campaign, control
 from hosts import SERVERS
-from trial import HELPER_POINTS, SPARK_POINTS
 
+from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS
 from report import Control, Report, Site, show
 
 WAREHOUSES = ("duckdb", "delta")

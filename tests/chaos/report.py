@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from trial import HELPER_POINTS, POINTS, SPARK_POINTS
-from verdict import Violation
+from holdfast.chaos.judge.ingest import Violation
+from holdfast.chaos.trial import HELPER_POINTS, POINTS, SPARK_POINTS
 
 RANDOM = "at a random moment"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.bus.client import Bus
 from holdfast.chaos.history import Call, of
-from holdfast.chaos.parties.archiving import archive
+from holdfast.chaos.parties.following import archive
 from holdfast.chaos.process import Process
 from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.contracts import Backend

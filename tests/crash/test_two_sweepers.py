@@ -66,7 +66,7 @@ async def test_two_sweepers_remove_everything_once_and_nothing_that_is_needed(ri
         await archived(rig, backend)
         sweepers = [sweep(rig, until=str(enough)) for _ in range(2)]
         options = {"channel": AUDIT, "consumer": ARCHIVER, "until": str(enough)}
-        follower = rig.start("archiver", "", size=PAGE, **options)
+        follower = rig.start("follower", "", size=PAGE, **options)
         await both_swept(rig, sweepers)
         for turn in range(TURNS):
             await mess(bus, str(turn))

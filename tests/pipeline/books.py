@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plain import archive
-
 import holdfast
 from holdfast import Event
+from holdfast.chaos.plain.archive import archive
 from holdfast.contracts import Backend
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection

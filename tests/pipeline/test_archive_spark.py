@@ -19,11 +19,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from audit import audit
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import Event, failpoints
+from holdfast.chaos.judge.archive import audit
 from holdfast.embedded import S3, SparkCluster
 from holdfast.pipeline.archive.archiver import Archiver, Busy
 from holdfast.pipeline.archive.policy import ArchivePolicy

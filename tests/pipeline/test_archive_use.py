@@ -14,12 +14,12 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from audit import audit
-from plain import archive
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import Event
+from holdfast.chaos.judge.archive import audit
+from holdfast.chaos.plain.archive import archive
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, ObjectConflict
 from holdfast.pipeline import compact as compacting
 from holdfast.pipeline import replay as replaying

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import duckdb
 import pyarrow as pa
 import pytest
-from plain_ingest import CHANNEL, PlainIngest
 from walkit import source_rows
 
 import holdfast
 from holdfast import failpoints
+from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline import offsets

@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from trial import HELPER_POINTS, SPARK_POINTS, Trial
-from verdict import judge
+
+from holdfast.chaos.judge.ingest import judge
+from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS, Trial
 
 pytestmark = pytest.mark.timeout(600)
 STORES = [

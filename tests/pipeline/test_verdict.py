@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from verdict import Evidence, Published, Stored, judge
+
+from holdfast.chaos.judge.ingest import Evidence, Published, Stored, judge
 
 HISTORY = {"p1": Published("a", True), "p2": Published("b", False), "p3": Published("c", True)}
 BATCH = "orders@0@p1@p3"

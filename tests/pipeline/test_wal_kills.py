@@ -9,8 +9,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from trial import POINTS, Trial
-from verdict import doubled, judge
+
+from holdfast.chaos.judge.ingest import doubled, judge
+from holdfast.chaos.trial import POINTS, Trial
 
 
 @pytest.mark.parametrize("kind", ["duckdb", pytest.param("delta", marks=pytest.mark.slow)])

@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 
 import duckdb
-import plain_ingest
 import pytest
-from plain_ingest import CHANNEL, PlainIngest
-from trial import PROCESSES
 
 import holdfast
+from holdfast.chaos.plain import ingest as plain_ingest
+from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
+from holdfast.chaos.process import FORKS
 from holdfast.embedded import Postgres
 from holdfast.model.errors import Unavailable
 from holdfast.pipeline.loader.results import Result
@@ -32,7 +32,7 @@ def test_a_crash_in_the_middle_of_a_load_leaves_nothing_and_loses_nothing(
     database: str, tmp_path: Path
 ) -> None:
     publish(database, 1, 5)
-    dying = PROCESSES.Process(target=plain_ingest.drive, args=(database, tmp_path, "loader.before_commit"))
+    dying = FORKS.Process(target=plain_ingest.drive, args=(database, tmp_path, "loader.before_commit"))
     dying.start()
     dying.join()
     assert dying.exitcode == -signal.SIGKILL

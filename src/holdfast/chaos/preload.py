@@ -3,7 +3,7 @@
 import holdfast.backends.nats.backend
 import holdfast.backends.postgres.backend
 import holdfast.backends.redis.backend
-import holdfast.chaos.parties.archiver
+import holdfast.chaos.parties.follower
 import holdfast.chaos.parties.publisher
 import holdfast.chaos.parties.sweeper
 import holdfast.chaos.parties.tasker

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from holdfast import failpoints
 
 T = TypeVar("T")
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["holdfast.chaos.preload"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["holdfast.chaos.preload", "holdfast.chaos.preload_pipeline"])
 
 
 async def until(condition: Callable[[], Awaitable[T]], patience: float = 20.0) -> T:
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(self, name: str, party: str, spec: dict[str, Any], points: str, log: Path) -> None:
         self.name, self._log = name, log
-        self._process = _FORKS.Process(target=_begin, args=(party, spec, points, str(log)), name=name)
+        self._process = FORKS.Process(target=_begin, args=(party, spec, points, str(log)), name=name)
         self._process.start()
 
     @property

@@ -11,8 +11,7 @@ import json
 import sys
 from typing import Any
 
-import plain
-
+from holdfast.chaos.plain import archive as plain
 from holdfast.pipeline.archive.commit import Committer
 from holdfast.pipeline.archive.manifest import Manifest
 from holdfast.pipeline.archive.policy import ArchivePolicy

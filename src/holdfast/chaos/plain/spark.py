@@ -1,6 +1,6 @@
 """A real driver of the ingest on Spark, in a process of its own: it does what `holdfast ingest --once` does.
 
-    python spark_ingest.py '{"url": …, "folder": …, "kind": "duckdb", "ahead": 121}'
+    python -m holdfast.chaos.plain.spark '{"url": …, "folder": …, "kind": "duckdb", "ahead": 121}'
 
 Only its clock is another: it is past the leases of drivers that were killed before it.
 """
@@ -13,8 +13,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plain_ingest import plan_of
-
+from holdfast.chaos.plain.ingest import plan_of
 from holdfast.pipeline.ingest.driver import Ingest
 from holdfast.pipeline.session import session
 from holdfast.pipeline.wal import Wal

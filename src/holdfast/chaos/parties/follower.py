@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.chaos.history import History
-from holdfast.chaos.parties.archiving import archive
+from holdfast.chaos.parties.following import archive
 from holdfast.wiring import backend
 
 

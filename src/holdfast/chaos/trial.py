@@ -1,0 +1,112 @@
+"""A trial: one store, one WAL, one warehouse, and as many drivers as it takes; each may be killed.
+
+Whoever holds the trial publishes, and so knows what must be there in the end. The evidence is read from the
+files with tools that know nothing of ours, but for the cursor, which the store has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.chaos.evidence_ingest import gather
+from holdfast.chaos.judge.ingest import Evidence, Published
+from holdfast.chaos.plain import ingest as plain_ingest
+from holdfast.chaos.plain.ingest import CHANNEL
+from holdfast.chaos.process import FORKS
+from holdfast.failpoints import VARIABLE
+from holdfast.pipeline.connection import Connection
+
+POINTS = [
+    "source.mid_read",
+    "wal.after_stage",
+    "wal.before_pending",
+    "wal.after_pending",
+    "wal.after_cursor",
+    "loader.after_lease",
+    "loader.after_failed",
+    "loader.before_commit",
+    "loader.after_commit",
+    "loader.after_confirm",
+    "loader.after_mirror",
+    "wal.mid_clean",
+]
+"""What a driver without Spark passes, in the order in which it does."""
+SPARK_POINTS = ["driver.after_offsets", "wal.after_pending", "driver.after_batch", "loader.after_commit"]
+"""Where a driver on Spark dies."""
+HELPER_POINTS = ["source.before_plan", "source.mid_read", "wal.after_stage"]
+"""Where a process that Spark started dies: the one that plans, and the ones that read and stage."""
+HELPER_LOST = b"java.io.EOFException"
+"""What Spark says when a Python process of its own is gone."""
+LEASE, LOCK = 121, timedelta(seconds=20)
+PATIENCE = 120.0
+
+
+class Trial:
+    """One of them."""
+
+    def __init__(self, url: str, folder: Path, kind: str = "duckdb") -> None:
+        self.url, self.folder, self.kind = url, folder, kind
+        self.history: dict[str, Published] = {}
+        self._ahead = 0
+
+    def publish(self, count: int) -> None:
+        """Events, of which every fifth has a total that no column takes, and every seventh is no JSON."""
+        first = len(self.history) + 1
+        numbers = range(first, first + count)
+        events = [holdfast.Event(_data(number), f"o-{number}") for number in numbers]
+        with holdfast.connect_sync(self.url) as bus:
+            receipts = bus.publish_many(CHANNEL, events)
+        for number, receipt in zip(numbers, receipts, strict=True):
+            self.history[receipt.position] = Published(receipt.id, bool(number % 5 and number % 7))
+
+    def drive(self, *, moment: float | None = None, **spec: Any) -> int | None:
+        """Run a driver to its end or its death, at the latest at a moment after its start; answers how it
+        ended. Its clock is past the leases of those before it."""
+        process = FORKS.Process(
+            target=plain_ingest.drive,
+            args=(self.url, self.folder),
+            kwargs={"ahead": self._next(), "kind": self.kind, **spec},
+        )
+        process.start()
+        process.join(PATIENCE if moment is None else moment)
+        hangs = process.is_alive()
+        if hangs:
+            process.kill()
+        process.join()
+        assert moment is not None or not hangs, f"a driver came to no end within {PATIENCE:g} s"
+        return process.exitcode
+
+    def drive_spark(self, kill: str | None = None) -> int:
+        """The same with a real driver on Spark. One that fails since a helper was killed counts as killed."""
+        spec = {"url": self.url, "folder": str(self.folder), "kind": self.kind, "ahead": self._next()}
+        with (self.folder / "spark.log").open("wb") as log:
+            done = subprocess.run(
+                [sys.executable, "-m", "holdfast.chaos.plain.spark", json.dumps(spec)],
+                env=os.environ | {VARIABLE: f"{kill}=kill" if kill else ""},
+                stdout=log,
+                stderr=log,
+            )
+        with Connection([self.url]) as connection:  # a dead driver's lock ends by itself
+            connection.run(connection.backends[0].advance(LOCK))
+        lost = kill in HELPER_POINTS and HELPER_LOST in (self.folder / "spark.log").read_bytes()
+        return -signal.SIGKILL if lost else done.returncode
+
+    def _next(self) -> int:
+        self._ahead += LEASE
+        return self._ahead
+
+    def evidence(self) -> Evidence:
+        """What is there now."""
+        return gather(self.url, CHANNEL, self.folder, self.kind)
+
+
+def _data(number: int) -> Any:
+    return b"\xff%d" % number if number % 7 == 0 else {"total": "x" if number % 5 == 0 else number}
