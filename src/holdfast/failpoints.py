@@ -102,6 +102,12 @@ def activate(name: str, action: Action, *, after: int = 0) -> None:
     _active[name] = _skipping(after, _resolve(name, action))
 
 
+def watch(note: Callable[[str], object]) -> None:
+    """Tell of every hit from now on; what is active happens after that."""
+    for name in KNOWN:
+        _active[name] = _told(name, note, _active.get(name))
+
+
 def deactivate(name: str) -> None:
     """Undo `activate`; nothing happens when the failpoint is off."""
     _active.pop(name, None)
@@ -120,6 +126,17 @@ def active(name: str, action: Action, *, after: int = 0) -> Iterator[None]:
         yield
     finally:
         deactivate(name)
+
+
+def _told(
+    name: str, note: Callable[[str], object], action: Callable[[], object] | None
+) -> Callable[[], object]:
+    def act() -> None:
+        note(name)
+        if action is not None:
+            action()
+
+    return act
 
 
 def _resolve(name: str, action: Action) -> Callable[[], object]:
@@ -155,7 +172,7 @@ def _parse(text: str) -> Iterator[tuple[str, str, int]]:
     for item in filter(None, map(str.strip, text.split(";"))):
         name, _, rest = item.partition("=")
         action, colon, skip = rest.partition(":")
-        if action not in ("kill", "stop", "raise") or (colon and not skip.isdecimal()):
+        if action not in ("kill", "stop", "raise") or (colon and not (skip.isdecimal() and len(skip) < 10)):
             raise ValueError(f"{VARIABLE}: {item!r} is not of the form NAME=kill|stop|raise[:HITS-TO-SKIP]")
         yield name.strip(), action, int(skip or 0)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from holdfast.contracts import Backend
 from holdfast.embedded.process import Server
 from holdfast.model.event import LogEntry
 from holdfast.model.job import LIVE
+from holdfast.model.policy import Policy
 
 _PAGE = 1000
 Owner = tuple[str, str]
@@ -81,6 +82,7 @@ class Terms(NamedTuple):
     max_attempts: int
     max_abandonments: int
     lease: timedelta
+    ordered: bool
     counted: dict[str, int]
 
 
@@ -95,20 +97,13 @@ class Evidence:
     """The number of the jobs of the event at a position."""
     trimmed: dict[str, str] = field(default_factory=dict)
     """By channel: the position up to which the store says that it removed events."""
-    cursors: list[Owner] = field(default_factory=list)
-    """The stream consumers."""
+    cursors: dict[Owner, str | None] = field(default_factory=dict)
+    """By stream consumer: the position up to which it is done."""
     moves: list[Move] | None = None
-
-
-Sabotage = Callable[[Any], Awaitable[object]]
-"""Does something behind the back of the bus, through a plain client of the store."""
 
 
 class Store(ABC):
     """A durable server of one kind, and the little that the rig must know of it beyond the contract."""
-
-    sabotage: ClassVar[Mapping[str, tuple[str, Sabotage]]]
-    """By what it does: the invariant that it breaks for the work of `honest`, and how."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -121,9 +116,10 @@ class Store(ABC):
     async def gather(self, url: str) -> Evidence:
         """Read everything."""
 
-    @abstractmethod
-    async def vandalise(self, url: str, what: str) -> None:
-        """Do what `sabotage` has under that name."""
+
+def terms(policy: Policy, counted: dict[str, int]) -> Terms:
+    """What a policy says, with what was counted."""
+    return Terms(policy.max_attempts, policy.max_abandonments, policy.lease, policy.ordered, counted)
 
 
 async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -> Evidence:
@@ -137,11 +133,8 @@ async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -
             found.trimmed[channel] = trimmed
     for each in await backend.consumers():
         await backend.find_jobs(each.channel, "rig", "nothing")  # whoever looks at jobs makes those that lack
-        policy = each.policy
-        found.terms[each.channel, each.name] = Terms(
-            policy.max_attempts, policy.max_abandonments, policy.lease, {}
-        )
-    found.cursors.extend((cursor.channel, cursor.name) for cursor in await backend.cursors())
+        found.terms[each.channel, each.name] = terms(each.policy, {})
+    found.cursors.update({(each.channel, each.name): each.position for each in await backend.cursors()})
     return found
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from holdfast.chaos.judge.ingest import Evidence, Stored
+from holdfast.model.errors import Damaged
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.commit import CONSUMER
 
@@ -53,7 +54,8 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
 def _positions(wal: Path, batch: dict[str, Any]) -> Iterator[str]:
     for segment in batch["segments"]:
         data = (wal / segment["name"]).read_bytes()
-        assert hashlib.sha256(data).hexdigest() == segment["sha256"], f"{segment['name']} is damaged"
+        if hashlib.sha256(data).hexdigest() != segment["sha256"]:
+            raise Damaged(f"{segment['name']} is not what its batch says")
         yield from pq.read_table(io.BytesIO(data), columns=["position"])["position"].to_pylist()
 
 

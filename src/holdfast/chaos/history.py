@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,12 +28,12 @@ class History:
     def invoked(self, verb: str, items: list[Item]) -> int:
         """A call is about to be made; answers its number."""
         number = next(self._numbers)
-        self._note({"call": number, "verb": verb, "items": items})
+        self._note({"call": number, "verb": verb, "items": items, "at": time.monotonic_ns()})
         return number
 
     def answered(self, number: int, outcome: Outcome, answers: list[Any] | None = None) -> None:
         """The call came back."""
-        self._note({"call": number, "outcome": outcome, "answers": answers or []})
+        self._note({"call": number, "outcome": outcome, "answers": answers or [], "at": time.monotonic_ns()})
 
     def happened(self, verb: str, *items: Item) -> None:
         """Something that is no call: it was seen, or had its effect."""
@@ -57,8 +58,12 @@ class Call:
     process: str
     verb: str
     items: list[Item]
+    at: int = 0
+    """When it was invoked, on the one monotonic clock of the machine, in nanoseconds."""
     outcome: Outcome = "unknown"
     answers: list[Any] = field(default_factory=list)
+    ended: int = 0
+    """When its answer was there, on the same clock; 0 while there is none."""
 
     def told(self) -> list[tuple[Item, Any]]:
         """Each item with its answer; nothing while the outcome is unknown."""
@@ -76,10 +81,10 @@ def _calls(path: Path) -> list[Call]:
     for text in written.splitlines():
         line = json.loads(text)
         if "verb" in line:
-            calls[line["call"]] = Call(path.stem, line["verb"], line["items"])
+            calls[line["call"]] = Call(path.stem, line["verb"], line["items"], line["at"])
         else:
             call = calls[line["call"]]
-            call.outcome, call.answers = line["outcome"], line["answers"]
+            call.outcome, call.answers, call.ended = line["outcome"], line["answers"], line["at"]
     return list(calls.values())
 
 

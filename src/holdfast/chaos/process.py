@@ -11,13 +11,18 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import failpoints
+from holdfast.chaos.coverage import count_hits, hits_of
+from holdfast.model.errors import LeaseLost, LockLost, ObjectConflict, Outdated, Transient
 
 T = TypeVar("T")
+EXPECTED = (Transient, LockLost, LeaseLost, Outdated, ObjectConflict)
+"""Errors that end a party while faults go on; anything else is a finding."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["holdfast.chaos.preload", "holdfast.chaos.preload_pipeline"])
 
@@ -91,6 +96,30 @@ class Process:
         self._process.kill()
         self._process.join()
 
+    @property
+    def said(self) -> str:
+        """The end of what it wrote."""
+        return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else ""
+
+    @property
+    def gave_up(self) -> str:
+        """The error that a fault may cause and that ended it."""
+        return self._log.with_suffix(".ended").read_text()
+
+    @property
+    def hits(self) -> Counter[str]:
+        """How often it passed which failpoint."""
+        return hits_of(self._log.with_suffix(".hits"))
+
+    @property
+    def memory(self) -> int:
+        """MiB of it that are resident; 0 once it is gone."""
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
     def _state(self) -> str:
         """What the kernel says that it does: R, S, T for stopped, …"""
         text = Path(f"/proc/{self._process.pid}/stat").read_text()
@@ -98,8 +127,7 @@ class Process:
 
     def _expect(self, code: int, *ways: int) -> None:
         if code not in ways:
-            said = self._log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{self.name} ended with {code}, not with {ways}:\n{said}")
+            raise RuntimeError(f"{self.name} ended with {code}, not with {ways}:\n{self.said}")
 
 
 def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
@@ -110,4 +138,10 @@ def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
     logging.basicConfig(level=logging.INFO)
     failpoints.activate_from({failpoints.VARIABLE: points})
-    asyncio.run(importlib.import_module(f"holdfast.chaos.parties.{party}").main(spec))
+    count_hits(Path(log).with_suffix(".hits"))
+    try:
+        asyncio.run(importlib.import_module(f"holdfast.chaos.parties.{party}").main(spec))
+    except EXPECTED as error:
+        logging.exception("ended by what a fault may cause")
+        Path(log).with_suffix(".ended").write_text(type(error).__name__)
+        sys.exit(os.EX_TEMPFAIL)

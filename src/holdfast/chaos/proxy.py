@@ -1,7 +1,8 @@
 """The proxy: a TCP way to one server that can be cut, slowed down, and torn.
 
 What is held back is not lost, as on a real line: the bytes that a cut caught arrive when it heals, late, and
-also when their sender has given up and asked again meanwhile. So a server sees requests twice and out of turn.
+also when their sender has given up and asked again meanwhile. So a server may see requests twice and out of
+turn.
 """
 
 from __future__ import annotations
@@ -97,14 +98,16 @@ class Proxy:
         """Be a plain way to the server again. What a cut held back goes on its way."""
         self._delay, self._rate, self._to_drop = 0.0, 0, 0
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, sock=_socket(self.port))
+            self._listener = await asyncio.start_server(self._accept, sock=_socket(self.port))
         self._requests.set()
         self._replies.set()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(writer)
         self._connections.add(connection)
         try:
@@ -119,7 +122,6 @@ class Proxy:
         finally:
             connection.close()
             self._connections.discard(connection)
-            self._tasks.discard(task)
 
     async def _carry_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: _Connection

@@ -37,7 +37,10 @@ class Recorded:
         priority: int = 0,
         connection: Any = None,
     ) -> list[Receipt]:
-        items = [{"channel": channel, "id": event.id, "data": event.data.decode()} for event in events]
+        items = [
+            {"channel": channel, "id": event.id, "key": event.key, "data": event.data.decode()}
+            for event in events
+        ]
         return await self._noted(
             "publish",
             items,
@@ -66,14 +69,53 @@ class Recorded:
         items = [item(job) for job in jobs]
         return await self._noted("extend", items, lambda: self._inner.extend(jobs, by))
 
+    async def revive(
+        self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
+    ) -> list[bool]:
+        items = [{"channel": channel, "consumer": consumer, "job": job} for job in job_ids]
+        return await self._noted(
+            "revive", items, lambda: self._inner.revive(channel, consumer, job_ids, data)
+        )
+
+    async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
+        items = [{"channel": channel, "consumer": consumer, "job": job} for job in job_ids]
+        return await self._noted("purge", items, lambda: self._inner.purge(channel, consumer, job_ids))
+
     async def trim(self, channel: str, before: datetime, limit: int, lock: Lock, **options: Any) -> Trim:
-        items = [{"channel": channel, "token": lock.token}]
+        items = [{"channel": channel, "lock": lock.name, "token": lock.token}]
 
         async def ask() -> list[Trim]:
             return [await self._inner.trim(channel, before, limit, lock, **options)]
 
         [step] = await self._noted("trim", items, ask, lambda steps: [step.removed for step in steps])
         return step
+
+    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        items = [{"lock": name, "owner": owner, "ttl": ttl.total_seconds()}]
+
+        async def ask() -> list[Lock | None]:
+            return [await self._inner.lock(name, owner, ttl)]
+
+        [lock] = await self._noted(
+            "lock", items, ask, lambda locks: [taken and _held(taken) for taken in locks]
+        )
+        return lock
+
+    async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
+        async def ask() -> list[Lock]:
+            return [await self._inner.renew(lock, ttl)]
+
+        [renewed] = await self._noted(
+            "renew", [_held(lock)], ask, lambda locks: [_held(each) for each in locks]
+        )
+        return renewed
+
+    async def unlock(self, lock: Lock) -> bool:
+        async def ask() -> list[bool]:
+            return [await self._inner.unlock(lock)]
+
+        [freed] = await self._noted("unlock", [_held(lock)], ask)
+        return freed
 
     async def _noted(
         self,
@@ -95,6 +137,10 @@ class Recorded:
         return answers
 
 
+def _held(lock: Lock) -> Item:
+    return {"lock": lock.name, "token": lock.token, "until": lock.until.isoformat()}
+
+
 def item(job: Job) -> Item:
     """A leased job as it is noted."""
     return {
@@ -103,6 +149,8 @@ def item(job: Job) -> Item:
         "job": job.id,
         "token": job.token,
         "until": job.lease_until.isoformat(),
+        "position": job.position,
         "id": job.event.id,
+        "key": job.event.key,
         "data": job.event.data.decode(),
     }

@@ -23,15 +23,17 @@ CHANNEL, CONSUMER = "orders", "billing"
 class Rig:
     """One empty store, the histories of everybody who used it, and the processes that still run."""
 
-    def __init__(self, store: Store, url: str, folder: Path) -> None:
+    def __init__(self, store: Store, url: str, folder: Path, *, way: str | None = None) -> None:
         self.store, self.url, self.folder = store, url, folder
+        self.way = way or url
+        """The URL by which the processes reach the store; another one where something stands in between."""
         self.processes: list[Process] = []
         self._histories: list[History] = []
 
-    def start(self, party: str, failpoints: str = "", **spec: Any) -> Process:
+    def start(self, party: str, failpoints: str = "", name: str = "", **spec: Any) -> Process:
         """Let a party work, with that specification and those failpoints."""
-        name = f"{len(self.processes):02}-{party}"
-        given = {"url": self.url, "history": str(self.folder / f"{name}.jsonl"), "channel": CHANNEL}
+        name = name or f"{len(self.processes):02}-{party}"
+        given = {"url": self.way, "history": str(self.folder / f"{name}.jsonl"), "channel": CHANNEL}
         process = Process(name, party, given | spec, failpoints, self.folder / f"{name}.log")
         self.processes.append(process)
         return process

@@ -81,7 +81,8 @@ class Trial:
         if hangs:
             process.kill()
         process.join()
-        assert moment is not None or not hangs, f"a driver came to no end within {PATIENCE:g} s"
+        if hangs and moment is None:
+            raise TimeoutError(f"a driver came to no end within {PATIENCE:g} s")
         return process.exitcode
 
     def drive_spark(self, kill: str | None = None) -> int:

@@ -30,9 +30,15 @@ class Runner:
     """Runs operations in this process."""
 
     def __init__(
-        self, operations: Operations, owner: str, *, clock: Clock | None = None, chunk: int = CHUNK
+        self,
+        operations: Operations,
+        owner: str,
+        *,
+        clock: Clock | None = None,
+        chunk: int = CHUNK,
+        ttl: timedelta = TTL,
     ) -> None:
-        self.operations = operations
+        self.operations, self._ttl = operations, ttl
         self._owner, self._clock, self._chunk = owner, clock or Clock(), chunk
         self._tasks: dict[str, asyncio.Task[bool]] = {}
 
@@ -65,7 +71,7 @@ class Runner:
         goes on from the record.
         """
         store = await self.operations.first()
-        async with holding(store, f"operation:{operation_id}", self._owner, TTL) as lock:
+        async with holding(store, f"operation:{operation_id}", self._owner, self._ttl) as lock:
             if lock is None:
                 return None
             operation = await self.operations.show(operation_id)

@@ -1,7 +1,8 @@
 """A process that sweeps, and notes each report, each turn in which another one held the lock, and its loss.
 
 Specification: url, history, owner, keep (by channel: seconds), dead_letters and lock_ttl (seconds), and
-optionally until: a file that ends it. Without one it ends with its first report, or when it lost the lock.
+optionally pause (seconds between two sweeps) and until: a file that ends it. Without one it ends with its
+first report, or when it lost the lock.
 """
 
 from __future__ import annotations
@@ -56,5 +57,5 @@ async def main(spec: dict[str, Any]) -> None:
         over = await turn(sweeper, notes)
         if is_over(spec, over):
             break
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(spec.get("pause", 0.02))
     await watched.close()

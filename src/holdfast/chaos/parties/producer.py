@@ -1,0 +1,109 @@
+"""A process that publishes without end: single events and batches, of several kinds, some of them large.
+
+Specification: url, history, channel, prefix, until (a file that ends it), and optionally spool (a folder),
+samples (a file with the data of an event in each line), and before (the histories of its predecessors: what they
+had no answer to is published again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from holdfast.bus.client import Bus
+from holdfast.bus.spool import Spool
+from holdfast.chaos import history
+from holdfast.chaos.history import History
+from holdfast.chaos.parties.opening import opened
+from holdfast.model.errors import Overloaded, Unavailable
+from holdfast.model.event import Event
+
+KINDS = ("ok",) * 12 + ("flaky", "flaky", "slow", "fail", "terminal", "bad")
+"""What becomes of an event: `fail` uses up its attempts, `bad` has a total that no warehouse takes."""
+SIZES = (1, 1, 1, 1, 5, 40)
+LARGE, KEYS = 150_000, 7
+_PAUSE, _FULL = 0.003, 0.1
+
+
+def event_of(name: str, kind: str, key: str | None, size: int = 0) -> Event:
+    """An event that says itself what is to become of it."""
+    total = "none" if kind == "bad" else len(name)
+    data = {"of": name, "do": kind, "total": total} | ({"ballast": "x" * size} if size else {})
+    return Event(data, name, key=key)
+
+
+def batch(prefix: str, number: int, samples: list[bytes]) -> list[Event]:
+    """The events of a number: always the same ones."""
+    chance = random.Random(f"{prefix} {number}")
+    if samples:
+        names = [f"{prefix}-{number}-{part}" for part in range(chance.choice(SIZES))]
+        return [Event(chance.choice(samples), name, key=f"key-{chance.randrange(KEYS)}") for name in names]
+    size = LARGE if chance.random() < 0.01 else 0
+    return [
+        event_of(f"{prefix}-{number}-{part}", chance.choice(KINDS), f"key-{chance.randrange(KEYS)}", size)
+        for part in range(1 if size else chance.choice(SIZES))
+    ]
+
+
+def left_by(before: Sequence[str]) -> list[Event]:
+    """What predecessors asked for and had no answer to. Each of them settles that first, so whoever was told
+    anything has settled all before it."""
+    left: dict[str, Event] = {}
+    for path in map(Path, reversed(before)):
+        calls = history.read(path.parent, path.stem) if path.exists() else []
+        told = {item["id"] for call in history.of(calls, "told") for item in call.items}
+        for item in (item for call in history.of(calls, "asked") for item in call.items):
+            if item["id"] not in told:
+                left[item["id"]] = Event(item["data"].encode(), item["id"], key=item["key"])
+        if told:
+            break
+    return list(left.values())
+
+
+class Producer:
+    """One of them. What it asks for is noted by itself too: with a spool, no store may hear of it."""
+
+    def __init__(self, bus: Bus, notes: History, spec: dict[str, Any]) -> None:
+        self._bus, self._notes, self._spec = bus, notes, spec
+
+    async def run(self) -> None:
+        """What is left over, then one batch after the other."""
+        if rest := left_by(self._spec.get("before", ())):
+            await self._acked(rest)
+        samples = Path(self._spec["samples"]).read_bytes().splitlines() if "samples" in self._spec else []
+        for number in count():
+            if Path(self._spec["until"]).exists():
+                return
+            await self._acked(batch(self._spec["prefix"], number, samples))
+
+    async def _acked(self, events: list[Event]) -> None:
+        """Publish until there was an answer: the outcome of a call without one is unknown."""
+        items = [{"id": each.id, "data": each.data.decode(), "key": each.key} for each in events]
+        self._notes.happened("asked", *items)
+        while True:
+            try:
+                receipts = await self._bus.publish_many(self._spec["channel"], events)
+            except Overloaded:
+                await asyncio.sleep(_FULL)
+            except Unavailable:
+                await asyncio.sleep(_PAUSE)
+            else:
+                break
+        spooled = [{"id": each.id} for each in receipts if each.position is None]
+        self._notes.happened("told", *({"id": each.id} for each in events))
+        if spooled:
+            self._notes.happened("spooled", *({"channel": self._spec["channel"]} | each for each in spooled))
+        await asyncio.sleep(len(events) * _PAUSE)
+
+
+async def main(spec: dict[str, Any]) -> None:
+    store, notes = opened(spec)
+    spool = Spool(Path(spec["spool"])) if "spool" in spec else None
+    async with Bus([store], spool=spool) as bus:
+        await Producer(bus, notes, spec).run()
+        while spool is not None and len(spool):  # the last one sends what all before it have left
+            await asyncio.sleep(_FULL)

@@ -1,0 +1,101 @@
+"""The roles: who takes part in a siege, how many of each, and where each may be killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STORES = ("postgres", "redis", "nats")
+"""The names of the kinds of store; `holdfast.chaos.stores` has them."""
+CHANNEL, LEDGER, TASKS = "orders", "ledger", "press"
+TERMS: dict[str, Any] = {"lease": "2s", "max_abandonments": 1_000, "backoff": ["20ms", "100ms"]}
+"""A kill is no fault of an event, and is soon over."""
+POLICY: dict[str, Any] = TERMS | {"max_attempts": 4, "max_depth": 400}
+"""The rig's own consumers have a bound that keeps producers at their pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Somebody who is there all the time; whoever is killed has a successor."""
+
+    name: str
+    party: str
+    points: tuple[str, ...]
+    """The failpoints that its process passes."""
+    spec: dict[str, Any] = field(default_factory=dict)
+    count: int = 1
+    pipeline: bool = False
+    """Whether it needs what the pipeline needs."""
+
+
+def _points(family: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{family}.{name}" for name in names)
+
+
+ROLES = (
+    Role("producer", "producer", _points("publish", "before_commit", "after_commit"), count=2),
+    Role("spooler", "producer", _points("spool", "after_append", "after_publish", "after_advance")),
+    Role(
+        "consumer",
+        "consumer",
+        _points("worker", "after_claim", "mid_handler", "after_effect", "after_ack")
+        + _points("lifecycle", "after_read", "mid_apply"),
+        {"policy": POLICY},
+        count=2,
+    ),
+    Role(
+        "operator",
+        "operator",
+        _points("operation", "after_lock", "after_intent", "after_act", "before_end")
+        + _points("dead", "after_revive", "after_purge", "mid_move", "mid_recount"),
+    ),
+    Role(
+        "newcomer",
+        "newcomer",
+        _points("remove", "after_mark", "after_step", "before_end") + _points("subscribe", "mid_backfill"),
+        {"channel": LEDGER},
+    ),
+    Role(
+        "sweeper",
+        "sweeper",
+        _points("sweeper", "after_lock", "after_stuck", "after_trim", "between_channels", "before_report")
+        + _points("trim", "after_record", "mid_purge"),
+        {"keep": {CHANNEL: 2.0}, "dead_letters": 86_400.0, "lock_ttl": 1.0, "pause": 0.2},
+    ),
+    Role(
+        "clerk",
+        "clerk",
+        _points("tasks", "after_submit", "after_claim", "after_result", "after_finalize", "after_terminal")
+        + _points("tasks", "before_cursor"),
+        {"kind": TASKS, "timeout": 1.0},
+    ),
+    Role(
+        "archiver",
+        "archiver",
+        _points("archive", "before_put", "after_put", "after_manifest", "after_event", "after_cursor"),
+        {"rows": 100, "batch_size": 40},
+        pipeline=True,
+    ),
+    Role(
+        "ingester",
+        "ingester",
+        _points("source", "mid_read")
+        + _points("wal", "after_stage", "before_pending", "after_pending", "after_cursor", "mid_clean")
+        + _points("loader", "after_lease", "before_commit", "after_commit", "after_confirm")
+        + _points("loader", "after_failed", "after_mirror"),
+        pipeline=True,
+    ),
+)
+ONLY: dict[str, frozenset[str]] = {
+    "dead.mid_move": frozenset({"nats"}),
+    "dead.mid_recount": frozenset({"redis"}),
+    "remove.before_end": frozenset({"nats"}),
+    "trim.after_record": frozenset({"nats"}),
+    "trim.mid_purge": frozenset({"nats"}),
+}
+"""Failpoints that exist on some stores only."""
+
+
+def points(role: Role, store: str) -> tuple[str, ...]:
+    """Where a role's process may be killed on a store."""
+    return tuple(each for each in role.points if store in ONLY.get(each, {store}))

@@ -1,0 +1,82 @@
+"""The schedule: which blow falls next, on whom. It follows from the seed alone; only moments vary.
+
+Every role has a list of turns of its own, and the server another one, so that neither depends on how fast the
+others are.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from holdfast.chaos.roles import Role, points
+
+Fault = Literal["kill", "pause", "clock", "noise", "server", "network", "power", "disk"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+DAY = 86_400.0
+_LIVES, _PAUSES, _SKIPS, _GAPS = (0.05, 1.5), (2.2, 3.0), 6, (0.5, 2.0)
+_MOMENTS, _STOPS, _SPARED = 0.2, 0.1, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What happens to one process of a role."""
+
+    kind: Literal["point", "moment", "pause", "spared"]
+    point: str = ""
+    skip: int = 0
+    """Hits of the point that are let pass."""
+    after: float = 0.0
+    """Seconds of life until the moment."""
+    length: float = 0.0
+    """Seconds that it is stopped."""
+    shift: float = 0.0
+    """Seconds by which its clock is wrong."""
+    noise: bool = False
+
+    @property
+    def failpoints(self) -> str:
+        """As the process takes it."""
+        return f"{self.point}=kill:{self.skip}" if self.point else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """What happens to the server, or to the way to it."""
+
+    kind: str
+    gap: float
+    """Seconds of quiet before."""
+    length: float = 0.0
+    """Seconds until it heals."""
+
+
+NETWORK = ("cut", "cut_requests", "cut_replies", "delay", "drip", "refuse", "reset", "drop_reply")
+
+
+def turn(seed: str, role: Role, store: str, number: int, faults: frozenset[str]) -> Turn:
+    """The turn of that number. Failpoints come in rotation, so that each of them has its turn."""
+    chance = random.Random(f"{seed} {store} {role.name} {number}")
+    shift = chance.choice((-DAY, DAY)) if "clock" in faults and chance.random() < 0.1 else 0.0
+    noise = "noise" in faults and chance.random() < 0.2
+    drawn, where = chance.random(), points(role, store)
+    after = chance.uniform(*_LIVES)
+    if "pause" in faults and drawn < _STOPS:
+        return Turn("pause", after=after, length=chance.uniform(*_PAUSES), shift=shift, noise=noise)
+    if "kill" not in faults or drawn > 1 - _SPARED:
+        return Turn("spared", after=after, shift=shift, noise=noise)
+    if drawn < _STOPS + _MOMENTS or not where:
+        return Turn("moment", after=after, shift=shift, noise=noise)
+    return Turn("point", where[number % len(where)], chance.randrange(_SKIPS), shift=shift, noise=noise)
+
+
+def blow(seed: str, store: str, number: int, faults: frozenset[str]) -> Blow | None:
+    """The blow of that number against the server; None where no fault concerns it."""
+    chance = random.Random(f"{seed} {store} server {number}")
+    kinds: list[str] = [each for each in ("server", "power", "disk") if each in faults]
+    if "network" in faults:
+        kinds.append(NETWORK[number % len(NETWORK)])
+    if not kinds:
+        return None
+    return Blow(chance.choice(kinds), chance.uniform(*_GAPS), chance.uniform(0.3, 2.0))

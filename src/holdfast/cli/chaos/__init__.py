@@ -1,0 +1,1 @@
+"""`holdfast chaos`: the crash rig, and whether it can be believed."""

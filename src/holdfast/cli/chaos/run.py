@@ -1,0 +1,167 @@
+"""`holdfast chaos run`: break everything, and see whether anything is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.chaos.roles import STORES
+from holdfast.chaos.schedule import FAULTS
+from holdfast.cli.options import Json, examples
+from holdfast.cli.output import say, write_json, write_line, write_table
+from holdfast.model.errors import InvalidInput
+
+if TYPE_CHECKING:  # the rig takes long to import, and needs the clients of all stores
+    from holdfast.chaos.account import Account
+    from holdfast.chaos.report import Report
+
+Backends = Annotated[
+    str, typer.Option("--backend", metavar="LIST", help=f"Which stores: {', '.join(STORES)}, or all.")
+]
+Chosen = Annotated[
+    str, typer.Option("--faults", metavar="LIST", help=f"What to do to them: {', '.join(FAULTS)}, or all.")
+]
+Minutes = Annotated[float, typer.Option("--minutes", min=0.05, help="How long faults go on at the most.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Deals the same blows again. Default: a new one.")]
+Kills = Annotated[
+    int | None, typer.Option("--kills", min=1, help="Enough: so many SIGKILLs of processes of each store.")
+]
+Servers = Annotated[
+    int | None, typer.Option("--server-kills", min=1, help="Enough: so many kill -9 of each server.")
+]
+Pipeline = Annotated[
+    bool, typer.Option("--pipeline/--no-pipeline", help="With archiver and ingest, where installed.")
+]
+Handlers = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:APP", help="Your handlers, on their channels, not the rig's own."),
+]
+Samples = Annotated[
+    Path | None,
+    typer.Option("--events", metavar="FILE", help="What is published to your handlers: JSON lines of data."),
+]
+Page = Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Also write the report as a page.")]
+Keep = Annotated[Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep histories and logs here.")]
+_SHOWN = 10
+
+
+def run(
+    backend: Backends = "all",
+    faults: Chosen = "all",
+    minutes: Minutes = 1.0,
+    seed: Seed = None,
+    kills: Kills = None,
+    server_kills: Servers = None,
+    pipeline: Pipeline = True,
+    app: Handlers = None,
+    events: Samples = None,
+    page: Page = None,
+    keep: Keep = None,
+    as_json: Json = False,
+) -> None:
+    """Break everything on private servers, heal it, and judge whether anything was lost or doubled.
+
+    Publishers, workers, operators, sweeper, archiver and ingest go on while they are killed, stopped, cut off
+    and restarted with their server. The same seed deals the same blows; only moments vary. Ends with 1 where
+    an invariant is violated, and shows the history around it.
+    """
+    from holdfast.chaos import run as rig
+    from holdfast.chaos.siege import Plan
+
+    stores = _chosen("--backend", backend, STORES)
+    plan = Plan(
+        seed=secrets.randbelow(10**9) if seed is None else seed,
+        faults=frozenset(_chosen("--faults", faults, FAULTS)),
+        seconds=minutes * 60,
+        kills=kills,
+        server_kills=server_kills,
+        pipeline=pipeline and app is None and rig.has_pipeline(),
+        app=app,
+        samples=events,
+    )
+    say(f"seed {plan.seed}: {minutes:g} min of {', '.join(sorted(plan.faults))}")
+    try:
+        report = asyncio.run(rig.run(stores, plan, keep, say))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if page is not None:
+        _write_page(report, page)
+    if as_json:
+        write_json(report.to_json())
+    else:
+        show(report)
+    if not report.holds:
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    shown = examples(
+        "holdfast chaos run --minutes 2",
+        "holdfast chaos run --backend postgres --faults kill,server --seed 7 --page report.html",
+        "holdfast chaos run --app shop:app --events orders.jsonl --minutes 5",
+    )
+    app.command(epilog=shown)(run)
+
+
+def _chosen(option: str, text: str, known: tuple[str, ...]) -> list[str]:
+    wanted = list(known) if text == "all" else [each.strip() for each in text.split(",") if each.strip()]
+    if not wanted or set(wanted) - set(known):
+        raise InvalidInput(f"{option} {text!r}: use all, or some of {', '.join(known)}")
+    return wanted
+
+
+def _write_page(report: Report, page: Path) -> None:
+    try:
+        from holdfast.chaos.page import write_page
+    except ImportError:
+        raise InvalidInput("--page needs Jinja: pip install 'holdfast[server]'") from None
+    write_page(report, page)
+    say(f"written: {page}")
+
+
+def show(report: Report) -> None:
+    """For people."""
+    for name, why in report.impossible.items():
+        say(f"{name} was left out: {why}")
+    columns = (
+        "STORE",
+        "KILLS",
+        "SERVER",
+        "NETWORK",
+        "PAUSES",
+        "EVENTS",
+        "REFUSED",
+        "DONE",
+        "DEAD",
+        "VERDICT",
+    )
+    write_table(columns, [_row(account) for account in report.accounts])
+    for account in report.accounts:
+        _show_violations(account)
+    if report.unhit:
+        write_line(f"never killed at: {', '.join(report.unhit)}")
+    what = (
+        f"{report.kills} kills, {report.server_kills} of servers, {report.seconds:.0f} s, seed {report.seed}"
+    )
+    bound = "" if report.bound is None else f"; a kill breaks one in less than {report.bound:.2%} (95 %)"
+    write_line(f"every invariant holds: {what}{bound}" if report.holds else f"VIOLATED: {what}")
+
+
+def _show_violations(account: Account) -> None:
+    for violation in account.violations[:_SHOWN]:
+        write_line(f"{account.store} {violation.invariant}: {violation.message}")
+        for line in account.excerpts.get(violation.message, [])[-_SHOWN:]:
+            write_line(f"    {line}")
+    for finding in account.findings[:_SHOWN]:
+        write_line(f"{account.store}: {finding}")
+
+
+def _row(account: Account) -> list[object]:
+    network = account.blows.total() - account.server_kills - account.blows["disk"]
+    verdict = "holds" if account.holds else f"{len(account.violations) + len(account.findings)} violations"
+    counts = (account.killed, account.server_kills, network, account.pauses, account.events, account.refused)
+    return [account.store, *counts, account.states["done"], account.states["dead"], verdict]
