@@ -83,6 +83,7 @@ class Terms(NamedTuple):
     max_abandonments: int
     lease: timedelta
     ordered: bool
+    max_depth: int | None
     counted: dict[str, int]
 
 
@@ -119,7 +120,8 @@ class Store(ABC):
 
 def terms(policy: Policy, counted: dict[str, int]) -> Terms:
     """What a policy says, with what was counted."""
-    return Terms(policy.max_attempts, policy.max_abandonments, policy.lease, policy.ordered, counted)
+    budgets = policy.max_attempts, policy.max_abandonments
+    return Terms(*budgets, policy.lease, policy.ordered, policy.max_depth, counted)
 
 
 async def through_the_contract(backend: Backend, job_at: Callable[[str], str]) -> Evidence:

@@ -59,7 +59,7 @@ def _archive(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
     from holdfast.pipeline.archive.policy import ARCHIVER
     from holdfast.pipeline.stores import open_store
 
-    found = audit(open_store(str(siege.cold)))
+    found = audit(open_store(str(siege.crew.cold)))
     account.archived = len(found.events)
     account.violations += [Violation("I8", what) for what in found.wrong]
     published = {item["id"] for item in _on_channel(calls).values()}
@@ -74,7 +74,7 @@ def _ingest(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
     from holdfast.chaos.judge import ingest
     from holdfast.pipeline.ingest.commit import CONSUMER
 
-    found = evidence_ingest.gather(siege.rig.url, CHANNEL, siege.pipeline, "duckdb")
+    found = evidence_ingest.gather(siege.rig.url, CHANNEL, siege.crew.pipeline, "duckdb")
     account.ingested, account.failed = len(found.rows), found.failed.total()
     history = {
         position: ingest.Published(item["id"], '"do":"bad"' not in item["data"].replace(" ", ""))

@@ -29,12 +29,13 @@ class Nemesis:
                 await asyncio.to_thread(self._disk.fill)
                 await asyncio.sleep(blow.length)
                 await asyncio.to_thread(self._disk.free)
-                await self.revive()
+                await self._restart()  # a server that met a full disk may have given up, or refuse to write
             case _ if self._proxy is not None:
                 await self._disturb(self._proxy, blow)
 
     async def _restart(self, disk: Disk | None = None) -> None:
-        await asyncio.to_thread(self._store.server.kill)
+        if self._store.server.running:
+            await asyncio.to_thread(self._store.server.kill)
         if disk is not None:
             await asyncio.to_thread(disk.cut)
         await asyncio.to_thread(self._store.server.start)

@@ -13,10 +13,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import failpoints
+from holdfast.chaos import clock
 from holdfast.chaos.coverage import count_hits, hits_of
 from holdfast.model.errors import LeaseLost, LockLost, ObjectConflict, Outdated, Transient
 
@@ -139,8 +141,10 @@ def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
     logging.basicConfig(level=logging.INFO)
     failpoints.activate_from({failpoints.VARIABLE: points})
     count_hits(Path(log).with_suffix(".hits"))
+    module = importlib.import_module(f"holdfast.chaos.parties.{party}")
+    clock.shift(timedelta(seconds=spec.get("shift", 0.0)))
     try:
-        asyncio.run(importlib.import_module(f"holdfast.chaos.parties.{party}").main(spec))
+        asyncio.run(module.main(spec))
     except EXPECTED as error:
         logging.exception("ended by what a fault may cause")
         Path(log).with_suffix(".ended").write_text(type(error).__name__)

@@ -53,9 +53,8 @@ async def _besiege(name: str, plan: Plan, keep: Path | None, tell: Tell) -> Acco
         await siege.run()
         tell(f"{name}: {account.killed} kills, {account.server_kills} of the server; now everything is read")
         await inquire(siege, pipeline=plan.pipeline)
-    tell(
-        f"{name}: {'holds' if account.holds else 'VIOLATED'}, {account.events} events, {account.seconds:.0f} s"
-    )
+    verdict = "holds" if account.holds else "VIOLATED"
+    tell(f"{name}: {verdict}, {account.events} events, {account.seconds:.0f} s")
     return account
 
 

@@ -15,7 +15,7 @@ from holdfast.chaos.roles import Role, points
 Fault = Literal["kill", "pause", "clock", "noise", "server", "network", "power", "disk"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 DAY = 86_400.0
-_LIVES, _PAUSES, _SKIPS, _GAPS = (0.05, 1.5), (2.2, 3.0), 6, (0.5, 2.0)
+_LIVES, _PAUSES, _SKIPS, _GAPS = (0.05, 1.5), (2.2, 3.0), 6, (1.5, 5.0)
 _MOMENTS, _STOPS, _SPARED = 0.2, 0.1, 0.05
 
 

@@ -31,6 +31,7 @@ from holdfast.cli import (
     warehouse,
     worker,
 )
+from holdfast.cli.chaos import program as chaos
 from holdfast.cli.demo import command as demo
 from holdfast.cli.dlq import program as dlq
 from holdfast.cli.output import say, write_line
@@ -77,6 +78,7 @@ for name, group in (
     ("dlq", dlq.app),
     ("tokens", tokens.app),
     ("config", config.app),
+    ("chaos", chaos.app),
 ):
     app.add_typer(group, name=name)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.chaos.evidence import Evidence
 from holdfast.chaos.history import Call
-from holdfast.chaos.judge import jobs, log
+from holdfast.chaos.judge import access, cursor, jobs, locks, log, order
 
 
 class Violation(NamedTuple):
@@ -30,12 +30,15 @@ def judge(calls: list[Call], store: Evidence, *, drained: bool = True) -> list[V
         _named("I3", jobs.miscounted(store), jobs.misplaced(store)),
         _named("I4", jobs.completed_twice(calls, store), jobs.over_budget(store)),
         _named("I5", jobs.stale(calls), jobs.outdated(calls, store)),
-        _named("I5", jobs.unmoved(calls, store), jobs.fallen(store)),
-        _named(
-            "I6", jobs.overlapping(store), jobs.overlapping_claims(calls, store), jobs.leased_twice(calls)
-        ),
+        _named("I5", jobs.unmoved(calls, store), jobs.fallen(store), locks.outdated(calls)),
+        _named("I6", jobs.overlapping(store), jobs.overlapping_claims(calls, store)),
+        _named("I6", jobs.leased_twice(calls), locks.overlapping(calls)),
         _named("I7", log.trimmed_unarchived(calls, store), log.trimmed_unfinished(calls, store)),
+        _named("I13", order.overtaken(calls, store)),
+        _named("I14", cursor.passed(calls, store)),
         _named("I15", jobs.left(store) if drained else iter(())),
+        _named("I16", access.trespassed(calls)),
+        _named("I17", jobs.overfull(calls, store)),
     ]
     return list(chain.from_iterable(found))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.model.errors import NotFound
 from holdfast.pipeline.stores import ObjectStore
 
 Identity = tuple[str, str, int, str]
@@ -41,9 +42,14 @@ def audit(store: ObjectStore) -> Audit:
         rows += manifest["rows"]
         for each in manifest["objects"]:
             listed.add(each["object"])
-            data = store.get(each["object"])
+            try:
+                data = store.get(each["object"])
+            except NotFound:
+                found.wrong.append(f"{each['object']} is in a manifest, and is not there")
+                continue
             if hashlib.sha256(data).hexdigest() != each["sha256"] or len(data) != each["bytes"]:
                 found.wrong.append(f"{each['object']} is not what its manifest says")
+                continue
             lines = [json.loads(line) for line in gzip.decompress(data).splitlines()]
             if len(lines) != each["rows"] or [lines[0]["position"], lines[-1]["position"]] != [
                 each["first"],

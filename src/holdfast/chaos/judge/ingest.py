@@ -98,3 +98,10 @@ def _complete(history: History, found: Evidence) -> Iterator[Violation]:
         yield Violation("I15", f"{batch} is neither confirmed nor failed")
     if history and found.cursor != max(history):
         yield Violation("I15", f"the cursor stands at {found.cursor}, and the log ends at {max(history)}")
+
+
+def falsified(published: Mapping[str, object], served: Mapping[str, object]) -> Iterator[Violation]:
+    """By id: contents that the warehouse serves, and that nobody published so."""
+    for id_, content in served.items():
+        if content != published.get(id_):
+            yield Violation("I12", f"{id_} was published as {published.get(id_)} and is served as {content}")

@@ -1,4 +1,4 @@
-"""Judgements on jobs: counted, completed once, fenced, leased one at a time, none left (I3 to I6, I15)."""
+"""Judgements on jobs: counted, completed once, fenced, leased in turn, bounded, ended (I3-I6, I15, I17)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, pairwise
 
-from holdfast.chaos.evidence import Evidence, Key, Move
+from holdfast.chaos.evidence import Evidence, Key, Move, Owner
 from holdfast.chaos.history import Call, Item, accepted, of
 
 
@@ -18,13 +18,21 @@ def miscounted(store: Evidence) -> Iterator[str]:
         standing = {row.key for row in store.rows}
         for key in created ^ standing:
             yield f"job {key} was created {key in created}, and has a state {key in standing}"
+    found = _counts(store)
     for owner, terms in store.terms.items():
-        rows = [row for row in store.rows if (row.channel, row.consumer) == owner]
-        dead = Counter(f"dead:{row.reason}" for row in rows if row.state == "dead")
-        found = Counter(row.state for row in rows) + dead
-        for name in terms.counted.keys() | dead.keys():
-            if found[name] != (counted := terms.counted.get(name, 0)):
-                yield f"{owner} has {found[name]} jobs that are {name}, and the counter says {counted}"
+        dead = {name for name in found[owner] if name.startswith("dead:")}
+        for name in terms.counted.keys() | dead:
+            if (count := found[owner][name]) != (counted := terms.counted.get(name, 0)):
+                yield f"{owner} has {count} jobs that are {name}, and the counter says {counted}"
+
+
+def _counts(store: Evidence) -> dict[Owner, Counter[str]]:
+    """The jobs of each consumer by state, the dead ones also by reason."""
+    found: dict[Owner, Counter[str]] = defaultdict(Counter)
+    for row in store.rows:
+        names = [row.state, f"dead:{row.reason}"] if row.state == "dead" else [row.state]
+        found[row.channel, row.consumer].update(names)
+    return found
 
 
 def misplaced(store: Evidence) -> Iterator[str]:
@@ -55,8 +63,10 @@ def completed_twice(calls: list[Call], store: Evidence) -> Iterator[str]:
 
 def over_budget(store: Evidence) -> Iterator[str]:
     for row in store.rows:
-        terms = store.terms[row.channel, row.consumer]
-        if row.attempts > terms.max_attempts or row.abandonments > terms.max_abandonments:
+        terms = store.terms.get((row.channel, row.consumer))
+        if terms is None:
+            yield f"job {row.job} is left of {row.consumer}, who was removed"
+        elif row.attempts > terms.max_attempts or row.abandonments > terms.max_abandonments:
             yield f"job {row.job} has {row.attempts} attempts and {row.abandonments} abandonments: {terms}"
 
 
@@ -64,24 +74,25 @@ _ENDS = {"complete": "end", "bury": "end", "retry": "back", "extend": "stay"}
 
 
 def stale(calls: list[Call]) -> Iterator[str]:
-    """Accepted for a token that was not the newest."""
-    issued: dict[Key, int] = defaultdict(int)
-    for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
-        issued[_item_key(item)] = max(issued[_item_key(item)], item["token"])
-    for verb, kind in _ENDS.items():
-        for item in accepted(calls, verb):
+    """Accepted for a token although somebody had been given a newer one before that was asked for."""
+    issued: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+    for call in of(calls, "claim"):
+        for item in call.answers:
+            issued[_item_key(item)].append((item["token"], call.ended))
+    for call in of(calls, *_ENDS):
+        for item in (item for item, yes in call.told() if yes is True):
             key, token = _item_key(item), item["token"]
-            if kind == "end" and issued[key] > token:
-                yield f"{verb} of job {key} was accepted with token {token} after {issued[key]} was issued"
+            for newer in (each for each, known in issued[key] if each > token and known < call.at):
+                yield f"{call.verb} of job {key} was accepted with token {token} after {newer} was issued"
 
 
 def outdated(calls: list[Call], store: Evidence) -> Iterator[str]:
-    """A job whose token is older than one that was issued, or that ended under another than was accepted."""
+    """A job whose token is older than one that was issued, or that is done under another than accepted."""
     tokens = {row.key: row.token for row in store.rows}
     for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
         if item["token"] > tokens.get(_item_key(item), item["token"]):
             yield f"job {_item_key(item)} was leased under the token {item['token']}, and has an older one"
-    for item in chain(accepted(calls, "complete"), accepted(calls, "bury")):
+    for item in accepted(calls, "complete"):
         if item["token"] != tokens.get(_item_key(item), item["token"]):
             yield f"job {_item_key(item)} ended under the token {item['token']}, and has another one"
 
@@ -118,10 +129,10 @@ def overlapping(store: Evidence) -> Iterator[str]:
 
 
 def overlapping_claims(calls: list[Call], store: Evidence) -> Iterator[str]:
-    """Of two leases in a row, one that began while the other ran and had not been given back."""
+    """Of two leases in a row, one that began while the other ran and had not ended."""
     back = {
         (_item_key(item), item["token"])
-        for call in of(calls, "retry")
+        for call in of(calls, "retry", "bury")
         for item, yes in call.told() or [(each, True) for each in call.items]
         if yes
     }
@@ -129,8 +140,10 @@ def overlapping_claims(calls: list[Call], store: Evidence) -> Iterator[str]:
     for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
         leases[_item_key(item)].append((item["token"], datetime.fromisoformat(item["until"])))
     for key, held in leases.items():
+        if (terms := store.terms.get(key[:2])) is None:
+            continue  # whoever held them was removed
         for (token, until), (_, later) in pairwise(sorted(held)):
-            began = later - store.terms[key[0], key[1]].lease
+            began = later - terms.lease
             if began < until and (key, token) not in back:
                 yield f"job {key} was leased at {began} while its lease {token} ran until {until}"
 
@@ -140,6 +153,18 @@ def leased_twice(calls: list[Call]) -> Iterator[str]:
     for (key, token), count in leases.items():
         if count > 1:
             yield f"job {key} was leased {count} times under the token {token}"
+
+
+def overfull(calls: list[Call], store: Evidence) -> Iterator[str]:
+    """More jobs that nobody has touched than a bound lets in: one publish at the most goes over it."""
+    bounds = {owner: terms.max_depth for owner, terms in store.terms.items() if terms.max_depth is not None}
+    if not bounds:
+        return
+    largest = max((len(call.items) for call in of(calls, "publish")), default=1)
+    untouched = Counter((row.channel, row.consumer) for row in store.rows if row.live and row.token == 0)
+    for owner, bound in bounds.items():
+        if untouched[owner] >= bound + largest:
+            yield f"{untouched[owner]} jobs wait for {owner}, which is bounded to {bound}"
 
 
 def left(store: Evidence) -> Iterator[str]:

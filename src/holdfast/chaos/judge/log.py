@@ -12,16 +12,24 @@ from holdfast.chaos.history import Call, Item, of
 
 def lost(calls: list[Call], store: Evidence) -> Iterator[str]:
     """Acknowledged, and nowhere: not in the log, or without a job for some consumer."""
-    jobs = {row.key for row in store.rows}
+    jobs, consumers = {row.key for row in store.rows}, _consumers(store)
     logged = {(event.channel, event.id) for event in store.log}
     for item, receipt in _acked(calls):
         channel, name, position = item["channel"], item["id"], receipt["position"]
         if (channel, name) not in logged and not _is_trimmed(store, channel, position):
             yield f"event {name} was acknowledged and is not in the log"
             continue
-        for owner in store.terms:
-            if owner[0] == channel and (*owner, store.job_at(position)) not in jobs:
-                yield f"event {name} was acknowledged and {owner[1]} has no job for it"
+        for consumer in consumers[channel]:
+            if (channel, consumer, store.job_at(position)) not in jobs:
+                yield f"event {name} was acknowledged and {consumer} has no job for it"
+
+
+def _consumers(store: Evidence) -> dict[str, list[str]]:
+    """The worker consumers of each channel."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for channel, consumer in store.terms:
+        found[channel].append(consumer)
+    return found
 
 
 def _trimmed(calls: list[Call], store: Evidence) -> Iterator[tuple[Item, str]]:
@@ -48,11 +56,11 @@ def trimmed_unarchived(calls: list[Call], store: Evidence) -> Iterator[str]:
 
 def trimmed_unfinished(calls: list[Call], store: Evidence) -> Iterator[str]:
     """Removed from the log while a job still needed it."""
-    live = {row.key for row in store.rows if row.live}
+    live, consumers = {row.key for row in store.rows if row.live}, _consumers(store)
     for item, position in _trimmed(calls, store):
-        for owner in store.terms:
-            if owner[0] == item["channel"] and (*owner, store.job_at(position)) in live:
-                yield f"event {item['id']} was trimmed, and {owner[1]} has not finished it"
+        for consumer in consumers[item["channel"]]:
+            if (item["channel"], consumer, store.job_at(position)) in live:
+                yield f"event {item['id']} was trimmed, and {consumer} has not finished it"
 
 
 def invented(calls: list[Call], store: Evidence) -> Iterator[str]:

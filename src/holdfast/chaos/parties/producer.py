@@ -1,8 +1,8 @@
 """A process that publishes without end: single events and batches, of several kinds, some of them large.
 
 Specification: url, history, channel, prefix, until (a file that ends it), and optionally spool (a folder),
-samples (a file with the data of an event in each line), and before (the histories of its predecessors: what they
-had no answer to is published again).
+samples (a file with the data of an event in each line), and before (the histories of its predecessors: what
+they had no answer to is published again).
 """
 
 from __future__ import annotations

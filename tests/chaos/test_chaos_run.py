@@ -1,0 +1,60 @@
+"""The rig, short: everybody at work on each store under kills, pauses, noise and restarts of the server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.chaos.report import Report
+from holdfast.chaos.roles import STORES
+from holdfast.chaos.run import run
+from holdfast.chaos.siege import Plan
+
+SEED = 20261115
+SHORT = frozenset({"kill", "pause", "noise", "clock", "server"})
+APP = """
+import holdfast
+
+app = holdfast.App()
+
+
+@app.handler("invoices", "ledger", max_attempts=3)
+async def book(event: holdfast.Event) -> None:
+    if event.json()["amount"] < 0:
+        raise holdfast.Terminal("no such amount")
+"""
+
+
+def explained(report: Report) -> str:
+    """What is wrong, for whoever reads the failure."""
+    return json.dumps([account.to_json() for account in report.accounts], indent=1, default=str)
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_nothing_is_lost_or_doubled_while_everything_is_killed(store: str, tmp_path: Path) -> None:
+    plan = Plan(SEED, SHORT, seconds=40, kills=12, server_kills=2)
+    report = await run([store], plan, tmp_path, tell=lambda _: None)
+    [account] = report.accounts
+    assert report.holds, explained(report)
+    assert account.killed >= 12
+    assert account.server_kills >= 2
+    assert account.events > 0
+    assert account.archived == account.ingested + account.failed > 0
+    assert report.bound == 3 / (report.kills + report.server_kills)
+
+
+async def test_the_handlers_of_a_user_are_besieged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_under_siege.py").write_text(APP)
+    samples = tmp_path / "invoices.jsonl"
+    samples.write_text('{"amount": 3}\n{"amount": -1}\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = Plan(SEED, frozenset({"kill"}), 30, kills=4, pipeline=False, app="shop_under_siege", samples=samples)
+    report = await run(["redis"], plan, tmp_path, tell=lambda _: None)
+    [account] = report.accounts
+    assert report.holds, explained(report)
+    assert account.states["done"] > 0
+    assert account.states["dead"] + account.states["purged"] > 0
