@@ -17,7 +17,7 @@ from holdfast.chaos.rig import Rig
 from holdfast.chaos.roles import CHANNEL, Role
 from holdfast.chaos.schedule import Turn
 
-_TURN, _AFTER, _FINALE, _TRIES, _BREATH = 8.0, 2.0, 120.0, 8, 0.1
+_TURN, _AFTER, _FINALE, _TRIES, _BREATH = 12.0, 2.0, 120.0, 8, 0.1
 _LEASE = 121
 """Seconds that the clock of an ingest is past that of the one before it, which held leases of two minutes."""
 

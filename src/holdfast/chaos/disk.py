@@ -24,8 +24,8 @@ _OPTIONS = "loop,noatime,data=ordered,commit=3600"
 _BALLAST, _STEP = ".ballast", 64 << 20
 # From linux/ext4.h: stop at once, and do not even write the journal.
 _SHUTDOWN, _NO_FLUSH = 0x8004587D, struct.pack("I", 2)
-# It outlives us, also when we are killed: its input ends with us, and then it tidies up.
-_KEEPER = 'cat > /dev/null; umount --lazy "$1/mount" 2> /dev/null; rm -r "$1"'
+# It outlives us, also when we are killed: its input ends with us or with a line, and then it tidies up.
+_KEEPER = 'read _; umount --lazy "$1/mount" 2> /dev/null; rm -r "$1"'
 
 
 class DiskError(RuntimeError):
@@ -78,7 +78,7 @@ class Disk:
 
     def __exit__(self, *_: object) -> None:
         if self._keeper is not None:
-            self._keeper.communicate()
+            self._keeper.communicate(b"\n")  # not by the end alone: a forked process may have our end too
             self._keeper = None
 
     def cut(self) -> None:
@@ -108,8 +108,8 @@ class Disk:
             os.close(ballast)
 
     def free(self) -> None:
-        """There is room again."""
-        (self.path / _BALLAST).unlink()
+        """There is room again. Nothing happens where there was."""
+        (self.path / _BALLAST).unlink(missing_ok=True)
 
     def _mount(self) -> None:
         _run("mount", "-t", "ext4", "-o", _OPTIONS, self._folder / "image", self.path)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 _BLOCK = 1 << 16
 _TICK = 0.05
+_ESTABLISHED = 1  # from linux/tcp.h
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: closing sends a reset, and nothing that still waits to be sent."""
 
@@ -112,6 +113,8 @@ class Proxy:
         self._connections.add(connection)
         try:
             await self._requests.wait()
+            if connection.abandoned:  # it never reached the server, unlike what was sent on an older one
+                return
             far_reader, far_writer = await asyncio.open_connection(*self._server)
             connection.add(far_writer)
             async with asyncio.TaskGroup() as both:
@@ -172,6 +175,13 @@ class _Connection:
         self.doomed = False
         """Whether its next reply is to be swallowed."""
         self._ends = [client]
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the client has closed its end."""
+        [client] = self._ends
+        state: bytes = client.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state[0] != _ESTABLISHED
 
     def add(self, server: asyncio.StreamWriter) -> None:
         self._ends.append(server)

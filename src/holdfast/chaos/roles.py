@@ -24,6 +24,8 @@ class Role:
     """The failpoints that its process passes."""
     spec: dict[str, Any] = field(default_factory=dict)
     count: int = 1
+    skips: int = 2
+    """A point kills at the latest at the hit of this number: some are passed seldom."""
     pipeline: bool = False
     """Whether it needs what the pipeline needs."""
 
@@ -33,7 +35,7 @@ def _points(family: str, *names: str) -> tuple[str, ...]:
 
 
 ROLES = (
-    Role("producer", "producer", _points("publish", "before_commit", "after_commit"), count=2),
+    Role("producer", "producer", _points("publish", "before_commit", "after_commit"), count=2, skips=8),
     Role("spooler", "producer", _points("spool", "after_append", "after_publish", "after_advance")),
     Role(
         "consumer",
@@ -42,6 +44,7 @@ ROLES = (
         + _points("lifecycle", "after_read", "mid_apply"),
         {"policy": POLICY},
         count=2,
+        skips=8,
     ),
     Role(
         "operator",

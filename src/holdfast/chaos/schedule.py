@@ -15,7 +15,7 @@ from holdfast.chaos.roles import Role, points
 Fault = Literal["kill", "pause", "clock", "noise", "server", "network", "power", "disk"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 DAY = 86_400.0
-_LIVES, _PAUSES, _SKIPS, _GAPS = (0.05, 1.5), (2.2, 3.0), 6, (1.5, 5.0)
+_LIVES, _PAUSES, _GAPS = (0.05, 1.5), (2.2, 3.0), (1.5, 5.0)
 _MOMENTS, _STOPS, _SPARED = 0.2, 0.1, 0.05
 
 
@@ -68,7 +68,7 @@ def turn(seed: str, role: Role, store: str, number: int, faults: frozenset[str])
         return Turn("spared", after=after, shift=shift, noise=noise)
     if drawn < _STOPS + _MOMENTS or not where:
         return Turn("moment", after=after, shift=shift, noise=noise)
-    return Turn("point", where[number % len(where)], chance.randrange(_SKIPS), shift=shift, noise=noise)
+    return Turn("point", where[number % len(where)], chance.randrange(role.skips), shift=shift, noise=noise)
 
 
 def blow(seed: str, store: str, number: int, faults: frozenset[str]) -> Blow | None:

@@ -26,7 +26,7 @@ KINDS = ("ok",) * 12 + ("flaky", "flaky", "slow", "fail", "terminal", "bad")
 """What becomes of an event: `fail` uses up its attempts, `bad` has a total that no warehouse takes."""
 SIZES = (1, 1, 1, 1, 5, 40)
 LARGE, KEYS = 150_000, 7
-_PAUSE, _FULL = 0.003, 0.1
+_PAUSE, _FULL, _SPOOLED = 0.003, 0.1, 100
 
 
 def event_of(name: str, kind: str, key: str | None, size: int = 0) -> Event:
@@ -67,8 +67,8 @@ def left_by(before: Sequence[str]) -> list[Event]:
 class Producer:
     """One of them. What it asks for is noted by itself too: with a spool, no store may hear of it."""
 
-    def __init__(self, bus: Bus, notes: History, spec: dict[str, Any]) -> None:
-        self._bus, self._notes, self._spec = bus, notes, spec
+    def __init__(self, bus: Bus, spool: Spool | None, notes: History, spec: dict[str, Any]) -> None:
+        self._bus, self._spool, self._notes, self._spec = bus, spool, notes, spec
 
     async def run(self) -> None:
         """What is left over, then one batch after the other."""
@@ -78,7 +78,10 @@ class Producer:
         for number in count():
             if Path(self._spec["until"]).exists():
                 return
-            await self._acked(batch(self._spec["prefix"], number, samples))
+            if self._spool is None or len(self._spool) < _SPOOLED:
+                await self._acked(batch(self._spec["prefix"], number, samples))
+            else:
+                await asyncio.sleep(_FULL)
 
     async def _acked(self, events: list[Event]) -> None:
         """Publish until there was an answer: the outcome of a call without one is unknown."""
@@ -104,6 +107,6 @@ async def main(spec: dict[str, Any]) -> None:
     store, notes = opened(spec)
     spool = Spool(Path(spec["spool"])) if "spool" in spec else None
     async with Bus([store], spool=spool) as bus:
-        await Producer(bus, notes, spec).run()
+        await Producer(bus, spool, notes, spec).run()
         while spool is not None and len(spool):  # the last one sends what all before it have left
             await asyncio.sleep(_FULL)
