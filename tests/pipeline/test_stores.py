@@ -10,12 +10,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
-from faulty_s3 import Fault, FaultyWay, faulty_way
 
+from holdfast.chaos.s3 import Fault, FaultyWay, faulty_way
 from holdfast.embedded import S3
 from holdfast.model.errors import InvalidInput, InvalidName, NotFound, ObjectConflict, Unavailable
 from holdfast.pipeline.stores import Entry, ObjectStore, open_store, probe
@@ -229,7 +230,7 @@ def way(s3: S3, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWa
 @pytest.mark.parametrize(
     ("faults", "written"),
     [
-        (["503", "503"], True),
+        (["503", "500"], True),
         (["lost"], False),  # the 412 of the retry is about our own object
         (["503", "lost"], False),
         (["409"], True),  # two puts met, and neither came through
@@ -252,6 +253,18 @@ def test_a_swap_whose_answer_was_lost_is_still_ours(way: FaultyWay, tmp_path: Pa
     way.script.append("lost")
     assert store.swap("a", tag, b"two")
     assert store.get("a") == b"two"
+
+
+def test_a_put_that_timed_out_after_it_was_applied_is_unknown_and_safe_to_repeat(
+    way: FaultyWay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_module, "_REQUEST", timedelta(milliseconds=500))
+    store = open_store(f"s3://bucket/{tmp_path.name}")
+    way.script.append("late")
+    with pytest.raises(Unavailable, match="did not answer"):
+        store.put("a", b"content")
+    assert not store.put("a", b"content"), "the 412 is about our own object"
+    assert store.get("a") == b"content"
 
 
 def test_an_answer_that_was_cut_is_never_taken_for_whole(way: FaultyWay, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ async def test_forgetting_a_lost_lease_does_not_forget_the_newer_one_of_the_same
     [old] = await claim(backend)
     assert await backend.requeue(CHANNEL, CONSUMER, old.id)
     [new] = await claim(backend)
-    with Heartbeat(bus, timedelta(milliseconds=300), asyncio.get_running_loop()) as heart:
+    async with Heartbeat(bus, timedelta(milliseconds=300), asyncio.get_running_loop()) as heart:
         heart.watch([old], SHORT, lambda _: None)
         heart.watch([new], SHORT, lambda _: None)
         heart.forget([old])
@@ -181,14 +181,14 @@ async def test_heartbeats_end_with_their_job(bus: holdfast.Bus, backend: Backend
             raise RuntimeError("no")
 
     hearts: list[Heartbeat] = []
-    begin = Heartbeat.__enter__
+    begin = Heartbeat.__aenter__
 
-    def spy(self: Heartbeat) -> Heartbeat:
+    async def spy(self: Heartbeat) -> Heartbeat:
         hearts.append(self)
-        return begin(self)
+        return await begin(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Heartbeat, "__enter__", spy)
+        patch.setattr(Heartbeat, "__aenter__", spy)
         await publish(backend, "good", "bad")
         async with shift(app, bus):
             await ended(backend, "good")

@@ -87,7 +87,7 @@ class App:
         for handler in self.handlers:
             made = await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
             leases[handler.channel, handler.consumer] = made.policy.lease
-        with Heartbeat(bus, min(leases.values()), asyncio.get_running_loop()) as heart:
+        async with Heartbeat(bus, min(leases.values()), asyncio.get_running_loop()) as heart:
             workers = [
                 Worker(bus, handler, heart, leases[handler.channel, handler.consumer], pause.total_seconds())
                 for handler in self.handlers

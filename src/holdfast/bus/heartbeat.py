@@ -30,15 +30,15 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        await asyncio.to_thread(self._thread.join)  # a silent store may hold it up, but not the whole loop
 
     def watch(self, jobs: Iterable[Job], lease: timedelta, on_lost: Callable[[Job], None]) -> None:
         """Keep these leases alive; `on_lost` is called on the home loop when one is gone."""

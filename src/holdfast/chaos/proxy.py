@@ -91,13 +91,15 @@ class Proxy:
     async def drop_reply(self, count: int = 1, containing: bytes = b"") -> None:
         """Swallow the answer to the next request (with those bytes in it), and reset its connection.
 
-        The server has applied the request by then. So for the next `count` requests.
+        So `count` times. Where one request at a time is under way, the server has applied it by then.
         """
         self._to_drop, self._wanted = count, containing
 
     async def heal(self) -> None:
         """Be a plain way to the server again. What a cut held back goes on its way."""
         self._delay, self._rate, self._to_drop = 0.0, 0, 0
+        for connection in self._connections:
+            connection.doomed = False
         if self._listener is None:
             self._listener = await asyncio.start_server(self._accept, sock=_socket(self.port))
         self._requests.set()
@@ -178,7 +180,9 @@ class _Connection:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the client has closed its end."""
+        """Whether the client has closed its end, as far as the system tells."""
+        if not hasattr(socket, "TCP_INFO"):
+            return False
         [client] = self._ends
         state: bytes = client.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
         return state[0] != _ESTABLISHED

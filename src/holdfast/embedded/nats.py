@@ -7,10 +7,20 @@ from holdfast.embedded import private, wheels
 from holdfast.embedded.probe import answers
 from holdfast.embedded.process import Server
 
+# Our account may ask for the settings of JetStream, which only the system account knows. Durations are
+# quoted: a bare 2m is two million seconds to the server.
 CONFIG = """\
 listen: "127.0.0.1:{port}"
-authorization {{ user: holdfast, password: "{secret}" }}
-jetstream {{ store_dir: "./data", sync_interval: {sync_interval} }}
+system_account: SYS
+accounts {{
+  SYS {{ exports: [ {{ service: "$SYS.REQ.SERVER.PING.JSZ", accounts: [HOLDFAST] }} ] }}
+  HOLDFAST {{
+    jetstream: enabled
+    users: [ {{ user: holdfast, password: "{secret}" }} ]
+    imports: [ {{ service: {{ account: SYS, subject: "$SYS.REQ.SERVER.PING.JSZ" }} }} ]
+  }}
+}}
+jetstream {{ store_dir: "./data", sync_interval: "{sync_interval}" }}
 """
 
 

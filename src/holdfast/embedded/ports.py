@@ -4,6 +4,8 @@ import secrets
 import socket
 from pathlib import Path
 
+from holdfast.embedded import private
+
 # Below the ranges from which Linux and macOS take the ports of outgoing connections. Above, a client that
 # retries while its server is down can be given the server's own port, and then it talks to itself.
 RANGE = range(10_000, 22_000)
@@ -45,5 +47,5 @@ def keep(folder: Path, count: int) -> list[int]:
     if len(former) == count and all(map(is_free, former)):
         return former
     chosen = choose(count)
-    (folder / "ports").write_text(" ".join(map(str, chosen)) + "\n")
+    private.write(folder / "ports", " ".join(map(str, chosen)) + "\n")
     return chosen

@@ -6,12 +6,17 @@ from pathlib import Path
 
 
 def write(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
+    """Write the file whole or not at all; it is durable when this returns."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
 
 
 def keep_secret(folder: Path) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
+from holdfast.backends.postgres.pool import ALERT
+
 _PAUSE = 1.0
 
 
@@ -25,7 +27,8 @@ class PostgresListener:
     async def _listen(self) -> None:
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
+                connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **ALERT)
+                async with await connecting as connection:
                     await connection.execute("SET application_name = 'holdfast listener'")
                     await connection.execute("LISTEN holdfast")
                     for channel in self._channels:  # what was said before we listened is found by a poll

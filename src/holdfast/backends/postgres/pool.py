@@ -18,15 +18,14 @@ from psycopg.pq import TransactionStatus
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 # A server that vanished without a word is noticed in seconds, not hours.
-_OPTIONS: dict[str, Any] = {
-    "autocommit": True,
-    "prepare_threshold": 1,
+ALERT: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
+_OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 1, **ALERT}
 
 
 def hang_up(connection: Connection) -> None:
@@ -58,11 +57,15 @@ class Pool:
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._url, **_OPTIONS)
+        # A server may fall silent right after it has let us in.
+        limit = asyncio.get_running_loop().call_later(_OPTIONS["connect_timeout"], hang_up, connection)
         try:
             await self._configure(connection)
         except BaseException:
             await connection.close()
             raise
+        finally:
+            limit.cancel()
         return connection
 
     async def give_back(self, connection: Connection) -> None:

@@ -19,6 +19,7 @@ from holdfast.model.errors import InvalidInput, Unavailable
 T = TypeVar("T")
 
 SCHEMA = 2
+PATIENCE, _CONNECTING = 8.0, 5.0
 _FAILURES = (RedisError, OSError, UnicodeError)
 
 
@@ -34,7 +35,14 @@ class Session:
         """Connect once, so that a wrong URL is said at once."""
         try:
             # Our callers try again; a hidden retry would answer "lease lost" for what it had applied itself.
-            pool = ConnectionPool.from_url(self.url, retry=Retry(NoBackoff(), 0), protocol=2)
+            # A server that hears and never answers must not hold up whoever asks others as well.
+            pool = ConnectionPool.from_url(
+                self.url,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+                socket_timeout=PATIENCE,
+                socket_connect_timeout=_CONNECTING,
+            )
         except ValueError as error:
             raise InvalidInput(f"the URL of the Redis store cannot be used: {error}") from None
         self._links = [Link(pool, self._recognise) for _ in range(self.size)]

@@ -104,10 +104,14 @@ class FolderStore:
     def _draft(self, data: bytes) -> Path:
         """A synced file without a name that anybody looks for."""
         path = self._root / _DRAFTS / secrets.token_hex(12)
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # on a full disk, what did not fit must not take what room there is
+            path.unlink(missing_ok=True)
+            raise
         return path
 
     @contextlib.contextmanager
