@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.chaos.controls.ingest import count_transactions
 from holdfast.chaos.judge.ingest import Violation, doubled, judge
 from holdfast.chaos.trial import POINTS, Trial
 from report import RANDOM, Site
@@ -85,11 +86,11 @@ class Campaign:
 def control(url: str, folder: Path, *, counted: bool) -> int:
     """How many events are doubled after one kill, when the next driver reads the same events once more:
     with the seed's ids, which come from a counter, or with ours."""
-    trial = Trial(url, folder)
+    trial, defect = Trial(url, folder), count_transactions if counted else None
     trial.publish(6)
-    trial.drive(kill="wal.after_pending", counted=counted)
+    trial.drive(kill="wal.after_pending", defect=defect)
     trial.publish(6)
-    trial.drive(counted=counted, follow=False)
+    trial.drive(defect=defect, follow=False)
     found = trial.evidence()
     broken = {violation.invariant for violation in judge(trial.history, found, drained=True)}
     return len(doubled(found)) if "I10" in broken else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -34,7 +33,6 @@ from holdfast.chaos.process import Process
 from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.chaos.weakened import Weakened
 from holdfast.contracts import Backend, Reading
-from holdfast.model.upkeep import Lock, Trim
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.rules import Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
@@ -156,22 +154,3 @@ async def test_a_lease_that_ends_while_the_sweeper_looks_is_told_of(rig: Rig) ->
     await backend.open()
     assert [event["event_id"] for event in await told(backend, "retry")] == ["stuck"]
     await backend.close()
-
-
-class Unguarded(Weakened):
-    """Trims as if there were no stream consumers."""
-
-    async def trim(self, channel: str, before: datetime, limit: int, lock: Lock, **options: Any) -> Trim:
-        everybody = [cursor.name for cursor in await self.inner.cursors(channel)]
-        return await self.inner.trim(channel, before, limit, lock, **(options | {"ignore": everybody}))
-
-
-@pytest.mark.parametrize(("make", "broken"), [(Weakened, set()), (Unguarded, {"I7"})])
-async def test_without_the_guard_the_judge_finds_what_was_trimmed_and_not_archived(
-    rig: Rig, make: type[Weakened], broken: set[str]
-) -> None:
-    async with rig.bus("setup") as bus:
-        await mess(bus, "first")
-        await archived(rig, store_of(bus))
-    await swept(make(rig.url))
-    assert await rig.broken(drained=False) == broken

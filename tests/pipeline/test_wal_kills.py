@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.judge.ingest import doubled, judge
+from holdfast.chaos.judge.ingest import judge
 from holdfast.chaos.trial import POINTS, Trial
 
 
@@ -38,18 +38,3 @@ def test_a_kill_at_any_step_of_any_batch(database: str, tmp_path: Path, point: s
         assert judge(trial.history, trial.evidence(), drained=False) == []
     assert trial.drive() == 0
     assert judge(trial.history, trial.evidence(), drained=True) == []
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_counted_ids_would_double_what_is_staged_twice(database: str, tmp_path: Path, counted: bool) -> None:
-    """The positive control. A driver dies after the commit; the next one starts at the cursor, over a batch
-    that is pending, and stages the same events again: with the seed's ids they are others each time."""
-    trial = Trial(database, tmp_path)
-    trial.publish(3)
-    assert trial.drive(kill="wal.after_pending", counted=counted) == -signal.SIGKILL
-    trial.publish(3)
-    assert trial.drive(counted=counted, follow=False) == 0
-    found = trial.evidence()
-    assert set(doubled(found)) == ({"o-1", "o-2", "o-3"} if counted else set())
-    broken = {violation.invariant for violation in judge(trial.history, found, drained=True)}
-    assert broken == ({"I10"} if counted else set())

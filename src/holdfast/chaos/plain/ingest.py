@@ -1,15 +1,13 @@
 """An ingest without Spark, to be run in a process of its own.
 
 It reads a portion of the log as a task would, stages, commits, loads, mirrors and cleans up: the very steps
-of the job, in one process, so that it can be killed at each of them at little cost. `counted` breaks the
-transaction ids as the seed has them.
+of the job, in one process, so that it can be killed at each of them at little cost.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import hashlib
-import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from holdfast import failpoints
 from holdfast.pipeline import reader
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.ingest import validation as ingest_validation
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
 from holdfast.pipeline.ingest.loading import Loading
 from holdfast.pipeline.ingest.metrics import IngestMetrics
@@ -92,20 +89,6 @@ class PlainIngest:
         self.connection.close()
 
 
-def count_transactions() -> None:
-    """Ids from a counter that every process starts anew, as the seed makes them."""
-    counter = itertools.count(int(datetime.now(UTC).timestamp() * 1e6))
-
-    def counted(channel: str, sources: list[str], ids: list[str]) -> tuple[list[str], list[int]]:
-        texts = [f"{source}:{event}:{next(counter)}" for source, event in zip(sources, ids, strict=True)]
-        digests = [hashlib.sha256(text.encode()).digest()[:16] for text in texts]
-        return [each.hex() for each in digests], [
-            int.from_bytes(each[:8], "big", signed=True) for each in digests
-        ]
-
-    vars(ingest_validation)["transaction_ids"] = counted
-
-
 def drive(
     url: str,
     folder: Path,
@@ -113,15 +96,16 @@ def drive(
     skip: int = 0,
     ahead: int = 0,
     kind: str = "duckdb",
-    counted: bool = False,
     follow: bool = True,
+    defect: Callable[[], None] | None = None,
 ) -> None:
-    """One driver, from its start to its end or its death. `follow`: its cursor follows the WAL first."""
+    """One driver, from its start to its end or its death. `follow`: its cursor follows the WAL first.
+    `defect` switches a guard off in its process."""
     faulthandler.dump_traceback_later(LONG)
     if kill is not None:
         failpoints.activate(kill, "kill", after=skip)
-    if counted:
-        count_transactions()
+    if defect is not None:
+        defect()
     driver = PlainIngest(url, folder, timedelta(seconds=ahead), kind)
     driver.run(PORTION, follow)
     driver.close()

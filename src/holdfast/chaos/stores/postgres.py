@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
 
 import holdfast
-from holdfast.chaos.evidence import Evidence, Logged, Move, Row, Sabotage, Store, Terms
+from holdfast.chaos.evidence import Evidence, Logged, Move, Row, Store, terms
 from holdfast.embedded import Postgres
 from holdfast.model.policy import Policy
 
 _TEMPLATE = "witnessed"
+_WEAK = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+"""Commits are acknowledged before they are on the disk."""
 _LOG = """
     SELECT ch.name AS channel, l.id, l.seq::text AS job,
            holdfast.format_position(l.epoch, l.tx, l.seq) AS position, convert_from(l.data, 'UTF8') AS data
@@ -50,64 +52,16 @@ _TRIMMED = """
     SELECT name, holdfast.format_position(trimmed_epoch, trimmed_tx, trimmed_seq) FROM holdfast.channels
 """
 _CURSORS = """
-    SELECT ch.name, c.name FROM holdfast.cursors c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    SELECT ch.name, c.name, holdfast.format_position(c.epoch, c.tx, c.seq)
+    FROM holdfast.cursors c JOIN holdfast.channels ch ON ch.id = c.channel_id
 """
-
-
-def _sql(statement: str) -> Sabotage:
-    async def execute(connection: psycopg.AsyncConnection[Any]) -> None:
-        assert (await connection.execute(statement)).rowcount > 0
-
-    return execute
 
 
 class PostgresStore(Store):
     """Each store is a database, copied from a template that the rig's witness watches."""
 
-    sabotage: ClassVar[Mapping[str, tuple[str, Sabotage]]] = {
-        "a done job vanishes": ("I3", _sql("DELETE FROM holdfast.job_log WHERE seq = 1")),
-        "a done job is live again": (
-            "I3",
-            _sql(
-                "INSERT INTO holdfast.jobs"
-                " (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, state)"
-                " SELECT consumer_id, channel_id, epoch, tx, seq, ended_at, created_at, 'ready'"
-                " FROM holdfast.job_log"
-            ),
-        ),
-        "a dead letter goes uncounted": ("I3", _sql("DELETE FROM holdfast.dead_deltas")),
-        "an event is lost with its job": ("I1", _sql("DELETE FROM holdfast.log WHERE seq = 2")),
-        "an event changes": ("I1", _sql("UPDATE holdfast.log SET data = '{}' WHERE seq = 2")),
-        "an attempt too many": ("I4", _sql("UPDATE holdfast.job_log SET attempts = 6")),
-        "nobody completed it": (
-            "I4",
-            _sql(
-                "WITH j AS (DELETE FROM holdfast.jobs RETURNING *)"
-                " INSERT INTO holdfast.job_log SELECT consumer_id, channel_id, epoch, tx, seq, token,"
-                " created_at, due_at, 'done', priority, attempts, abandonments FROM j"
-            ),
-        ),
-        "a token falls": ("I5", _sql("UPDATE holdfast.jobs SET token = 0")),
-        "a running lease is given to another": ("I6", _sql("UPDATE holdfast.jobs SET token = token + 1")),
-        "a running job loses its event": (
-            "I7",
-            _sql(
-                "WITH gone AS (DELETE FROM holdfast.log WHERE seq = 5 RETURNING *)"
-                " UPDATE holdfast.channels SET trimmed_epoch = epoch, trimmed_tx = tx, trimmed_seq = seq"
-                " FROM gone"
-            ),
-        ),
-        "a running lease is taken back": (
-            "I6",
-            _sql(
-                "UPDATE holdfast.jobs"
-                " SET state = 'ready', lease_until = NULL, abandonments = abandonments + 1"
-            ),
-        ),
-    }
-
-    def __init__(self) -> None:
-        self.postgres = Postgres().start()
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, durable: bool = True) -> None:
+        self.postgres = Postgres(folder, {} if durable else _WEAK).start()
         super().__init__(self.postgres)
         self._names = (f"crash_{number}" for number in count(1))
         url = self.postgres.create_database(_TEMPLATE)
@@ -134,21 +88,15 @@ class PostgresStore(Store):
             return Evidence(
                 await fetch(Logged, _LOG),
                 await fetch(Row, _ROWS),
-                {(channel, name): _terms(*rest) for channel, name, *rest in await pairs(_TERMS)},
+                {
+                    (channel, name): terms(Policy.from_json(policy), counted)
+                    for channel, name, policy, counted in await pairs(_TERMS)
+                },
                 _job_at,
                 {channel: position for channel, position in await pairs(_TRIMMED) if position},
-                await pairs(_CURSORS),
+                {(channel, name): position for channel, name, position in await pairs(_CURSORS)},
                 await fetch(Move, _MOVES),
             )
-
-    async def vandalise(self, url: str, what: str) -> None:
-        async with await psycopg.AsyncConnection.connect(url) as connection:
-            await self.sabotage[what][1](connection)
-
-
-def _terms(stored: dict[str, Any], counted: dict[str, int]) -> Terms:
-    policy = Policy.from_json(stored)
-    return Terms(policy.max_attempts, policy.max_abandonments, policy.lease, counted)
 
 
 def _job_at(position: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+import os
+from collections.abc import Iterator
+from typing import Any
 
 from redis import asyncio as redis
 
-from holdfast.chaos.evidence import Evidence, Owner, Row, Sabotage, Store, through_the_contract
+from holdfast.chaos.evidence import Evidence, Owner, Row, Store, through_the_contract
 from holdfast.embedded import Redis
 from holdfast.model.job import LIVE, State
 from holdfast.wiring import backend
@@ -19,54 +20,11 @@ _LEASES = "{holdfast}:due:lease"
 Fields = dict[str, str]
 
 
-def _each(*command: str, state: str = "done") -> Sabotage:
-    """A command for every job in that state; JOB stands for its key, MEMBER for its name in a set."""
-
-    async def execute(client: Client) -> None:
-        found = 0
-        async for key in client.scan_iter(match=_JOB + "*"):
-            if await client.hget(key, "state") == state:
-                names = {"JOB": key, "MEMBER": key.removeprefix(_JOB)}
-                await client.execute_command(*(names.get(word, word) for word in command))
-                found += 1
-        assert found
-
-    return execute
-
-
-async def _drop_an_event(client: Client) -> None:
-    entries = await client.xrange("orders", count=2)
-    assert await client.xdel("orders", entries[1][0])
-
-
-async def _trim_a_running_job(client: Client) -> None:
-    [(last, _)] = await client.xrevrange("orders", count=1)
-    assert await client.xdel("orders", last)
-    await client.hset("{holdfast}:log:orders", "trimmed", last)
-
-
-async def _forget_a_dead_letter(client: Client) -> None:
-    async for key in client.scan_iter(match="{holdfast}:counts:*"):
-        assert await client.hdel(key, "dead:terminal")
-
-
 class RedisStore(Store):
     """The whole server is the store."""
 
-    sabotage: ClassVar[Mapping[str, tuple[str, Sabotage]]] = {
-        "a done job vanishes": ("I3", _each("DEL", "JOB")),
-        "a done job is live again": ("I3", _each("ZADD", _LEASES, "1", "MEMBER")),
-        "a dead letter goes uncounted": ("I3", _forget_a_dead_letter),
-        "an event is lost with its job": ("I1", _drop_an_event),
-        "an attempt too many": ("I4", _each("HSET", "JOB", "attempts", "6")),
-        "nobody completed it": ("I4", _each("HSET", "JOB", "state", "done", state="leased")),
-        "a token falls": ("I5", _each("HSET", "JOB", "token", "0", state="leased")),
-        "a running job loses its event": ("I7", _trim_a_running_job),
-        "a done job has another token": ("I5", _each("HINCRBY", "JOB", "token", "1")),
-    }
-
-    def __init__(self) -> None:
-        super().__init__(Redis(appendfsync="always").start())
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, durable: bool = True) -> None:
+        super().__init__(Redis(folder, appendfsync="always" if durable else "everysec").start())
 
     def _client(self, url: str) -> Client:
         return redis.Redis.from_url(url, decode_responses=True)
@@ -91,10 +49,6 @@ class RedisStore(Store):
                 found.terms[owner].counted.update(dict.fromkeys(State, 0))
                 found.terms[owner].counted.update({name: int(number) for name, number in counts.items()})
         return found
-
-    async def vandalise(self, url: str, what: str) -> None:
-        async with self._client(url) as client:
-            await self.sabotage[what][1](client)
 
 
 async def _owners(client: Client, found: Evidence) -> dict[str, Owner]:
@@ -138,7 +92,8 @@ def _row(owners: dict[str, Owner], name: str, fields: Fields) -> Row:
     attempts, abandonments, token = (
         int(fields.get(name, 0)) for name in ("attempts", "abandonments", "token")
     )
-    return Row(*owners[ref], entry, fields["state"], attempts, abandonments, token, fields.get("reason"))
+    owner = owners.get(ref, ("", f"removed-{ref}"))  # what is left of somebody who is gone
+    return Row(*owner, entry, fields["state"], attempts, abandonments, token, fields.get("reason"))
 
 
 def _order(name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import Json
+from holdfast.cli.options import Json, examples
 from holdfast.cli.output import write_json, write_line, write_table
 from holdfast.model.errors import InvalidInput
 
@@ -36,8 +36,8 @@ def simulate(
 ) -> None:
     """Play lifecycle, retry, retention and WAL decisions in random orders under a virtual clock.
 
-    Everything follows from the seed: who acts, who crashes, what is lost on the way, when time passes. The first
-    violation ends it, with the smallest history that shows it. 0: every invariant held. 1: one did not.
+    Everything follows from the seed: who acts, who crashes, what is lost on the way, when time passes. The
+    first violation ends it, with the smallest history that shows it. 0: every invariant held. 1: one did not.
     """
     from holdfast.chaos import simulation
 
@@ -90,3 +90,13 @@ def _show(outcome: Outcome) -> None:
 def _refused(happened: dict[str, int]) -> int:
     """What came too late, or twice, and changed nothing."""
     return sum(count for name, count in happened.items() if "refused" in name)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group."""
+    shown = examples(
+        "holdfast chaos simulate --seeds 5000",
+        "holdfast chaos simulate --seed 4711 --seeds 1 --world jobs --trace",
+        "holdfast chaos simulate --defect unfenced",
+    )
+    app.command(epilog=shown)(simulate)

@@ -1,0 +1,1 @@
+"""The world of jobs: publishers, workers, the lifecycle and an operator around one store."""
