@@ -44,7 +44,7 @@ def test_every_failpoint_belongs_to_somebody() -> None:
 
 def test_every_blow_has_its_turn() -> None:
     dealt = {each.kind for n in range(400) if (each := blow("1", "postgres", n, ALL)) is not None}
-    assert dealt == {"server", "power", "disk", *NETWORK}
+    assert dealt == {"server", "power", "disk", "s3", *NETWORK}
 
 
 def test_nothing_is_dealt_that_was_not_asked_for() -> None:

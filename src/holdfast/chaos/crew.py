@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.chaos.account import Account
 from holdfast.chaos.cast import Cast
+from holdfast.chaos.cold import Cold
 from holdfast.chaos.process import Process
 from holdfast.chaos.rig import Rig
 from holdfast.chaos.roles import CHANNEL, Role
@@ -25,9 +26,11 @@ _LEASE = 121
 class Crew:
     """Everybody who works on one store."""
 
-    def __init__(self, rig: Rig, cast: Cast, account: Account, seed: int, app: str | None) -> None:
+    def __init__(
+        self, rig: Rig, cast: Cast, cold: Cold, account: Account, seed: int, app: str | None
+    ) -> None:
         self._rig, self._cast, self._account, self._seed, self._app = rig, cast, account, seed, app
-        self.cold, self.pipeline = rig.folder / "cold", rig.folder / "pipeline"
+        self.cold, self.pipeline = cold, rig.folder / "pipeline"
         self.pipeline.mkdir(exist_ok=True)
         self._enough = rig.folder / "enough"
         self._numbers = itertools.count(1)
@@ -86,7 +89,7 @@ class Crew:
             case "sweeper":
                 return {"owner": f"sweeper-{next(self._numbers)}"}
             case "archiver":
-                return {"folder": str(self.cold)}
+                return {"folder": self.cold.url, "environment": self.cold.environment}
             case "ingester":
                 return {"folder": str(self.pipeline), "kind": "duckdb", "ahead": next(self._ahead)}
         return {}

@@ -57,9 +57,8 @@ def _archive(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
     """I7 and I8, from the objects; answers what was archived, as notes of the archiver."""
     from holdfast.chaos.judge.archive import audit
     from holdfast.pipeline.archive.policy import ARCHIVER
-    from holdfast.pipeline.stores import open_store
 
-    found = audit(open_store(str(siege.crew.cold)))
+    found = audit(siege.crew.cold.opened())
     account.archived = len(found.events)
     account.violations += [Violation("I8", what) for what in found.wrong]
     published = {item["id"] for item in _on_channel(calls).values()}

@@ -137,6 +137,7 @@ def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
         os.dup2(output, descriptor)
+    os.environ.update(spec.pop("environment", {}))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
     logging.basicConfig(level=logging.INFO)
     failpoints.activate_from({failpoints.VARIABLE: points})

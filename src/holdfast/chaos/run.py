@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.chaos.account import Account
+from holdfast.chaos.cold import Cold, cold_storage
 from holdfast.chaos.disk import Disk
 from holdfast.chaos.inquest import inquire
 from holdfast.chaos.nemesis import Nemesis
@@ -48,8 +49,8 @@ async def run(stores: Sequence[str], plan: Plan, keep: Path | None = None, tell:
 
 async def _besiege(name: str, plan: Plan, keep: Path | None, tell: Tell) -> Account:
     account = Account(name)
-    async with _standing(name, plan, keep) as (rig, nemesis):
-        siege = Siege(rig, nemesis, plan, account)
+    async with _standing(name, plan, keep) as (rig, nemesis, cold):
+        siege = Siege(rig, nemesis, cold, plan, account)
         await siege.run()
         tell(f"{name}: {account.killed} kills, {account.server_kills} of the server; now everything is read")
         await inquire(siege, pipeline=plan.pipeline)
@@ -59,7 +60,7 @@ async def _besiege(name: str, plan: Plan, keep: Path | None, tell: Tell) -> Acco
 
 
 @asynccontextmanager
-async def _standing(name: str, plan: Plan, keep: Path | None) -> AsyncIterator[tuple[Rig, Nemesis]]:
+async def _standing(name: str, plan: Plan, keep: Path | None) -> AsyncIterator[tuple[Rig, Nemesis, Cold]]:
     """An empty store of that kind, with what the faults need around it."""
     async with AsyncExitStack() as stack:
         disk = None
@@ -76,4 +77,5 @@ async def _standing(name: str, plan: Plan, keep: Path | None) -> AsyncIterator[t
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         rig = Rig(store, url, folder, way=None if proxy is None else proxy.url(url))
         stack.callback(rig.close)
-        yield rig, Nemesis(store, proxy, disk)
+        cold = stack.enter_context(cold_storage(folder / "cold", s3="s3" in plan.faults and plan.pipeline))
+        yield rig, Nemesis(store, proxy, disk, cold.way), cold

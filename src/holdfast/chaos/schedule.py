@@ -12,11 +12,13 @@ from typing import Literal, get_args
 
 from holdfast.chaos.roles import Role, points
 
-Fault = Literal["kill", "pause", "clock", "noise", "server", "network", "power", "disk"]
+Fault = Literal["kill", "pause", "clock", "noise", "server", "network", "power", "disk", "s3"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
+S3Fault = Literal["409", "500", "503", "lost", "cut", "none"]
+S3: tuple[S3Fault, ...] = get_args(S3Fault)
 DAY = 86_400.0
 _LIVES, _PAUSES, _GAPS = (0.05, 1.5), (2.2, 3.0), (1.5, 5.0)
-_MOMENTS, _STOPS, _SPARED = 0.2, 0.1, 0.05
+_MOMENTS, _STOPS, _SPARED, _REQUESTS = 0.2, 0.1, 0.05, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Blow:
     """Seconds of quiet before."""
     length: float = 0.0
     """Seconds until it heals."""
+    script: tuple[S3Fault, ...] = ()
+    """What the next requests to S3 meet."""
 
 
 NETWORK = ("cut", "cut_requests", "cut_replies", "delay", "drip", "refuse", "reset", "drop_reply")
@@ -74,9 +78,10 @@ def turn(seed: str, role: Role, store: str, number: int, faults: frozenset[str])
 def blow(seed: str, store: str, number: int, faults: frozenset[str]) -> Blow | None:
     """The blow of that number against the server; None where no fault concerns it."""
     chance = random.Random(f"{seed} {store} server {number}")
-    kinds: list[str] = [each for each in ("server", "power", "disk") if each in faults]
+    kinds: list[str] = [each for each in ("server", "power", "disk", "s3") if each in faults]
     if "network" in faults:
         kinds.append(NETWORK[number % len(NETWORK)])
     if not kinds:
         return None
-    return Blow(chance.choice(kinds), chance.uniform(*_GAPS), chance.uniform(0.3, 2.0))
+    kind, gap, length = chance.choice(kinds), chance.uniform(*_GAPS), chance.uniform(0.3, 2.0)
+    return Blow(kind, gap, length, tuple(chance.choices(S3, k=_REQUESTS)) if kind == "s3" else ())

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.chaos import schedule
 from holdfast.chaos.account import Account
 from holdfast.chaos.cast import cast_of
+from holdfast.chaos.cold import Cold
 from holdfast.chaos.crew import Crew
 from holdfast.chaos.nemesis import Nemesis
 from holdfast.chaos.rig import Rig
@@ -39,10 +40,10 @@ class Plan:
 class Siege:
     """One of them. `run` has it all but the judgement."""
 
-    def __init__(self, rig: Rig, nemesis: Nemesis, plan: Plan, account: Account) -> None:
+    def __init__(self, rig: Rig, nemesis: Nemesis, cold: Cold, plan: Plan, account: Account) -> None:
         self.rig, self.account, self._nemesis, self._plan = rig, account, nemesis, plan
         self._cast = cast_of(plan.app, plan.samples)
-        self.crew = Crew(rig, self._cast, account, plan.seed, plan.app)
+        self.crew = Crew(rig, self._cast, cold, account, plan.seed, plan.app)
         self._over = asyncio.Event()
         roles = [role for role in ROLES if plan.pipeline or not role.pipeline]
         self._places = [(role, place) for role in roles for place in range(role.count)]

@@ -40,7 +40,7 @@ class _Shrinking:
     def _works(self, steps: Script) -> bool:
         """Whether these steps violate the same; then they are the smallest so far."""
         chance = Chance(self._seed, [self._setting, *steps])
-        history = play(self._build, chance, len(steps), audit_every=1)
+        history = play(self._build, chance, len(steps), closely=True)
         self._left -= len(history.trace)
         same = _invariant(history) == _invariant(self._smallest)
         if same:

@@ -26,6 +26,9 @@ class World(ABC):
     rest = timedelta(minutes=2)
     """How long everybody waits between two rounds while the backlog drains."""
 
+    audit_every = 20
+    """Steps."""
+
     @abstractmethod
     def audit(self) -> None:
         """Look at everything; each step has already looked at what it changed."""
@@ -76,11 +79,10 @@ class History(NamedTuple):
 
 
 Build = Callable[[Chance], World]
-_AUDIT_EVERY = 20
 
 
-def play(build: Build, chance: Chance, steps: int, audit_every: int = _AUDIT_EVERY) -> History:
-    """Steps until one violates something, then healing and the account."""
+def play(build: Build, chance: Chance, steps: int, *, closely: bool = False) -> History:
+    """Steps until one violates something, then healing and the account. `closely`: an audit after each."""
     chance.begin()
     world = build(chance)
     stage, taken = world.stage, 0
@@ -89,7 +91,7 @@ def play(build: Build, chance: Chance, steps: int, audit_every: int = _AUDIT_EVE
             chance.begin()
             stage.step(world.actors)
             taken += 1
-            if taken % audit_every == 0:
+            if closely or taken % world.audit_every == 0:
                 world.audit()
         if stage.violation is None:
             world.heal()

@@ -37,6 +37,9 @@ class WalJudge:
         folder, _, rest = name.removesuffix(SUFFIX).partition("/")
         if folder == "pending":
             self._pending(Batch.from_json(unseal(name, data)))
+        elif folder == "repairs":
+            batch = Batch.from_json(unseal(name, data))
+            self._batches[batch.name] = batch
         elif folder == "confirmed":
             self._confirmed.add(rest)
             known = self._warehouse.ledger.get(rest)
@@ -65,7 +68,7 @@ class WalJudge:
         for segment in batch.segments:
             if len(self._objects.get(segment.name, b"")) != segment.bytes:
                 self._violate("I9", f"{_short(batch.name)} became pending, and a segment of it is not there")
-        held = [each for each in self._log.events if batch.key.first <= each.position <= batch.key.last]
+        held = self._log.within(batch.key.first, batch.key.last)
         if len(held) != batch.rows:
             self._violate("I9", f"{_short(batch.name)} holds {batch.rows} of {len(held)} events")
         self._covered |= {each.position for each in held}
@@ -95,8 +98,7 @@ class WalJudge:
                 return
 
     def account(self, wal: Wal) -> None:
-        """Every event is in the warehouse or among the failed, or its batch is in quarantine by name."""
-        quarantined = wal.survey().quarantined
+        """Every event is in the warehouse or among the failed."""
         failed = {name: wal.failed_positions(name) for name in self._batches}
         for event in self._log.events:
             holders = [b for b in self._batches.values() if b.key.first <= event.position <= b.key.last]
@@ -105,22 +107,17 @@ class WalJudge:
             dead = [b for b in holders if event.position in failed[b.name] or wal.gave_up(b.name) is not None]
             standing = self._inserted.get(event.id)
             if not dead and not self._stands(event, standing):
-                lost = [b for b in holders if b.name not in quarantined]
-                if lost:
-                    self._violate("I10", f"{event.id} at {event.position} is nowhere: {_short(lost[0].name)}")
+                self._violate("I10", f"{event.id} at {event.position} is nowhere")
             for batch in dead:
                 if standing is not None and standing[2:] == (event.position, batch.name):
                     self._violate("I10", f"{event.id} of {_short(batch.name)} is in the warehouse and failed")
 
     def untold(self, wal: Wal) -> list[str]:
         """What has failed in the WAL, and `failed_events` does not know it."""
-        gone = wal.survey().quarantined
         return [
             f"{each.id} at {each.position}"
             for name, batch in self._batches.items()
-            if name not in gone
-            for each in self._log.events
-            if batch.key.first <= each.position <= batch.key.last
+            for each in self._log.within(batch.key.first, batch.key.last)
             if each.position in wal.failed_positions(name) or wal.gave_up(name) is not None
             if failed_id(name, each.position) not in self._warehouse.failed
         ]

@@ -37,6 +37,10 @@ class Log:
         """The next ones."""
         return [each for each in self.events if position is None or each.position > position][:limit]
 
+    def within(self, first: str, last: str) -> list[Published]:
+        """A stretch of it."""
+        return [each for each in self.events if first <= each.position <= last]
+
 
 def page(events: Sequence[Published]) -> Page:
     """Events as a store hands them out in bulk."""

@@ -36,13 +36,25 @@ class Parts(NamedTuple):
     restage: Callable[[Wal, Staged], Staged] = lambda wal, staged: staged
 
 
+class Executor:
+    """Stages rows of the log as segments."""
+
+    def __init__(self, wal: Wal, parts: Parts) -> None:
+        self._wal, self._restage = wal, parts.restage
+
+    def stage(self, events: list[Published]) -> Staged:
+        """One segment."""
+        batches = [to_batch(SPOT, page(events))]
+        [staged] = stage_rows(self._wal.store, batches, Rules(), {}, self._wal.clock())
+        return self._restage(self._wal, staged)
+
+
 class Driver:
     """Stages what follows the cursor, commits it and moves the cursor. Two of them are one too many."""
 
     def __init__(self, stage: Stage, wal: Wal, cursors: MemoryCursors, log: Log, parts: Parts) -> None:
-        self._stage, self._wal, self._cursors, self._log = stage, wal, cursors, log
-        self._committer = parts.committer(wal, cursors)
-        self._restage = parts.restage
+        self._stage, self._cursors, self._log = stage, cursors, log
+        self._committer, self._executor = parts.committer(wal, cursors), Executor(wal, parts)
 
     def errand(self) -> None:
         """One micro-batch; after a start, what a driver before it left undone."""
@@ -62,15 +74,10 @@ class Driver:
         middle = len(events) // 2 if self._stage.happens(0.15) else 0
         staged = []
         for part in filter(None, (events[:middle], events[middle:])):
-            staged.append(self._stage_part(part))
+            staged.append(self._executor.stage(part))
             if self._stage.happens(0.05):
-                staged[-1] = self._stage_part(part)
+                staged[-1] = self._executor.stage(part)
         return staged
-
-    def _stage_part(self, events: list[Published]) -> Staged:
-        batches = [to_batch(SPOT, page(events))]
-        [staged] = stage_rows(self._wal.store, batches, Rules(), {}, self._wal.clock())
-        return self._restage(self._wal, staged)
 
 
 class LoaderAtWork:
@@ -104,6 +111,25 @@ class Cleaner:
         """One round."""
         try:
             self._stage.say(str(self._clean(self._wal)))
+        except HoldfastError as error:
+            self._stage.say(type(error).__name__)
+
+
+class Mender:
+    """An operator who has damaged batches staged anew from the log."""
+
+    def __init__(self, stage: Stage, wal: Wal, log: Log, parts: Parts) -> None:
+        self._stage, self._wal, self._log = stage, wal, log
+        self._executor = Executor(wal, parts)
+
+    def errand(self) -> None:
+        """All that is in quarantine."""
+        try:
+            for name in sorted(self._wal.survey().quarantined):
+                batch = self._wal.batch(name)
+                staged = self._executor.stage(self._log.within(batch.key.first, batch.key.last))
+                if self._wal.repair(batch, (staged.segment,)):
+                    self._stage.count("repaired")
         except HoldfastError as error:
             self._stage.say(type(error).__name__)
 

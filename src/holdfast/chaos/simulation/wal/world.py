@@ -11,7 +11,7 @@ from holdfast.chaos.simulation.stage import Stage
 from holdfast.chaos.simulation.wal.judge import WalJudge
 from holdfast.chaos.simulation.wal.log import Log, MemoryCursors
 from holdfast.chaos.simulation.wal.objects import Objects
-from holdfast.chaos.simulation.wal.people import Cleaner, Driver, LoaderAtWork, Parts, Shop, Weather
+from holdfast.chaos.simulation.wal.people import Cleaner, Driver, LoaderAtWork, Mender, Parts, Shop, Weather
 from holdfast.chaos.simulation.world import World
 from holdfast.pipeline.wal import Wal, WalSettings
 
@@ -22,7 +22,7 @@ class WriteAhead(World):
     """Two drivers, two loaders and a cleaner, each a process of its own on one WAL and one warehouse."""
 
     name: ClassVar[str] = "wal"
-    rest = timedelta(minutes=10)
+    rest, audit_every = timedelta(minutes=10), 1
 
     def __init__(self, chance: Chance, parts: Parts = Parts()) -> None:  # noqa: B008 - it is immutable
         stage = self.stage = Stage(chance, _SPANS)
@@ -47,9 +47,10 @@ class WriteAhead(World):
             for name in ("loader-1", "loader-2")
         ]
         cleaner = Process("cleaner", Cleaner(stage, wal, parts).errand)
+        mender = Process("mender", Mender(stage, wal, self._log, parts).errand)
         shop = Task("shop", Shop(stage, self._log).errand, heals=False)
         weather = Task("weather", Weather(stage, wal, objects, warehouse).errand, heals=False)
-        self.actors = [*drivers, *loaders, *loaders, cleaner, shop, weather]
+        self.actors = [*drivers, *loaders, *loaders, cleaner, mender, shop, weather]
 
     def heal(self) -> None:
         """The warehouse is back, too."""
@@ -63,10 +64,11 @@ class WriteAhead(World):
     def backlog(self) -> str:
         """What no batch holds, and what waits for the warehouse."""
         behind = len(self._log.after(self._cursors.at, len(self._log.events)))
-        pending = self._wal.survey().pending
-        untold = self._judge.untold(self._wal)
-        waiting = f"{behind} events, {len(pending)} batches, untold failures of {', '.join(untold[:3])}"
-        return waiting if behind or pending or untold else ""
+        survey, untold = self._wal.survey(), self._judge.untold(self._wal)
+        if not (behind or survey.pending or survey.quarantined or untold):
+            return ""
+        batches = f"{len(survey.pending)} batches pending and {len(survey.quarantined)} in quarantine"
+        return f"{behind} events behind, {batches}, untold failures of {', '.join(untold[:3]) or 'none'}"
 
     def account(self) -> None:
         """See the world."""
