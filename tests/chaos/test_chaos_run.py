@@ -12,6 +12,7 @@ from holdfast.chaos.roles import STORES
 from holdfast.chaos.run import run
 from holdfast.chaos.siege import Plan
 
+pytestmark = pytest.mark.timeout(300)
 SEED = 20261115
 SHORT = frozenset({"kill", "pause", "noise", "clock", "server"})
 APP = """
