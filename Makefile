@@ -10,12 +10,14 @@ STAMP  := $(VENV)/.stamp
 BENCH  := $(VENV)/.stamp-bench
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(wildcard requirements/bench.txt)
+# Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
 
 PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
-.PHONY: help setup demo up test test-all chaos chaos-ingest check docs pictures bench lock clean
+.PHONY: help setup demo up test test-all fuzz chaos chaos-ingest check docs pictures bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -24,6 +26,7 @@ help:
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make chaos     kill everything over a thousand times, and account for every event"
+	@echo "make fuzz      a hundred times as many random inputs for everything that parses; takes its time"
 	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
@@ -59,6 +62,9 @@ chaos: $(STAMP)
 
 chaos-ingest: $(STAMP)
 	$(BIN)/python tests/chaos/ingest.py
+
+fuzz: $(STAMP)
+	HOLDFAST_FUZZ=long $(PYTEST) --timeout=0 tests/fuzz
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,18 +1,22 @@
-"""Real servers for the whole suite: one PostgreSQL for the session, one fresh database for each test."""
+"""Real servers for the whole suite, one of each kind for the session: a fresh database for each test, and the
+others emptied before it."""
 
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import hypothesis
+import nats
 import psycopg
 import pytest
+import redis
 
 import holdfast
 from holdfast import failpoints
-from holdfast.embedded import Postgres
+from holdfast.embedded import Nats, Postgres, Redis
 
 # The same examples in every run: a failure that comes and goes helps nobody.
 hypothesis.settings.register_profile("holdfast", derandomize=True, database=None, deadline=None)
@@ -22,29 +26,82 @@ TEMPLATE = "holdfast_template"
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
 
 
-# What is dear to start, and therefore started by one of the processes that share the tests.
-DEAR = ("spark", "cluster")
+SPARK = "spark"
+"""The group of all that starts a JVM; a test that does so in a process of its own is marked with it."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests by file, except that all tests with Spark stay together."""
+    """The processes share the tests by file, except that only one of them has Spark: it takes all cores.
+
+    Spark comes first, since it takes longest, and the conformance suite last: its many short files make the
+    processes end together.
+    """
+    jvms = {item.path for item in items if {"spark", "cluster"} & set(getattr(item, "fixturenames", ()))}
     for item in items:
-        dear = next((name for name in DEAR if name in getattr(item, "fixturenames", ())), None)
-        item.add_marker(pytest.mark.xdist_group(dear or str(item.path)))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(SPARK if item.path in jvms else str(item.path)))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    if group is not None and group.args == (SPARK,):
+        return 0
+    return 2 if item.path.parent.name == "conformance" else 1
+
+
+@contextmanager
+def _in_memory() -> Iterator[None]:
+    """Folders of servers that are started here are in memory, where there is enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+            patch.setattr(tempfile, "tempdir", MEMORY)
+        yield
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """The session's server. It never waits for a disk, and lives in memory where there is enough: no ordinary
-    test cuts the power, and those that do start servers of their own with the durable settings."""
+    """The session's server. It never waits for a disk, like the others here: no ordinary test cuts the power,
+    and those that do start servers of their own with the durable settings."""
     settings = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "512MB"}
-    with pytest.MonkeyPatch.context() as patch:
-        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
-            patch.setattr(tempfile, "tempdir", MEMORY)
+    with _in_memory():
         server = Postgres(settings=settings).start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """The session's Redis."""
+    with Redis(appendfsync="no") as server:
+        yield server
+
+
+@pytest.fixture
+def empty_redis(redis_server: Redis) -> str:
+    """The URL of the session's Redis, with nothing in it."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Nats]:
+    """The session's NATS: in memory, since each batch makes and removes a folder."""
+    with _in_memory():
+        server = Nats(sync_interval="2m").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def empty_nats(nats_server: Nats) -> str:
+    """The URL of the session's NATS, without any stream."""
+    async with await nats.connect(nats_server.url) as client:
+        for each in await client.jetstream().streams_info():
+            await client.jetstream().delete_stream(each.config.name or "")
+    return nats_server.url
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +141,7 @@ def new_database(
 
     def make() -> str:
         made.append(next(_names))
-        admin.execute(f"CREATE DATABASE {made[-1]} TEMPLATE {template}")
+        admin.execute(f"CREATE DATABASE {made[-1]} TEMPLATE {template} STRATEGY FILE_COPY")
         return postgres.database_url(made[-1])
 
     yield make

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,47 +16,49 @@ from holdfast.cli.demo.audit import audit
 from holdfast.cli.demo.record import Record
 
 
-@pytest.mark.timeout(300)
-def test_nothing_is_lost(tmp_path: Path) -> None:
+def demo(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """What it reports, and what it says meanwhile."""
     # A store in the environment is somebody's: the demo leaves it alone.
     environment = os.environ | {"HOLDFAST_URL": "postgresql://127.0.0.1:1/untouched"}
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "demo", "--seconds", "5", "--json"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "holdfast.cli", "demo", "--seconds", "5", "--json", *arguments],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["lost"], report["unfinished"]) == (0, 0)
+    return json.loads(done.stdout), done.stderr
+
+
+def steps(said: str) -> int:
+    return len([line for line in said.splitlines() if line.strip()[:1].isdigit()])
+
+
+def test_nothing_is_lost(tmp_path: Path) -> None:
+    report, said = demo(tmp_path, "--no-pipeline")
+    assert (report["lost"], report["unfinished"], report["books"]) == (0, 0, [])
     assert report["published"] == report["completed"] + report["dead"] > 1000
     assert set(report["dead_by_reason"]) == {"crash_loop", "max_attempts", "terminal"}
     counted = ("duplicates_refused", "conflicts_refused", "stale_answers_refused", "retried", "abandoned")
     assert all(report[name] > 0 for name in counted)
-    steps = [line for line in done.stderr.splitlines() if line.strip()[:1].isdigit()]
-    assert len(steps) == 16
+    assert steps(said) == 12
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_its_books_are_equal(tmp_path: Path) -> None:
+    report, said = demo(tmp_path)
+    assert (report["lost"], report["unfinished"], steps(said)) == (0, 0, 16)
     for books in report["books"]:
         assert books["equal"]
         assert books["published"] == books["archived"] == books["ingested"] + books["failed"]
     assert sum(books["published"] for books in report["books"]) == report["published"]
     kept = {path.name for path in (tmp_path / ".holdfast" / "demo").iterdir()}
     assert kept >= {"archive", "wal", "warehouse.duckdb"}
-
-
-@pytest.mark.slow
-def test_without_the_pipeline_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "demo", "--seconds", "5", "--no-pipeline", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["books"] == []
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_audit_finds_what_is_lost_or_left_over(database: str) -> None:

@@ -25,6 +25,14 @@ class Store(ABC):
     async def become_restored(self) -> None:
         """Make the store look, at the next open, as if it had been restored or replaced."""
 
+    @abstractmethod
+    async def append(self, channel: str, data: str) -> None:
+        """Add an event as a client does that knows only the server."""
+
+    @abstractmethod
+    async def form_group(self, channel: str, name: str) -> None:
+        """Let other software have a consumer group on a channel, where the store knows such."""
+
 
 class PostgresStore(Store):
     """One database of the session's server."""
@@ -37,6 +45,13 @@ class PostgresStore(Store):
         async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
             await connection.execute("UPDATE holdfast.store SET system_id = system_id + 1")
 
+    async def append(self, channel: str, data: str) -> None:
+        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
+            await connection.execute("SELECT holdfast.publish(%s, %s)", (channel, data))
+
+    async def form_group(self, channel: str, name: str) -> None:
+        """There are none."""
+
 
 class RedisStore(Store):
     """The session's Redis server, emptied."""
@@ -48,6 +63,14 @@ class RedisStore(Store):
     async def become_restored(self) -> None:
         async with redis.asyncio.Redis.from_url(self.url) as client:
             await client.hset("{holdfast}:store", "run_id", "another server")
+
+    async def append(self, channel: str, data: str) -> None:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.xadd(channel.replace(".", ":"), {"data": data})
+
+    async def form_group(self, channel: str, name: str) -> None:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.xgroup_create(channel.replace(".", ":"), name, id="0")
 
 
 class NatsStore(Store):
@@ -63,6 +86,14 @@ class NatsStore(Store):
             found = await stream.get_last_msg("HOLDFAST", "HF.S.registry")
             registry = json.loads(found.data or b"") | {"identity": "another server"}
             await stream.publish("HF.S.registry", json.dumps(registry).encode())
+
+    async def append(self, channel: str, data: str) -> None:
+        async with await nats.connect(self.url) as client:
+            await client.jetstream().publish(channel, data.encode())
+
+    async def form_group(self, channel: str, name: str) -> None:
+        async with await nats.connect(self.url) as client:
+            await client.jetstream().pull_subscribe(channel, durable=name)
 
 
 STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -26,11 +27,7 @@ from stores import Store
 
 T = TypeVar("T")
 
-SETTINGS = settings(
-    max_examples=30,
-    stateful_step_count=60,
-    suppress_health_check=list(HealthCheck),
-)
+SETTINGS = settings(stateful_step_count=60, suppress_health_check=list(HealthCheck))
 POLICY = Policy.of(
     max_attempts=MAX_ATTEMPTS,
     max_abandonments=MAX_ABANDONMENTS,
@@ -201,7 +198,8 @@ class Machine(RuleBasedStateMachine):
             assert self.run(states(self.backend, channel=self.channel)) == counted
 
 
-def test_the_backend_and_the_model_agree(store: Store) -> None:
+@pytest.mark.parametrize("plays", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_backend_and_the_model_agree(store: Store, plays: int) -> None:
     class Play(Machine):
         backend = connect_backend(store.url, connections=1)
 
@@ -209,6 +207,6 @@ def test_the_backend_and_the_model_agree(store: Store) -> None:
         Play.loop = runner.get_loop()
         runner.run(Play.backend.open())
         try:
-            run_state_machine_as_test(Play, settings=SETTINGS)
+            run_state_machine_as_test(Play, settings=settings(SETTINGS, max_examples=plays))
         finally:
             runner.run(Play.backend.close())

@@ -16,7 +16,7 @@ from holdfast.model.job import State
 from holdfast.upkeep.announcements import Alert, Announcement, Retried, Swept
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
-from kit import CHANNEL, CONSUMER, LEASE, bury, claim, claim_one, complete, publish, state, subscribe
+from kit import CHANNEL, CONSUMER, LEASE, abandon, bury, claim, claim_one, complete, publish, state, subscribe
 
 DAY = timedelta(days=1)
 RULES = Rules(retention={CHANNEL: Keep(max_age=DAY)}, dead_consumers=DeadConsumers())
@@ -60,6 +60,28 @@ async def test_exhausted_work_is_buried_and_alerts(backend: Backend) -> None:
     assert await state(backend, "a") is State.DEAD
     [alert] = await told(backend, Alert)
     assert (alert.kind, alert.event_id, alert.consumer) == ("exhausted", "a", CONSUMER)
+
+
+async def test_what_was_given_up_is_told_once_whoever_moved_it(backend: Backend) -> None:
+    """Every worker takes steps of the lifecycle, so that a sweep seldom finds what is stuck by itself."""
+    await subscribe(backend, max_abandonments=1)
+    for event_id in ("before the first sweep", "between two of them"):
+        await publish(backend, event_id)
+        await claim_one(backend)
+        assert (await abandon(backend)).buried == 1
+        for _ in range(2):
+            assert (await sweep(backend)).buried == 0
+    alerts = await told(backend, Alert)
+    assert [alert.kind for alert in alerts] == ["exhausted"] * 2
+    assert [alert.event_id for alert in alerts] == ["before the first sweep", "between two of them"]
+
+
+async def test_what_an_operator_or_a_handler_gave_up_is_no_alert(backend: Backend) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    assert await bury(backend, await claim_one(backend))
+    await sweep(backend)
+    assert await told(backend, Alert) == []
 
 
 async def test_work_that_merely_waits_is_not_stuck(backend: Backend) -> None:
@@ -216,6 +238,23 @@ async def test_a_dry_run_changes_nothing_and_tells_nobody(backend: Backend) -> N
     assert await state(backend, "a") is State.LEASED
     assert len(await backend.read(CHANNEL, None, 10)) == 2
     assert await told(backend, Swept) == []
+
+
+async def test_a_dry_run_says_what_would_be_purged_dropped_and_refused(backend: Backend) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    for job in await claim(backend):
+        assert await bury(backend, job)
+    await backend.advance(40 * DAY)
+    for channel in ("small", "large"):
+        await backend.publish(channel, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    keep = {"small": Keep(max_bytes=100_000), "large": Keep(max_bytes=100_000, on_full="drop_oldest")}
+    would = await sweeper(backend, retention=keep, dead_letters=30 * DAY).dry_run()
+    assert (would.purged, would.full) == ({f"{CHANNEL}/{CONSUMER}": 2}, ["small"])
+    assert (await sweeper(backend, retention=keep).dry_run()).purged == {}
+    await publish(backend, "one more", channel="small")  # nobody was told to refuse it
+    done = await sweep(backend, retention=keep, dead_letters=30 * DAY)
+    assert (done.purged, done.full, done.dropped) == (would.purged, would.full, would.dropped)
 
 
 async def test_two_sweepers_take_turns(backend: Backend) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
-import nats
 import pytest
-import redis
 
 import holdfast
 from holdfast.deadletters import DeadLetters, Operations, Runner
-from holdfast.embedded import Nats, Redis
 
 
 @pytest.fixture
@@ -24,33 +21,6 @@ async def two(new_database: Callable[[], str]) -> AsyncIterator[holdfast.Bus]:
     """A bus on two stores."""
     async with holdfast.connect([new_database(), new_database()]) as opened:
         yield opened
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[Redis]:
-    with Redis(appendfsync="no") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def nats_server() -> Iterator[Nats]:
-    with Nats(sync_interval="2m") as server:
-        yield server
-
-
-@pytest.fixture
-def empty_redis(redis_server: Redis) -> str:
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.flushall()
-    return redis_server.url
-
-
-@pytest.fixture
-async def empty_nats(nats_server: Nats) -> str:
-    async with await nats.connect(nats_server.url) as client:
-        for each in await client.jetstream().streams_info():
-            await client.jetstream().delete_stream(each.config.name or "")
-    return nats_server.url
 
 
 @pytest.fixture(params=["database", "empty_redis", "empty_nats"], ids=["postgres", "redis", "nats"])

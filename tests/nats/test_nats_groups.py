@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any, Literal
 
 import pytest
 from nats.aio.client import Client
@@ -11,6 +12,9 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from holdfast.backends.nats import NatsBackend
 from holdfast.model.errors import LockLost
 from holdfast.model.upkeep import Group, Hold, Lock, Trim
+from holdfast.upkeep.announcements import Alert
+from holdfast.upkeep.rules import DeadConsumers, Rules
+from holdfast.upkeep.sweeper import Sweeper
 from kit import CHANNEL, MINUTE, publish
 
 ALIVE = timedelta(minutes=10)
@@ -128,3 +132,24 @@ async def test_a_sweeper_from_the_past_removes_nothing(
     with pytest.raises(LockLost):
         await backend.reclaim(group, ALIVE, 10, lock)
     assert len(await backend.groups(ALIVE)) == 1
+
+
+async def test_a_sweep_reports_and_by_policy_removes(backend: NatsBackend, client: Client) -> None:
+    async def swept(action: Literal["report", "remove"], **rules: Any) -> list[tuple[int, bool]]:
+        dead = DeadConsumers(ALIVE, 2 * ALIVE, action)
+        report = await Sweeper(backend, Rules(dead_consumers=dead, **rules), "tester").run_once()
+        assert report is not None
+        return [(each.pending, each.removed) for each in report.groups if each.channel == CHANNEL]
+
+    await publish(backend, "a")
+    await add(client, "warehouse")
+    await fetch(client, "warehouse", 1, acked=0)
+    assert await swept("remove") == [], "it lives"
+    await backend.advance(3 * ALIVE)
+    assert await swept("report") == [(1, False)]
+    [entry] = await backend.read("gbe.events.system.error", None, 10)
+    alert = Alert.model_validate_json(entry.event.data)
+    assert (alert.kind, alert.consumer, alert.count) == ("dead_consumer", "warehouse", 1)
+    assert await swept("remove", guard_groups={CHANNEL: ["warehouse"]}) == [(1, False)]
+    assert await swept("remove") == [(1, True)]
+    assert await backend.groups(ALIVE) == []

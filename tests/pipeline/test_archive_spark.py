@@ -140,15 +140,23 @@ def test_postgres_to_a_folder(
     check_with_plain_tools(cold, tmp_path / "copy", spark, ids)
 
 
-def test_nats_to_s3(
-    spark: SparkSession, make: Callable[..., Archiver], empty_nats: str, aws: None, tmp_path: Path
+@pytest.mark.parametrize("source", ["empty_redis", "empty_nats"], ids=["redis", "nats"])
+def test_redis_and_nats_to_s3(
+    spark: SparkSession,
+    make: Callable[..., Archiver],
+    source: str,
+    request: pytest.FixtureRequest,
+    aws: None,
+    tmp_path: Path,
 ) -> None:
-    ids = around_midnight(empty_nats)
+    url = request.getfixturevalue(source)
+    ids = around_midnight(url)
     destination = f"s3://bucket/{tmp_path.name}"
-    make(empty_nats, destination).run_once()
+    make(url, destination).run_once()
     check_with_plain_tools(open_store(destination), tmp_path / "copy", spark, ids)
 
 
+@pytest.mark.slow
 def test_redis_to_s3_on_a_cluster(
     spark: SparkSession,
     cluster: SparkCluster,

@@ -10,7 +10,7 @@ import pytest
 from holdfast.chaos.judge.ingest import judge
 from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS, Trial
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 STORES = [
     pytest.param("database", "wal.after_pending", id="postgres"),
     pytest.param("empty_redis", "driver.after_batch", id="redis"),

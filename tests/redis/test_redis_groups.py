@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -10,7 +11,10 @@ import redis
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.errors import LockLost
 from holdfast.model.upkeep import Group, Lock
-from kit import CHANNEL, MINUTE, publish, until
+from holdfast.upkeep.announcements import Alert
+from holdfast.upkeep.rules import DeadConsumers, Rules
+from holdfast.upkeep.sweeper import Sweeper
+from kit import CHANNEL, MINUTE, publish, read_all, until
 
 ALIVE = timedelta(seconds=1)
 LONG = timedelta(hours=1)
@@ -158,3 +162,39 @@ async def test_a_holder_from_the_past_touches_no_group(
         with pytest.raises(LockLost):
             await verb
     assert len(await backend.groups(LONG)) == 1
+
+
+async def swept(backend: RedisBackend, **rules: Any) -> list[tuple[int, int, bool]]:
+    """What a sweep found of groups: pending, reclaimed and removed."""
+    report = await Sweeper(backend, Rules(**rules), "tester").run_once()
+    assert report is not None
+    return [(each.pending, each.reclaimed, each.removed) for each in report.groups]
+
+
+async def alerts(backend: RedisBackend) -> list[Alert]:
+    entries = await read_all(backend, "gbe.events.system.error")
+    return [Alert.model_validate_json(entry.event.data) for entry in entries]
+
+
+async def test_a_sweep_reports_reclaims_and_by_policy_removes(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await publish(backend, "a", "b")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    read(client, "gone", 1)
+    await until(lambda: all_idle(backend))
+    report, remove = (DeadConsumers(ALIVE, ALIVE, action) for action in ("report", "remove"))
+    assert await swept(backend, dead_consumers=report) == [(1, 0, False)]
+    [alert] = await alerts(backend)
+    assert (alert.kind, alert.channel, alert.consumer, alert.count) == ("dead_consumer", CHANNEL, "mail", 1)
+
+    read(client, "alive", 1)
+    assert await swept(backend, dead_consumers=report) == [(2, 1, False)]
+
+    await publish(backend, "left undelivered")
+    await until(lambda: all_idle(backend))
+    await backend.advance(2 * ALIVE)
+    guarded = {"dead_consumers": remove, "guard_groups": {">": ["mail"]}}
+    assert await swept(backend, **guarded) == [(2, 0, False)], "one that guards is never removed"
+    assert await swept(backend, dead_consumers=remove) == [(2, 0, True)]
+    assert await backend.groups(LONG) == []

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from holdfast import wiring
-from holdfast.bus.client import Bus
 from holdfast.bus.partitions import Partition
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line
-from holdfast.cli.session import name_of
+from holdfast.cli.session import name_of, opened
 from holdfast.config.config import Config
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.sweeper import Sweeper
 
@@ -44,22 +44,40 @@ def sweep(
 
 
 async def _session(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
-    async with wiring.connect(config=config) as bus:
+    bus = wiring.connect(config=config)
+    try:
+        await _open(bus.partitions.all)
         sweepers = [
             (partition, wiring.sweeper(partition.backend, config, bus.name, partition.health))
             for partition in bus.partitions.all
         ]
         while True:
-            swept = [await _sweep(bus, *each, dry_run=dry_run, as_json=as_json) for each in sweepers]
+            swept = [await _sweep(*each, dry_run=dry_run, as_json=as_json) for each in sweepers]
             if once or dry_run:
                 return all(swept)
             await asyncio.sleep(config.sweeper.interval.total_seconds())
+    finally:
+        await bus.close()
 
 
-async def _sweep(bus: Bus, partition: Partition, sweeper: Sweeper, *, dry_run: bool, as_json: bool) -> bool:
+async def _open(partitions: Sequence[Partition]) -> None:
+    """Open every store, without the step of the lifecycle that a bus begins with: a dry run changes nothing,
+    and a sweep tells of what it moves. If none opens, the first error is raised."""
+    errors = []
+    for partition in partitions:
+        try:
+            await opened(partition)
+        except Unavailable as error:
+            errors.append(error)
+    if len(errors) == len(partitions):
+        raise errors[0]
+
+
+async def _sweep(partition: Partition, sweeper: Sweeper, *, dry_run: bool, as_json: bool) -> bool:
     store = name_of(partition)
     try:
-        await bus.partitions.ready(partition)
+        if not partition.opened:
+            await opened(partition)
         report = await (sweeper.dry_run() if dry_run else sweeper.run_once())
     except HoldfastError as error:
         say(f"{store}: the sweep failed: {error}")

@@ -26,12 +26,27 @@ def driver(name: str) -> str:
     return f"pipeline.{name}"
 
 
+def reconciliation(channel: str = "") -> str:
+    """The name of a channel's reconciliation, or what the names of all of them begin with."""
+    return f"reconcile.{channel}"
+
+
 async def put_report(
-    backend: Backend, namespace: str, name: str, report: Mapping[str, Any], token: int = 0
+    backend: Backend,
+    namespace: str,
+    name: str,
+    report: Mapping[str, Any],
+    token: int = 0,
+    *,
+    listed: bool = False,
 ) -> None:
-    """Write it over the one before, with the store's time; one of a holder with a later token stays."""
+    """Write it over the one before, with the store's time; one of a holder with a later token stays.
+
+    One that is `listed` is found by `latest_reports`.
+    """
+    now = await backend.now()
     fields = {
-        "at": (await backend.now()).isoformat(),
+        "at": now.isoformat(),
         "token": str(token),
         "report": orjson.dumps(report).decode(),
     }
@@ -40,7 +55,8 @@ async def put_report(
         if standing is not None and int(standing.fields.get("token", "0")) > token:
             return
         revision = 0 if standing is None else standing.revision
-        if await backend.put_record(key(namespace, name), fields, revision) is not None:
+        due = now if listed else None
+        if await backend.put_record(key(namespace, name), fields, revision, due) is not None:
             return
 
 
@@ -48,6 +64,14 @@ async def get_report(backend: Backend, namespace: str, name: str) -> tuple[datet
     """The last one, and when it was written in the store's time."""
     record = await backend.record(key(namespace, name))
     return None if record is None else _read(record)
+
+
+async def latest_reports(
+    backend: Backend, namespace: str, prefix: str, limit: int
+) -> list[tuple[datetime, dict[str, Any]]]:
+    """Those that are listed under names with this beginning, the latest first."""
+    found = await backend.due_records(key(namespace, prefix), limit, newest=True)
+    return [_read(record) for record in found]
 
 
 def _read(record: Record) -> tuple[datetime, dict[str, Any]]:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from holdfast import failpoints
 from holdfast.contracts import Backend
-from holdfast.model.upkeep import Hold, Lock
+from holdfast.model.upkeep import Hold, Lock, Size
 from holdfast.upkeep.announcements import Alert, Held
 from holdfast.upkeep.rules import Keep, Rules
 
@@ -46,20 +46,33 @@ class Retention:
             failpoints.hit("sweeper.between_channels")
         return kept
 
-    async def would_trim(self) -> dict[str, int]:
-        """How many events are past their age, by channel: at most so many a sweep would remove."""
+    async def dry_run(self) -> Kept:
+        """What it would do at most: everything that is too old or too much, whoever still needs it."""
+        kept = Kept()
         now = await self._backend.now()
-        found = {}
         for channel in await self._backend.channels():
             keep = self._rules.keep(channel)
-            if keep is None or keep.max_age is None:
-                continue
-            last = await self._backend.seek(channel, now - keep.max_age)
-            if last is not None:
-                everything = await self._backend.behind(channel, None, COUNTED)
-                rest = await self._backend.behind(channel, last, COUNTED)
-                found[channel] = everything.events - rest.events
-        return found
+            if keep is not None and keep.max_age is not None:
+                await self._would_trim(channel, now - keep.max_age, kept)
+            if keep is not None and keep.max_bytes is not None:
+                await self._would_bound(channel, keep, keep.max_bytes, kept)
+        return kept
+
+    async def _would_trim(self, channel: str, before: datetime, kept: Kept) -> None:
+        last = await self._backend.seek(channel, before)
+        if last is not None:
+            everything = await self._backend.behind(channel, None, COUNTED)
+            rest = await self._backend.behind(channel, last, COUNTED)
+            kept.trimmed[channel] = everything.events - rest.events
+
+    async def _would_bound(self, channel: str, keep: Keep, most: int, kept: Kept) -> None:
+        size = await self._backend.size(channel)
+        if size.bytes <= most:
+            return
+        if keep.on_full == "drop_oldest":
+            kept.dropped[channel] = _surplus(size, most)
+        else:
+            kept.full.append(channel)
 
     async def _age(self, channel: str, before: datetime, now: datetime, lock: Lock, kept: Kept) -> None:
         removed, hold = await self._trim(channel, before, lock, kept)
@@ -101,8 +114,7 @@ class Retention:
         if keep.on_full == "drop_oldest":
             await self._backend.set_full(channel, False)
             if size.bytes > most:
-                share = 1 - most / size.bytes
-                await self._drop(channel, max(1, round(size.events * share)), now, lock, kept)
+                await self._drop(channel, _surplus(size, most), now, lock, kept)
             return
         if size.bytes > most:
             await self._backend.set_full(channel, True)
@@ -130,3 +142,8 @@ class Retention:
                 f"{channel} was over its max_bytes: {removed} of its oldest events were dropped, read or not"
             )
             kept.alerts.append(Alert(kind="dropped", message=message, channel=channel, count=removed))
+
+
+def _surplus(size: Size, most: int) -> int:
+    """How many events have to go for the others to fit, if all are about as large."""
+    return max(1, round(size.events * (1 - most / size.bytes)))

@@ -1,18 +1,27 @@
-"""Stuck work: leases whose worker vanished go back to their queue, or to the dead letters."""
+"""Stuck work: leases whose worker vanished go back to their queue, or to the dead letters.
+
+Every poll and every worker takes steps of the lifecycle too, so most of it has been moved before a sweep
+looks. A retry is told of by the sweep that made it. What was given up is told of whoever moved it: the
+sweeper finds it among the dead letters, and goes back to before its last report, so that a sweep that died
+leaves none out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from holdfast.contracts import Applied, Backend
+from holdfast.model.deadletters import DeadFilter
 from holdfast.model.decide import Move, when_due
-from holdfast.model.job import JobRecord, State
-from holdfast.upkeep.announcements import Alert, Announcement, Retried
+from holdfast.model.job import JobRecord, Reason, State
+from holdfast.upkeep.announcements import Alert, Retried
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.lifecycle import Lifecycle
 
 REPORTED = 1_000
 _STEPS = 1_000
+_LATE = timedelta(minutes=1)  # a burial is seen when it is committed, with the time at which it began
 
 
 @dataclass(slots=True)
@@ -20,7 +29,7 @@ class Unstuck:
     """What was moved, and what is to be told about it, each with the id that makes a repeat a duplicate."""
 
     applied: Applied = field(default_factory=Applied)
-    told: dict[str, Announcement] = field(default_factory=dict)
+    told: dict[str, Retried] = field(default_factory=dict)
 
 
 async def would_unstick(backend: Backend) -> Applied:
@@ -48,7 +57,7 @@ async def unstick(backend: Backend, health: Health) -> Unstuck:
     return done
 
 
-async def _tell(backend: Backend, before: JobRecord, told: dict[str, Announcement]) -> None:
+async def _tell(backend: Backend, before: JobRecord, told: dict[str, Retried]) -> None:
     """What became of a job that was stuck: one that somebody else has claimed since is no news."""
     after = [
         record
@@ -58,10 +67,9 @@ async def _tell(backend: Backend, before: JobRecord, told: dict[str, Announcemen
     if not after or after[0].token != before.token:
         return
     [record] = after
-    name = f"{record.channel}/{record.consumer}/{record.id}/{record.token}"
     if record.state in (State.READY, State.SCHEDULED):
         policy = (await backend.consumer(record.channel, record.consumer)).policy
-        told[f"retry:{name}"] = Retried(
+        told[f"retry:{_name(record)}"] = Retried(
             channel=record.channel,
             consumer=record.consumer,
             event_id=record.event_id,
@@ -70,12 +78,31 @@ async def _tell(backend: Backend, before: JobRecord, told: dict[str, Announcemen
             retry_count=record.abandonments,
             max_retries=policy.max_abandonments,
         )
-    elif record.state is State.DEAD:
-        told[f"exhausted:{name}"] = Alert(
-            kind="exhausted",
-            message=f"event {record.event_id} was given up for {record.consumer}: {record.reason}",
-            channel=record.channel,
-            consumer=record.consumer,
-            event_id=record.event_id,
-            count=record.attempts + record.abandonments,
-        )
+
+
+async def given_up(backend: Backend, since: datetime | None) -> dict[str, Alert]:
+    """The latest `REPORTED` jobs whose workers vanished too often, from a while before `since` on, by id."""
+    wanted = DeadFilter(reason=Reason.CRASH_LOOP, since=None if since is None else since - _LATE)
+    found, after = dict[str, Alert](), None
+    while len(found) < REPORTED:
+        page = await backend.dead_letters(wanted, after, REPORTED - len(found))
+        found |= {f"exhausted:{_name(each.record)}": _exhausted(each.record) for each in page.letters}
+        after = page.after
+        if after is None:
+            break
+    return found
+
+
+def _exhausted(record: JobRecord) -> Alert:
+    return Alert(
+        kind="exhausted",
+        message=f"event {record.event_id} was given up for {record.consumer}: {record.reason}",
+        channel=record.channel,
+        consumer=record.consumer,
+        event_id=record.event_id,
+        count=record.attempts + record.abandonments,
+    )
+
+
+def _name(record: JobRecord) -> str:
+    return f"{record.channel}/{record.consumer}/{record.id}/{record.token}"

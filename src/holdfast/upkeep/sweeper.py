@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast import failpoints
 from holdfast.contracts import Applied, Backend
+from holdfast.model.deadletters import DeadFilter
 from holdfast.model.upkeep import Lock
 from holdfast.upkeep import deadconsumers, stuck
 from holdfast.upkeep.alerts import lag_alert, raise_alert
@@ -16,11 +18,12 @@ from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
 from holdfast.upkeep.deadconsumers import DeadConsumers
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.holding import holding
-from holdfast.upkeep.reports import SWEEPER, put_report
+from holdfast.upkeep.reports import SWEEPER, get_report, put_report
 from holdfast.upkeep.retention import COUNTED, Kept, Retention
 from holdfast.upkeep.rules import Rules
 
 _STEP = 5_000
+_PAGE = 1_000
 Chore = Callable[[], Awaitable[int]]
 """Something else to see to in each sweep; answers how much it did."""
 
@@ -81,15 +84,17 @@ class Sweeper:
         """What a sweep would do, at most. Takes no lock and changes nothing."""
         started, begun = await self._backend.now(), time.monotonic()
         work = _Work(applied=await stuck.would_unstick(self._backend))
-        work.kept.trimmed = await Retention(self._backend, self._rules).would_trim()
+        work.kept = await Retention(self._backend, self._rules).dry_run()
         work.groups = await DeadConsumers(self._backend, self._rules).run_once(None)
+        work.purged = await self._would_purge()
         return _report(work, started, time.monotonic() - begun, 0, dry_run=True)
 
     async def _sweep(self, lock: Lock) -> _Work:
         backend, work = self._backend, _Work()
         unstuck = await stuck.unstick(backend, self._health)
         work.applied = unstuck.applied
-        for event_id, announcement in unstuck.told.items():
+        told = unstuck.told | await stuck.given_up(backend, await self._last_sweep())
+        for event_id, announcement in told.items():
             await announce(backend, self._rules.namespace, announcement, event_id)
         failpoints.hit("sweeper.after_stuck")
         for name, chore in self._chores.items():
@@ -100,6 +105,11 @@ class Sweeper:
         await self._purge(lock, work)
         work.alerts = work.kept.alerts + deadconsumers.alerts(work.groups) + await self._lagging()
         return work
+
+    async def _last_sweep(self) -> datetime | None:
+        """When the last one that came to its end began."""
+        last = await get_report(self._backend, self._rules.namespace, SWEEPER)
+        return None if last is None else datetime.fromisoformat(last[1]["started_at"])
 
     async def _forget(self, lock: Lock, work: _Work) -> None:
         now = await self._backend.now()
@@ -120,6 +130,18 @@ class Sweeper:
                 for consumer, count in step.items():
                     name = f"{channel}/{consumer}"
                     work.purged[name] = work.purged.get(name, 0) + count
+
+    async def _would_purge(self) -> dict[str, int]:
+        found, after = Counter[str](), None
+        if self._rules.dead_letters is None:
+            return found
+        wanted = DeadFilter(until=await self._backend.now() - self._rules.dead_letters)
+        while True:
+            page = await self._backend.dead_letters(wanted, after, _PAGE)
+            found.update(f"{each.record.channel}/{each.record.consumer}" for each in page.letters)
+            after = page.after
+            if after is None:
+                return found
 
     async def _lagging(self) -> list[Alert]:
         """Stream consumers that are further behind than they should be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -10,12 +11,15 @@ from holdfast.backends.nats import stream, subjects
 from holdfast.backends.nats.batch import MOST
 from holdfast.backends.nats.link import Link
 from holdfast.contracts import Finding
+from holdfast.model.duration import format_duration
 from holdfast.model.errors import Unavailable
 
+_DEFAULT = 120_000_000_000  # nanoseconds
 _ASK = "$SYS.REQ.SERVER.PING.JSZ"
 _UNKNOWN = (
-    "unknown: only the system account may ask. The server's default is two minutes, in which a power cut "
-    "loses what it acknowledged; set jetstream { sync_interval: always }, or give the stream three replicas"
+    "unknown: only the system account may ask, or one that it lets. The server's default is two minutes, "
+    "in which a power cut loses what it acknowledged; set jetstream { sync_interval: always }, or give the "
+    "stream three replicas"
 )
 
 
@@ -42,8 +46,8 @@ async def _sync_interval(link: Link) -> Finding:
         return Finding("warning", "sync_interval", _UNKNOWN)
     if settings.get("sync_always"):
         return Finding("ok", "sync_interval", "always: a power cut loses nothing that was acknowledged")
-    seconds = int(settings.get("sync_interval", 120_000_000_000)) / 1e9
-    text = f"{seconds:g} s: a power cut loses up to that much of what was acknowledged; set it to always"
+    every = format_duration(timedelta(microseconds=int(settings.get("sync_interval", _DEFAULT)) / 1000))
+    text = f"{every}: a power cut loses up to that much of what was acknowledged; set it to always"
     return Finding("warning", "sync_interval", text)
 
 
