@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidName
-from holdfast.model.names import check_name, compile_pattern, matches
+from holdfast.model.names import check_name, compile_pattern, matches, selects
 
 names = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,9}(\.[a-z0-9_-]{1,10}){0,4}", fullmatch=True)
 patterns = st.from_regex(r"([a-z0-9]+|\*)(\.([a-z0-9]+|\*)){0,3}(\.>)?", fullmatch=True)
@@ -79,6 +79,24 @@ def test_a_name_that_passes_is_safe_as_a_key_and_as_a_path(name: str) -> None:
 )
 def test_patterns_select(pattern: str, channel: str, selected: bool) -> None:
     assert matches(pattern, channel) is selected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "channel", "selected"),
+    [
+        (">", "orders", True),
+        (">", "gbe.events.audit.change", True),
+        (">", "gbe.events.system.archive", False),
+        ("gbe.events.>", "gbe.events.system.sweep", False),
+        ("gbe.events.*.*", "gbe.events.system.sweep", False),
+        (">", "other.events.system.archive", False),
+        ("gbe.events.system.*", "gbe.events.system.archive", True),
+        ("gbe.events.system.audit", "gbe.events.system.audit", True),
+        (">", "gbe.events.systematic", True),
+    ],
+)
+def test_the_systems_own_events_must_be_named(pattern: str, channel: str, selected: bool) -> None:
+    assert selects(pattern, channel) is selected
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", "a.>.b", "A", "a*", "a.b*", "a.", "a b", "a\n"])

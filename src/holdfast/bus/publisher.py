@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.bus.partitions import Partition, Partitions, home
+from holdfast.model.batch import Batch
 from holdfast.model.errors import InvalidInput, TooLarge, Unavailable
-from holdfast.model.event import Event, Receipt, check_event, new_ids
-from holdfast.model.garbage import uncollected
+from holdfast.model.event import Event, Receipt, check_event, check_time, has_only_data, new_ids
 from holdfast.model.names import check_name
 
 MAX_BATCH = 100_000
@@ -53,7 +53,7 @@ class Publisher:
         return [(everything[index], places) for index, places in routes.items() if index is not None]
 
     async def _send(
-        self, partition: Partition, channel: str, batch: list[Event], options: dict[str, Any]
+        self, partition: Partition, channel: str, batch: Sequence[Event], options: dict[str, Any]
     ) -> list[Receipt]:
         """An unknown outcome is asked again at the same store, with the same ids: it cannot double."""
         await self._partitions.ready(partition)
@@ -74,22 +74,24 @@ class Publisher:
         raise AssertionError("a loop of at least one try returns or raises")
 
 
-def prepared(channel: str, events: Sequence[Event], at: datetime | None, priority: int) -> list[Event]:
+def prepared(channel: str, events: Sequence[Event], at: datetime | None, priority: int) -> Sequence[Event]:
     """The events, checked, under ids that every try carries."""
     check_name(channel)
     _check_delivery(len(events), at, priority)
-    checked = zip(map(check_event, events), new_ids(len(events)), strict=True)
-    with uncollected():
-        return [
-            tuple.__new__(Event, (data, name or fresh, source, kind, key, time, headers))
-            for (data, name, source, kind, key, time, headers), fresh in checked
-        ]
+    if not events:
+        return []
+    data, names, *others = columns = Batch.of(events).columns
+    if not has_only_data(columns):
+        for event in events:
+            check_event(event)
+    ids = [name or fresh for name, fresh in zip(names, new_ids(len(events)), strict=True)]
+    return Batch([data, ids, *others])
 
 
 def _check_delivery(count: int, at: datetime | None, priority: int) -> None:
     if count > MAX_BATCH:
         raise TooLarge(f"a batch of {count} events; the limit is {MAX_BATCH}")
-    if at is not None and at.tzinfo is None:
-        raise InvalidInput(f"at {at} has no time zone; pass an aware datetime")
+    if at is not None:
+        check_time("at", at)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority {priority} is outside -{MAX_PRIORITY} to {MAX_PRIORITY}")

@@ -1,8 +1,9 @@
 """The spool: a folder in which a publisher keeps events durably while no store takes them.
 
-Segments of lines, each `CRC JSON`, and a file `drained` with the number of the next event to send. A line is
-durable (fsync) before its publish is acknowledged. A torn last line was never acknowledged and is cut; a
-damaged one in the middle is set aside in `damaged` and named in the log. One process at a time has a spool.
+Segments of lines, each `CRC JSON`, and a file `drained` with the number of the next event to send, as a line
+of the same form. A line is durable (fsync) before its publish is acknowledged. A torn last line was never
+acknowledged and is cut; a damaged one in the middle is set aside in `damaged` and named in the log. Where
+`drained` is damaged, all that is there is sent again, under the same ids. One process at a time has a spool.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ import base64
 import fcntl
 import logging
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from holdfast.model.errors import InvalidInput, Overloaded
+from holdfast.model.errors import InvalidInput, Overloaded, Unavailable
 from holdfast.model.event import Event
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1_000_000
 MAX_BYTES = 256_000_000
+_NUMBER = re.compile(r"[0-9]{16}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +56,46 @@ class Spool:
 
     def open(self) -> None:
         """Take the folder, and find what an earlier process left in it."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        with self._translated():
+            _make(self._path)
+            self._take()
+            try:
+                self._find()
+            except BaseException:
+                self.close()
+                raise
+
+    def _take(self) -> None:
         self._lock = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
+            self._lock = -1
             raise InvalidInput(
                 f"the spool {self._path} is in use by another process; give each publisher its own folder"
             ) from None
-        drained = self._path / "drained"
-        self._first = int(drained.read_text()) if drained.exists() else 0
+
+    def _find(self) -> None:
+        self._first = self._drained()
         self._remove_drained()
         segments = self._segments()
         self._next = max(self._first, _cut_torn_line(segments[-1]) if segments else 0)
         self._bytes = sum(segment.stat().st_size for segment in segments)
         self._start_segment()
+
+    def _drained(self) -> int:
+        """The number of the next event to send."""
+        oldest = min((int(segment.stem) for segment in self._segments()), default=0)
+        note = self._path / "drained"
+        if not note.exists():
+            return oldest
+        try:
+            number = _checked(note.read_bytes().removesuffix(b"\n"))
+            return number if type(number) is int and number >= oldest else oldest
+        except ValueError as error:
+            log.error("%s is damaged, so that all of the spool is sent again: %s", note, error)
+            return oldest
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -88,6 +116,16 @@ class Spool:
                 f"the spool {self._path} holds {self._bytes} of {self._max_bytes} bytes; "
                 "publish again once a store is back and has taken them"
             )
+        with self._translated():
+            size = self._write(lines)
+        self._next += len(entries)
+        self._bytes += len(lines)
+        if size > SEGMENT_BYTES:
+            with suppress(OSError):  # no room for a new one: this one grows, and the next append tries again
+                self._start_segment()
+
+    def _write(self, lines: bytes) -> int:
+        """Add lines to the last segment, all or none; answers its size."""
         size = os.fstat(self._tail).st_size
         try:
             _write_all(self._tail, lines)
@@ -95,10 +133,7 @@ class Spool:
         except OSError:
             os.ftruncate(self._tail, size)  # half a batch must not be sent later: it was refused
             raise
-        self._next += len(entries)
-        self._bytes += len(lines)
-        if size + len(lines) > SEGMENT_BYTES:
-            self._start_segment()
+        return size + len(lines)
 
     def peek(self, limit: int) -> list[Spooled]:
         """The oldest events, up to `limit`. A damaged one is set aside, and the next one is the oldest."""
@@ -107,7 +142,7 @@ class Spool:
             for line in self._lines(min(limit, len(self))):
                 try:
                     found.append(_parse(line))
-                except ValueError as error:
+                except (ValueError, TypeError) as error:
                     if found:
                         return found
                     log.error("event %s of the spool %s is damaged: %s", self._first, self._path, error)
@@ -120,8 +155,10 @@ class Spool:
     def _lines(self, count: int) -> Iterator[bytes]:
         """The oldest `count` lines. What is appended meanwhile may be half there, and is not among them."""
         number = self._first
-        for segment in self._segments():
-            for line in segment.read_bytes().splitlines()[number - int(segment.stem) :]:
+        segments = self._segments()
+        for segment, following in zip_longest(segments, segments[1:]):
+            size = None if following is None else int(following.stem) - int(segment.stem)
+            for line in _lines_of(segment, size)[number - int(segment.stem) :]:
                 if number == self._first + count:
                     return
                 yield line
@@ -136,7 +173,7 @@ class Spool:
     def _advance(self, count: int) -> None:
         self._first += count
         fresh = self._path / "drained.new"
-        fresh.write_text(str(self._first))
+        fresh.write_bytes(_sealed(orjson.dumps(self._first)))
         _sync(fresh)
         fresh.rename(self._path / "drained")
         _sync(self._path)
@@ -153,15 +190,16 @@ class Spool:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+        _sync(self._path)
 
     def _segments(self) -> list[Path]:
-        return sorted(self._path.glob("*.log"))
+        return sorted(path for path in self._path.glob("*.log") if _NUMBER.fullmatch(path.stem))
 
     def _start_segment(self) -> None:
-        if self._tail >= 0:
-            os.close(self._tail)
         name = self._path / f"{self._next:016d}.log"
-        self._tail = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        former, self._tail = self._tail, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if former >= 0:
+            os.close(former)
         _sync(self._path)
 
     def _remove_drained(self) -> None:
@@ -170,6 +208,31 @@ class Spool:
             if int(following.stem) <= self._first:
                 self._bytes -= segment.stat().st_size
                 segment.unlink()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(
+                f"the spool {self._path} cannot be used: {error.strerror or error}; nothing was kept"
+            ) from error
+
+
+def _lines_of(segment: Path, size: int | None) -> list[bytes]:
+    """A segment's lines, as many as it has events: the next one counts on from there.
+
+    Damage can make two lines of one, or one of two. Neighbours that are damaged are one line then, and what
+    is missing is put as empty ones behind the others: both are set aside, and every whole line is sent.
+    """
+    lines = segment.read_bytes().split(b"\n")[:-1]
+    if size is None or len(lines) == size:
+        return lines
+    kept: list[bytes] = []
+    for whole, group in groupby(lines, _is_whole):
+        found = list(group)
+        kept += found if whole else [b"\n".join(found)]
+    return kept + [b""] * (size - len(kept))
 
 
 def _cut_torn_line(segment: Path) -> int:
@@ -191,15 +254,31 @@ def _line(entry: Spooled) -> bytes:
         entry.at,
         entry.priority,
     ]
-    document = orjson.dumps(values)
+    return _sealed(orjson.dumps(values))
+
+
+def _sealed(document: bytes) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(document), document)
 
 
-def _parse(line: bytes) -> Spooled:
+def _checked(line: bytes) -> Any:
+    """What a line says, if it is still what was written."""
     checksum, _, document = line.partition(b" ")
     if int(checksum, 16) != zlib.crc32(document):
         raise ValueError("its checksum is wrong")
-    channel, data, (name, source, kind, key, time, headers), at, priority = orjson.loads(document)
+    return orjson.loads(document)
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        _checked(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(line: bytes) -> Spooled:
+    channel, data, (name, source, kind, key, time, headers), at, priority = _checked(line)
     event = Event(base64.b64decode(data), name, source, kind, key, _time(time), headers)
     return Spooled(channel, event, _time(at), priority)
 
@@ -212,6 +291,14 @@ def _write_all(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and the ones above it, each durable in its parent."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
 
 def _sync(path: Path) -> None:

@@ -11,7 +11,27 @@ from yaml.nodes import CollectionNode, MappingNode, ScalarNode
 
 from holdfast.config.problems import Origin, Path, Problem
 
-_scalars = yaml.constructor.SafeConstructor()
+_DEEPEST = 50
+_LARGEST = 2**64
+# What PyYAML raises for a text that is not what its tag says.
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError)
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, but not without end: each level of a file costs several of Python's own."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """One node with all that is in it."""
+        if self._depth > _DEEPEST:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML has no types here
+            raise yaml.composer.ComposerError(None, None, f"it nests deeper than {_DEEPEST} levels", mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 @dataclass(slots=True)
@@ -50,6 +70,8 @@ def read(file: File) -> Document:
         document.refuse(
             document.place(None), (), f"byte {error.start} is not UTF-8; save the file in that encoding"
         )
+    except ValueError as error:  # a name that no file has
+        document.refuse(document.place(None), (), f"the file cannot be read: {error}; check its name")
     else:
         _parse(text, document)
     return document
@@ -57,7 +79,7 @@ def read(file: File) -> Document:
 
 def _parse(text: str, document: Document) -> None:
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         problem = " ".join(str(part) for part in (error.context, error.problem) if part)
         document.refuse(document.place(error.problem_mark), (), f"this is not YAML: {problem}")
@@ -79,6 +101,7 @@ class _Reader:
 
     def __init__(self, document: Document) -> None:
         self._document = document
+        self._scalars = yaml.constructor.SafeConstructor()
         self._seen: set[int] = set()
 
     def mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
@@ -113,8 +136,13 @@ class _Reader:
 
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
         try:
-            return _scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError):
+            value = self._scalars.construct_object(node)
+            if not isinstance(value, int) or abs(value) < _LARGEST:
+                return value
+            message = f"{node.value[:40]}… is larger than any number that is used here; write a smaller one"
+            self._document.refuse(self._document.values[path], path, message)
+            return None
+        except _UNREADABLE:
             message = f"{node.value!r} cannot be read as {node.tag}; put it in quotes, or remove the tag"
             self._document.refuse(self._document.values[path], path, message)
             return None

@@ -10,9 +10,12 @@ from pydantic_settings.exceptions import SettingsError
 
 from holdfast.config.config import Config
 from holdfast.config.problems import Origin, Path, Problem
+from holdfast.config.urls import mask
 
 PREFIX, BETWEEN = "HOLDFAST_", "__"
 Variable = tuple[Origin, dict[str, Any]]
+_DEEPEST = 50
+_LONGEST_VALUE = 80
 
 
 class _Shape(Config, BaseSettings):
@@ -47,6 +50,17 @@ def variables(environ: Mapping[str, str]) -> Iterator[Variable | Problem]:
 
 def _read(origin: Origin, path: Path, value: str) -> Variable | Problem:
     try:
-        return origin, _OneVariable(origin.name, value)()
+        found = _OneVariable(origin.name, value)()
     except SettingsError as error:
-        return Problem(origin, path, f"{value!r} is not the JSON that is needed here: {error.__cause__}")
+        shown = mask(repr(value))[:_LONGEST_VALUE]
+        return Problem(origin, path, f"{shown} is not the JSON that is needed here: {error.__cause__}")
+    except RecursionError:
+        found = None
+    if found is None or _deeper(found, _DEEPEST):
+        return Problem(origin, path, f"its JSON nests deeper than {_DEEPEST} levels; flatten it")
+    return origin, found
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deeper(each, levels - 1) for each in inside)

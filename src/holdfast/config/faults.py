@@ -50,9 +50,11 @@ def contradictions(config: Config, layers: Layers) -> list[Problem]:
 
 
 def _problem(error: ErrorDetails, layers: Layers) -> Problem:
-    path: Path = tuple(step for step in error["loc"] if step != "[key]")
-    about_key = error["loc"][-1:] == ("[key]",) or error["type"] == "extra_forbidden"
-    path = layers.written(path)
+    path: Path = error["loc"]
+    # Behind a key that is wrong pydantic puts a step of its own, which somebody may also have written.
+    about_key = path[-1:] == ("[key]",) and layers.written(path) != path
+    path = layers.written(path[:-1] if about_key else path)
+    about_key = about_key or error["type"] == "extra_forbidden"
     return Problem(layers.origin(path, key=about_key), path, _message(error, path))
 
 
@@ -82,5 +84,8 @@ def _instead(path: Path) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = mask(repr(value))
+    try:
+        text = mask(repr(value))
+    except (ValueError, RecursionError):  # Python prints no integer of more than 4300 digits
+        return f"a value of the type {type(value).__name__} that is too large"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

@@ -10,8 +10,9 @@ from holdfast.model.errors import InvalidInput
 
 SCHEMES = ("postgresql", "postgres", "redis", "rediss", "nats", "tls")
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*://)")
-_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):\S*@")
-_PARAMETER = re.compile(r"([?&][a-z_]*(?:password|secret|token)[a-z_]*=)[^&\s]*", re.IGNORECASE)
+_WORD = re.compile(r"\S+")
+_USER = re.compile(r"://[^:/@]*:")
+_PARAMETER = re.compile(r"([?&][a-z_]{0,40}(?:password|secret|token)[a-z_]{0,40}=)[^&\s]*", re.IGNORECASE)
 
 
 def split_urls(given: str | Sequence[str]) -> list[str]:
@@ -45,4 +46,11 @@ def _checked(url: str) -> str:
 
 def mask(text: str) -> str:
     """The text without the passwords of URLs in it."""
-    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    return _PARAMETER.sub(r"\1***", _WORD.sub(_without_password, text))
+
+
+def _without_password(word: re.Match[str]) -> str:
+    """A word without what stands between its first user and its last host. Each part of it is read once."""
+    text, end = word[0], word[0].rfind("@")
+    user = _USER.search(text, 0, end) if end >= 0 else None
+    return text if user is None else f"{text[: user.end()]}***{text[end:]}"

@@ -26,7 +26,9 @@ _UNITS = {
     "TB": 10**12,
     "TIB": 2**40,
 }
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?i?B)", re.IGNORECASE | re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,20}")
+_MOST = 2**53  # more than anybody counts; every store and every JSON reader holds it exactly
 
 _DESTINATIONS = ("s3", "folder", "postgres")
 _DESTINATION_URLS = ("s3://", "file://", "postgresql://", "postgres://")
@@ -44,7 +46,7 @@ def parse_size(value: Any) -> int:
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found:
         return round(float(found[1]) * _UNITS[found[2].upper()])
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -101,9 +103,9 @@ _as_masked = PlainSerializer(mask, return_type=str, when_used="json")
 
 Span = Annotated[timedelta, BeforeValidator(parse_duration), _as_text, Word("duration")]
 Positive = Annotated[Span, AfterValidator(_positive)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1), _as_size, Word("size")]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0), Word("number")]
-Batch = Annotated[int, BeforeValidator(_whole), Field(ge=1), Word("number")]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=_MOST), _as_size, Word("size")]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_MOST), Word("number")]
+Batch = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_MOST), Word("number")]
 Port = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=65535), Word("port")]
 Pattern = Annotated[str, AfterValidator(_pattern), Word("pattern")]
 Namespace = Annotated[str, _named("namespace"), Word("name")]

@@ -42,10 +42,10 @@ class Filter:
         known = {each.name for each in fields(DeadFilter)}
         if unknown := given.keys() - known:
             raise InvalidInput(f"no filter {', '.join(sorted(unknown))}; use {', '.join(sorted(known))}")
+        _check_values(given)
         for name in ("channel", "consumer"):
             if name in given:
                 check_name(given[name], name)
-        _check_values(given)
         return cls(DeadFilter(**given), _kinds(kinds))
 
     @property
@@ -74,6 +74,8 @@ class Filter:
 
 
 def _kinds(given: tuple[str, ...] | list[str] | None) -> tuple[Kind, ...]:
+    if given is not None and not isinstance(given, list | tuple):
+        raise InvalidInput(f"kinds {given!r} is no list; use some of {', '.join(KINDS)}")
     for each in given or ():
         if each not in KINDS:
             raise InvalidInput(f"no kind {each!r} of dead letters; use {', '.join(KINDS)}")

@@ -117,6 +117,6 @@ def _head(source: Source, place: Any) -> _Head:
         case [None | str() as began]:
             return _Head(source, began)
         case [None | str() as began, str() as died, str() as name]:
-            datetime.fromisoformat(died)
-            return _Head(source, began, (died, name))
+            if datetime.fromisoformat(died).tzinfo is not None:
+                return _Head(source, began, (died, name))
     raise ValueError(place)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.event import MAX_DATA, encode_data
 
 MOST_STEPS = 100
+_MOST_LINES, _AROUND = 4_000, 3
+_PLACE = re.compile(r"([-+])([0-9]+)")
 # What the library raises for patches that are wrong, or wrong for a document: it trusts its input.
 _WRONG = (
     jsonpatch.JsonPatchException,
@@ -65,9 +68,35 @@ def change(item: str, data: bytes, patch: Sequence[dict[str, Any]]) -> Change:
     """What the patch would change, or `InvalidInput` where it does not fit."""
     before = _json(item, data)
     after = json.loads(apply(item, data, patch))
-    old, new = (json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (before, after))
-    diff = "\n".join(difflib.unified_diff(old, new, "as it is", "patched", lineterm=""))
-    return Change(item, before, after, diff, digest(data))
+    try:
+        old, new = (json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (before, after))
+    except RecursionError:
+        raise InvalidInput(f"{item} nests too deep to be shown, and cannot be patched") from None
+    return Change(item, before, after, "\n".join(_diff(old, new)), digest(data))
+
+
+def _diff(old: list[str], new: list[str]) -> Iterator[str]:
+    """What differs, with the lines around it. Only the stretch between what both begin and end with is
+    compared line by line, and a long one not even so: that would take minutes."""
+    head = _common(old, new)
+    tail = _common(old[head:][::-1], new[head:][::-1])
+    if len(old) + len(new) - 2 * (head + tail) > _MOST_LINES:
+        yield from ("--- as it is", "+++ patched", f"@@ -{head + 1} +{head + 1} @@")
+        yield from (f"-{line}" for line in old[head : len(old) - tail])
+        yield from (f"+{line}" for line in new[head : len(new) - tail])
+        return
+    start, rest = max(0, head - _AROUND), max(0, tail - _AROUND)
+    stretches = old[start : len(old) - rest], new[start : len(new) - rest]
+    for line in difflib.unified_diff(*stretches, "as it is", "patched", lineterm="", n=_AROUND):
+        yield (
+            _PLACE.sub(lambda found: f"{found[1]}{int(found[2]) + start}", line) if "@@" in line[:2] else line
+        )
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """With how many lines both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (line, same) in pairs if line != same), min(len(one), len(other)))
 
 
 def apply(item: str, data: bytes, patch: Sequence[dict[str, Any]]) -> bytes:

@@ -19,7 +19,7 @@ _UNITS = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
@@ -28,11 +28,11 @@ def parse_duration(value: Duration, *, what: str = "duration") -> timedelta:
     try:
         parsed = _parse(value)
     except OverflowError:
-        parsed = timedelta.max
+        parsed = timedelta.min if isinstance(value, int | float) and value < 0 else timedelta.max
     if parsed < timedelta(0):
-        raise InvalidInput(f"{what} {value!r} is negative; use zero or more")
+        raise InvalidInput(f"{what} {_shown(value)} is negative; use zero or more")
     if parsed > LONGEST:
-        raise InvalidInput(f"{what} {value!r} is too long; use at most {LONGEST.days}d")
+        raise InvalidInput(f"{what} {_shown(value)} is too long; use at most {LONGEST.days}d")
     return parsed
 
 
@@ -47,6 +47,13 @@ def _parse(value: Duration) -> timedelta:
         parts = _PART.findall(value)
         return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0))
     raise InvalidInput(f"{value!r} is not a duration: {type_error}")
+
+
+def _shown(value: Duration) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "of thousands of digits"
 
 
 def format_duration(value: timedelta) -> str:

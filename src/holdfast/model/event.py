@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any, NamedTuple, Self
 
@@ -92,11 +92,41 @@ def check_event(event: Event) -> Event:
         _check_text("key", key)
     if not source or not kind:
         raise InvalidInput(f"event {name!r} has an empty source or type; leave them out for the defaults")
-    if time is not None and time.tzinfo is None:
-        raise InvalidInput(f"event {name!r} has the time {time} without a zone; add one")
+    if time is not None:
+        check_time(f"the time of event {name!r}", time)
     if headers:
         _check_headers(event)
     return event
+
+
+def check_time(what: str, time: datetime) -> None:
+    """Refuse a time that some store, or whoever reads from it, could not hold."""
+    if not isinstance(time, datetime):
+        raise InvalidInput(f"{what}, {time!r}, is no time; pass a datetime with a zone")
+    if time.tzinfo is None:
+        raise InvalidInput(f"{what}, {time}, is without a zone; add one")
+    if not is_common(time):
+        raise InvalidInput(f"{what}, {time}, is outside the years 1 to 9999 in UTC; use one inside them")
+
+
+def is_common(time: datetime) -> bool:
+    """Whether a time with a zone is one in UTC too: at the ends of the calendar it may not be."""
+    if 1 < time.year < 9999:
+        return True
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
+
+
+def has_only_data(columns: Sequence[Sequence[Any]]) -> bool:
+    """Whether events, given by column, leave all but data to the defaults: nothing else can be wrong."""
+    data, *others = columns
+    defaults = _Fields._field_defaults.values()
+    return max(map(len, data)) <= MAX_DATA and all(
+        column.count(default) == len(column) for column, default in zip(others, defaults, strict=True)
+    )
 
 
 def _check_text(what: str, text: str) -> None:
@@ -110,6 +140,8 @@ def _check_text(what: str, text: str) -> None:
 
 def _check_headers(event: Event) -> None:
     headers = event.headers
+    if not isinstance(headers, Mapping):
+        raise InvalidInput(f"event {event.id!r} has the headers {headers!r}; pass a mapping of text to text")
     if len(headers) > MAX_HEADERS:
         raise TooLarge(f"event {event.id!r} has {len(headers)} headers; the limit is {MAX_HEADERS}")
     for name, value in headers.items():
@@ -150,10 +182,10 @@ class Receipt(NamedTuple):
     duplicate: bool = False
 
 
-def receipts(events: Sequence[Event], prefix: str, numbers: Sequence[int]) -> list[Receipt]:
+def receipts(ids: Sequence[str], prefix: str, numbers: Sequence[int]) -> list[Receipt]:
     """Receipts of fresh events whose positions differ in their last field only."""
     positions = map(f"{prefix}-%016x".__mod__, numbers)
-    made = zip([event.id for event in events], positions, repeat(False, len(events)), strict=True)
+    made = zip(ids, positions, repeat(False, len(ids)), strict=True)
     with uncollected():
         return list(map(tuple.__new__, repeat(Receipt), made))
 

@@ -10,6 +10,8 @@ from holdfast.model.errors import InvalidName
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _TOKEN = re.compile(r"[a-z0-9_-]+")
+_SYSTEM = ".events.system."
+LONGEST = 128
 
 
 @lru_cache(maxsize=4096)
@@ -35,6 +37,10 @@ def check_token(token: str, what: str) -> str:
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A channel pattern as a regular expression: `*` is one token, `>` at the end is a tail."""
+    if len(pattern) > LONGEST:
+        raise InvalidName(
+            f"pattern {pattern[:40]!r}… has {len(pattern)} characters; no name has more than {LONGEST}"
+        )
     tokens = pattern.split(".")
     parts = []
     for place, token in enumerate(tokens):
@@ -55,6 +61,15 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 def matches(pattern: str, channel: str) -> bool:
     """Whether `channel` is selected by `pattern` (a plain name selects itself)."""
     return compile_pattern(pattern).fullmatch(channel) is not None
+
+
+def selects(pattern: str, channel: str) -> bool:
+    """Whether `channel` is work for a driver with this pattern: `matches`, without the system's own events.
+
+    What a driver announces must not become work again, its own or that of a driver in another namespace.
+    A pattern that names them, such as `gbe.events.system.*`, selects them all the same.
+    """
+    return matches(pattern, channel) and (_SYSTEM not in channel or _SYSTEM in pattern)
 
 
 def most_specific(patterns: Iterable[str], channel: str) -> str | None:

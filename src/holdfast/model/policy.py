@@ -106,12 +106,15 @@ class Policy:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Policy:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`; `InvalidPolicy` where another version, or somebody else, wrote it."""
         backoff = stored.get("backoff")
-        if isinstance(backoff, dict):
-            waits = {name: parse_duration(backoff[name]) for name in ("base", "limit")}
-            stored = stored | {"backoff": Exponential(**(backoff | waits))}
-        return cls.of(**stored)
+        try:
+            if isinstance(backoff, dict):
+                waits = {name: parse_duration(backoff[name]) for name in ("base", "limit")}
+                stored = stored | {"backoff": Exponential(**(backoff | waits))}
+            return cls.of(**stored)
+        except (KeyError, TypeError) as error:
+            raise InvalidPolicy(f"the stored policy is none that this version knows: {error}") from None
 
 
 def _checked(policy: Policy) -> Policy:

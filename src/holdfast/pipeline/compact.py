@@ -6,7 +6,6 @@ archive is still what the manifests say.
 
 from __future__ import annotations
 
-import gzip
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from holdfast.model.errors import NotFound, ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import intact_catalog
 from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.rows import SCHEMA, to_rows
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.stores.address import cloud_environment
@@ -111,7 +111,5 @@ def compact_piece(store: ObjectStore, piece: Piece) -> Compacted:
 
 
 def _rows(store: ObjectStore, objects: Iterable[Written]) -> pa.Table:
-    batches = [
-        to_rows(each.object, each.partition, gzip.decompress(store.get(each.object))) for each in objects
-    ]
+    batches = [to_rows(each.object, each.partition, text_of(store, each)) for each in objects]
     return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks()

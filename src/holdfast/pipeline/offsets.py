@@ -8,10 +8,14 @@ so a batch is described by its two offsets alone, and can be read again from the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.model.errors import InvalidInput
+from holdfast.model.names import check_name
+
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 class Spot(NamedTuple):
@@ -36,9 +40,7 @@ class Range(NamedTuple):
 def load(stored: Mapping[str, Mapping[str, str]], stores: int) -> Offsets:
     """Offsets from Spark's checkpoint; refuses those of a store that is no longer listed."""
     offsets: Offsets = {
-        Spot(int(partition), channel): position or None
-        for partition, channels in stored.items()
-        for channel, position in channels.items()
+        Spot(partition, channel): position or None for partition, channel, position in _entries(stored)
     }
     last = max((spot.partition for spot in offsets), default=0)
     if last >= stores:
@@ -47,6 +49,23 @@ def load(stored: Mapping[str, Mapping[str, str]], stores: int) -> Offsets:
             "list the same stores in the same order, or start from a new checkpoint"
         )
     return offsets
+
+
+def _entries(stored: Any) -> Iterator[tuple[int, str, str]]:
+    """What a checkpoint says, if it is one: it may have been written by another source, or by hand."""
+    for partition, channels in stored.items() if isinstance(stored, Mapping) else [("", None)]:
+        if not isinstance(channels, Mapping) or not _PARTITION.fullmatch(partition):
+            raise InvalidInput(
+                f"the checkpoint's offsets are not those of this source at {partition!r}: they are "
+                '{"PARTITION": {"CHANNEL": "POSITION"}}; start from a new checkpoint'
+            )
+        for channel, position in channels.items():
+            if not isinstance(position, str):
+                raise InvalidInput(
+                    f"the checkpoint has the position {position!r} of channel {channel!r}, which is no text; "
+                    "start from a new checkpoint"
+                )
+            yield int(partition), check_name(channel), position
 
 
 def dump(offsets: Offsets) -> dict[str, dict[str, str]]:

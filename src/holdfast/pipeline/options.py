@@ -117,7 +117,7 @@ def _time(name: str, value: str) -> datetime:
 
 
 def _count(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
+    if not value.isascii() or not value.isdigit() or len(value) > 18 or int(value) < 1:
         raise InvalidInput(f"{name} {value!r} is not a count; write a whole number from 1 on")
     return int(value)
 

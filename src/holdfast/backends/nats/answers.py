@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from nats.aio.client import Client
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.wire import VERSION, parse_headers
 
-_STORED = f"{VERSION}\r\n".encode()
+_STORED, _SEQUENCE = f"{VERSION}\r\n".encode(), f"{subjects.SEQUENCE}: ".encode()
+_PUBLISH = re.compile(subjects.PUBLISH_NAME)
 
 
 class Stored(NamedTuple):
@@ -44,7 +46,8 @@ class Answer:
         self.done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def __call__(self, headers: bytes, data: bytes) -> None:
-        if headers.startswith(_STORED):
+        # The second is for whoever wrote headers of no form: the server adds its own to whatever was there.
+        if headers.startswith(_STORED) or _SEQUENCE in headers:
             self.messages.append((headers, data))
         elif not self.done.done():
             self.done.set_result(Reply(parse_headers(headers) if headers else {}, data))
@@ -59,6 +62,8 @@ class Answer:
 def stored(message: Raw) -> Stored:
     """A message with its headers read."""
     headers, data = parse_headers(message[0]), message[1]
+    if not _PUBLISH.fullmatch(headers.get(subjects.PUBLISH, "")) or subjects.BATCH not in headers:
+        headers.pop(subjects.PUBLISH, None)  # it only says so: nobody would ever end that publish
     return Stored(
         headers[subjects.SUBJECT], int(headers[subjects.SEQUENCE]), headers[subjects.STAMP], headers, data
     )

@@ -17,6 +17,7 @@ from holdfast.backends.nats.link import NoStream
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import to_micros
 from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
+from holdfast.model.text import check_stored
 from holdfast.model.upkeep import Record
 
 _KEY = re.compile(r"[a-zA-Z0-9_-]+\.[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_=/-]+)+")
@@ -51,6 +52,7 @@ class Buckets:
         self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None
     ) -> int | None:
         """Write a record if it still has the revision that is expected; answers the new one."""
+        check_stored("a record's field", *fields, *fields.values())
         await self._store.recognise()
         bucket, subject = _place(key)
         headers = {subjects.RECORD_KEY: key}

@@ -14,7 +14,7 @@ from holdfast.backends.nats import subjects
 from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message
 from holdfast.backends.nats.times import from_micros
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, is_common
 
 _PART = 512_000
 _MOST_IN_HEADER = 16_000
@@ -74,8 +74,10 @@ def _attributes(event: Event, delivery: Delivery) -> dict[str, str]:
 
 
 def part_count(stored: Stored) -> int:
-    """How many messages before this one belong to it."""
-    return _number(stored.headers.get(subjects.PART_COUNT)) or 0
+    """How many messages before this one belong to it. They are in the same batch, or it only says so."""
+    count = _number(stored.headers.get(subjects.PART_COUNT)) or 0
+    place = _number(stored.headers.get(subjects.BATCH_SEQUENCE)) or 0
+    return count if 0 < count < place else 0
 
 
 def delivery(stored: Stored) -> Delivery:
@@ -101,9 +103,15 @@ def decode(stored: Stored, published: int, whole: bytes | None = None) -> Event:
 
 
 def unpacked(whole: bytes) -> tuple[bytes, Mapping[str, str]]:
-    """Data and headers of an event that came in parts."""
+    """Data and headers of an event that came in parts. What is not as we write it is all data."""
     size = int.from_bytes(whole[:4], "big")
-    return whole[4 + size :], orjson.loads(whole[4 : 4 + size]) if size else {}
+    try:
+        headers = orjson.loads(whole[4 : 4 + size]) if size else {}
+    except ValueError:
+        headers = None
+    if len(whole) < 4 + size or not isinstance(headers, dict):
+        return whole, {}
+    return whole[4 + size :], {name: str(value) for name, value in headers.items()}
 
 
 def data_size(stored: Stored) -> int:
@@ -138,7 +146,8 @@ def time_of(text: str | None) -> datetime | None:
         given = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
+    given = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return given if is_common(given) else None
 
 
 def headers_of(headers: Mapping[str, str]) -> Mapping[str, str]:

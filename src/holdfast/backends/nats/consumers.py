@@ -22,6 +22,7 @@ from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, S
 from holdfast.model.errors import NotFound
 from holdfast.model.job import LIVE, State
 from holdfast.model.policy import Policy
+from holdfast.model.text import check_stored
 
 _PAUSE = 0.05
 
@@ -133,6 +134,7 @@ class Consumers:
 
     async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
         """Give a channel or a consumer a name for people."""
+        check_stored("the name", display)
         await self._store.fresh()
 
         def change(known: Registry) -> Registry:

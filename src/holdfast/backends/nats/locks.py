@@ -12,6 +12,7 @@ from holdfast.backends.nats.batch import Message, Stale, state
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.model.errors import LockLost, Unavailable
+from holdfast.model.text import check_stored
 from holdfast.model.upkeep import Lock
 
 
@@ -40,6 +41,7 @@ class Locks:
 
     async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
         """Take a lock that is free or past its deadline."""
+        check_stored("a lock's name or owner", name, owner)
         for _ in range(TRIES):
             now, held = await self._store.clock(), await self._held(name)
             if held.owner is not None and held.until > now:

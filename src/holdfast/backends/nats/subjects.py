@@ -75,6 +75,7 @@ DUE: Final = "Holdfast-At"
 PRIORITY: Final = "Holdfast-Priority"
 PART_COUNT: Final = "Holdfast-Parts"
 PUBLISH: Final = "Holdfast-Publish"
+PUBLISH_NAME: Final = "[0-9a-f]{16}"
 
 # What a state record carries besides its fields.
 RECORD_KEY, RECORD_DUE = "Holdfast-Key", "Holdfast-Due"

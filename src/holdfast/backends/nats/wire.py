@@ -79,7 +79,7 @@ def parse_headers(raw: bytes) -> dict[str, str]:
     except ValueError:
         headers = _loose(rest)
     if first != VERSION:
-        headers["Status"] = first.removeprefix(VERSION).split()[0] if first else ""
+        headers["Status"] = first.removeprefix(VERSION).strip().partition(" ")[0]
     return headers
 
 

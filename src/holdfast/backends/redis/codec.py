@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, is_common
 from holdfast.model.position import parse_position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,8 +28,13 @@ Values = tuple[str | bytes, ...]
 
 def to_micros(value: datetime | timedelta) -> int:
     """Microseconds since 1970, or of a duration; cut at `FAR`."""
-    since = value - _EPOCH if isinstance(value, datetime) else value
-    return max(-FAR, min(since // _MICROSECOND, FAR))
+    since = exact_micros(value) if isinstance(value, datetime) else value // _MICROSECOND
+    return max(-FAR, min(since, FAR))
+
+
+def exact_micros(time: datetime) -> int:
+    """Microseconds since 1970 of a time that goes into no score."""
+    return (time - _EPOCH) // _MICROSECOND
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +139,9 @@ def _time(entry: bytes, time: bytes | None, published: bytes | None) -> datetime
         except ValueError:
             pass  # a foreign client's own format
         else:
-            return given if given.tzinfo else given.replace(tzinfo=UTC)
+            given = given if given.tzinfo else given.replace(tzinfo=UTC)
+            if is_common(given):
+                return given
     if published is not None and is_time(published):
         return from_micros(published)
     return from_micros(int(entry.partition(b"-")[0]) * 1000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.backends.redis.codec import decode, is_time, to_micros
+from holdfast.backends.redis.codec import decode, exact_micros, is_time
 from holdfast.backends.redis.epochs import Mark, epoch_of
 from holdfast.model.log import Page
 
@@ -66,7 +66,7 @@ def _decoded(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:
         [event.source for event in events],
         [event.type for event in events],
         [event.key for event in events],
-        [0 if event.time is None else to_micros(event.time) for event in events],
+        [0 if event.time is None else exact_micros(event.time) for event in events],
         [event.headers for event in events],
         [event.data for event in events],
     )

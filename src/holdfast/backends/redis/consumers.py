@@ -15,6 +15,7 @@ from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, S
 from holdfast.model.errors import NotFound
 from holdfast.model.job import LIVE, State
 from holdfast.model.policy import Policy
+from holdfast.model.text import check_stored
 
 _STATES = {state.value: state for state in State}
 
@@ -85,6 +86,7 @@ class Consumers:
 
     async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
         """A name for people."""
+        check_stored("the name", display)
         owner = (channel, display) if consumer is None else (channel, display, consumer)
         if not await self._session.run("display", *owner):
             raise _no_channel(channel) if consumer is None else no_consumer(channel, consumer)

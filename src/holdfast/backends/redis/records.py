@@ -9,6 +9,7 @@ from holdfast.backends.redis import keys
 from holdfast.backends.redis.codec import pairs, to_micros
 from holdfast.backends.redis.session import Session
 from holdfast.model.errors import InvalidInput
+from holdfast.model.text import check_stored
 from holdfast.model.upkeep import Record
 
 REVISION = "holdfast:revision"
@@ -25,6 +26,7 @@ class Records:
         self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
     ) -> int | None:
         """Write a record, or answer None where it has changed since."""
+        check_stored("a record's field", *fields, *fields.values())
         if REVISION in fields:
             raise InvalidInput(f"a record's field can not be {REVISION!r}: its revision is kept there")
         when = "" if due is None else to_micros(due)

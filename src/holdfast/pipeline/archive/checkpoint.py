@@ -15,11 +15,13 @@ from pathlib import Path
 
 import orjson
 
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import Spot, load
 
 log = logging.getLogger(__name__)
 
 Ends = dict[Spot, str]
+_STORES = 10_000
+"""More than there can be: which of them are listed is not asked here."""
 
 
 def discard_if_at_odds(folder: Path, cursors: Mapping[Spot, str | None]) -> bool:
@@ -48,6 +50,6 @@ def _ends(folder: Path, log_name: str) -> Ends | None:
     try:
         # A line for the version, one for Spark's own notes, one for the only source.
         stored = orjson.loads((folder / "offsets" / str(max(numbers))).read_bytes().splitlines()[2])
-        return {Spot(int(p), channel): end for p, ends in stored.items() for channel, end in ends.items()}
-    except (OSError, ValueError, IndexError, AttributeError):
+        return {spot: end or "" for spot, end in load(stored, _STORES).items()}
+    except (OSError, ValueError, IndexError):
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
@@ -20,9 +19,10 @@ import orjson
 from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError, IdConflict, NotFound, ObjectConflict, Overloaded
-from holdfast.model.names import matches
+from holdfast.model.names import selects
 from holdfast.pipeline.archive.manifest import Manifest, Written, by_spot, decode
 from holdfast.pipeline.archive.naming import manifest_name
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore
@@ -50,14 +50,14 @@ class Committer:
             Spot(partition, cursor.channel): cursor.position
             for partition, backend in enumerate(self._backends)
             for cursor in await backend.cursors()
-            if cursor.name == self._policy.consumer and matches(self._policy.stream, cursor.channel)
+            if cursor.name == self._policy.consumer and selects(self._policy.stream, cursor.channel)
         }
 
     async def attach(self) -> None:
         """Make sure that nothing is trimmed before it is archived, on every channel that is there."""
         for backend in self._backends:
             for channel in await backend.channels():
-                if matches(self._policy.stream, channel):
+                if selects(self._policy.stream, channel):
                     await backend.attach(channel, self._policy.consumer)
 
     async def commit(self, cursors: dict[Spot, str | None], written: Iterable[Written]) -> list[Manifest]:
@@ -159,7 +159,7 @@ class Committer:
 
     async def _first_id(self, manifest: Manifest) -> object:
         first = min(manifest.objects, key=lambda each: each.first)
-        text = gzip.decompress(await asyncio.to_thread(self._store.get, first.object))
+        text = await asyncio.to_thread(text_of, self._store, first)
         return orjson.loads(text.partition(b"\n")[0])["message_id"]
 
 

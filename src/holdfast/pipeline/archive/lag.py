@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError
-from holdfast.model.names import matches
+from holdfast.model.names import selects
 from holdfast.model.upkeep import Cursor
 from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
@@ -42,7 +42,7 @@ class LagWatch:
         for partition, backend in enumerate(backends):
             for cursor in await backend.cursors():
                 for policy in self._policies:
-                    if cursor.name == policy.consumer and matches(policy.stream, cursor.channel):
+                    if cursor.name == policy.consumer and selects(policy.stream, cursor.channel):
                         await self._judge(backend, Spot(partition, cursor.channel), cursor, policy)
 
     async def _judge(self, backend: Backend, spot: Spot, cursor: Cursor, policy: ArchivePolicy) -> None:

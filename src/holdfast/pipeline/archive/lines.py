@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 _QUOTE, _BACKSLASH, _SPACE = 0x22, 0x5C, 0x20
 _STAMP = len("2026-02-14T23:59:00.000000")
+_DEEPEST = 1_000
 _NEW_LINES = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -100,7 +101,7 @@ def _data(column: pa.BinaryArray) -> tuple[Any, ...]:
     if b"\n" not in whole and b"\r" not in whole:
         try:
             for value in values:
-                orjson.loads(value)
+                _check_json(value)
             return b',"data":', column
         except orjson.JSONDecodeError:
             pass
@@ -114,11 +115,18 @@ def _members(value: bytes) -> bytes:
     """
     exact = b'"data_base64":"' + base64.b64encode(value) + b'"'
     try:
-        orjson.loads(value)
+        _check_json(value)
     except orjson.JSONDecodeError:
         return exact
     one_line = b'"data":' + value.translate(_NEW_LINES)
     return one_line if one_line.endswith(value) else exact + b"," + one_line
+
+
+def _check_json(value: bytes) -> None:
+    """Raise unless it is JSON, also inside the line: that is one level more, and readers have a limit."""
+    orjson.loads(value)
+    if value.count(b"[") + value.count(b"{") >= _DEEPEST:
+        orjson.loads(b"[" + value + b"]")
 
 
 def _array(values: Iterable[bytes | None]) -> pa.BinaryArray:

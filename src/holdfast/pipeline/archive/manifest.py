@@ -12,6 +12,7 @@ import orjson
 from holdfast.model.errors import ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.stores.contract import check_key
 
 VERSION = 1
 _DESCRIBED = ("object", "first", "last", "rows", "bytes", "sha256")
@@ -92,11 +93,19 @@ def decode(data: bytes, name: str) -> Manifest:
             Written(channel=spot.channel, partition=spot.partition, **each) for each in found["objects"]
         )
         manifest = Manifest(spot, found["after"], objects)
-        if found["version"] == VERSION and manifest.name == name and manifest.encode() == data:
+        sound = all(map(_is_sound, objects)) and type(spot.partition) is int
+        if found["version"] == VERSION and sound and manifest.name == name and manifest.encode() == data:
             return manifest
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise ObjectConflict(f"{name} is not a manifest of version {VERSION}, or it is damaged; restore it")
+
+
+def _is_sound(written: Written) -> bool:
+    """Whether a description can be one: what it says is used as names, and in sums."""
+    check_key(written.object)
+    numbers = all(type(each) is int for each in (written.rows, written.bytes))
+    return numbers and isinstance(written.sha256, str)
 
 
 def by_spot(written: Iterable[Written]) -> Iterator[tuple[Spot, tuple[Written, ...]]]:

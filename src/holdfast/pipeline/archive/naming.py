@@ -9,7 +9,7 @@ from typing import NamedTuple
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OBJECTS, _MANIFESTS = "archive", "manifests"
 _SUFFIX = ".jsonl.gz"
-_BATCH = re.compile(r"(?P<channel>.+)-p(?P<partition>\d{3,})-(?P<first>[0-9a-f-]+)_(?P<last>[0-9a-f-]+)")
+_BATCH = re.compile(r"(?P<channel>.+)-p(?P<partition>[0-9]{3,6})-(?P<first>[0-9a-f-]+)_(?P<last>[0-9a-f-]+)")
 START = "0000"
 """Stands for the beginning of the log in a manifest's name; it sorts before every position."""
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import combinations
 
 from holdfast.model.errors import InvalidInput
-from holdfast.model.names import check_name, compile_pattern, matches
+from holdfast.model.names import check_name, compile_pattern, selects
 
 MAX_BATCH = 1_000_000
 ARCHIVER = "archiver"
@@ -61,7 +61,7 @@ class ArchivePolicy:
 def refuse_rivals(policies: Sequence[ArchivePolicy], channels: Iterable[str]) -> None:
     """A channel has one cursor for each consumer, which cannot serve two destinations."""
     for channel in channels:
-        claims = [each for each in policies if matches(each.stream, channel)]
+        claims = [each for each in policies if selects(each.stream, channel)]
         for one, other in combinations(claims, 2):
             if one.consumer == other.consumer:
                 raise InvalidInput(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.pipeline.archive.catalog import frame
 from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.stores.address import cloud_environment
 
@@ -100,4 +100,5 @@ class ReadObjects:
         store = open_store(self.destination, self.environment)
         for batch in batches:
             for row in batch.to_pylist():
-                yield to_rows(row["object"], row["partition"], gzip.decompress(store.get(row["object"])))
+                written = Written(**row)
+                yield to_rows(written.object, written.partition, text_of(store, written))

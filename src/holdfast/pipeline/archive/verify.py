@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -12,10 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import orjson
 import pyarrow as pa
 
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import Catalog, frame, read_catalog
 from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.objects import unpacked
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.stores.address import cloud_environment
@@ -107,14 +106,16 @@ def check(store: ObjectStore, written: Written) -> Problem | None:
         data = store.get(written.object)
     except NotFound:
         return Problem("missing", written.object, f"{written.rows} rows of {written.channel} are gone")
-    if hashlib.sha256(data).hexdigest() != written.sha256:
+    if len(data) != written.bytes or hashlib.sha256(data).hexdigest() != written.sha256:
         return Problem(
-            "damaged", written.object, f"{len(data)} bytes with another checksum than its manifest's"
+            "damaged",
+            written.object,
+            f"{len(data)} bytes with another length or checksum than its manifest has",
         )
     try:
-        lines = gzip.decompress(data).splitlines()
+        lines = unpacked(written.object, data).splitlines()
         ends = [orjson.loads(line)["position"] for line in (lines[0], lines[-1])]
-    except (OSError, EOFError, zlib.error, ValueError, LookupError):
+    except (Damaged, ValueError, LookupError, TypeError):
         return Problem("damaged", written.object, "has its checksum, and is no gzip of our lines")
     if (len(lines), *ends) != (written.rows, written.first, written.last):
         return Problem("damaged", written.object, "has its checksum, and other rows than its manifest says")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from isal import igzip
 
 from holdfast import failpoints
-from holdfast.model.errors import ObjectConflict
+from holdfast.model.errors import Damaged, ObjectConflict
 from holdfast.pipeline.archive.lines import content, lines
 from holdfast.pipeline.archive.manifest import Written
 from holdfast.pipeline.archive.naming import Batch, object_name
+from holdfast.pipeline.archive.objects import unpacked
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore
 
@@ -115,12 +116,18 @@ def seal(store: ObjectStore, draft: Draft) -> Written:
     except ObjectConflict:
         # Another version of the compressor may have written the same lines in other bytes.
         data = store.get(name)
-        if gzip.decompress(data) != text:
+        if not _holds(name, data, text):
             raise
     failpoints.hit("archive.after_put")
     sha256 = hashlib.sha256(data).hexdigest()
     first, last = draft.positions[0], draft.positions[-1]
     return Written(name, draft.spot.channel, draft.spot.partition, first, last, draft.rows, len(data), sha256)
+
+
+def _holds(name: str, data: bytes, text: bytes) -> bool:
+    with suppress(Damaged):
+        return unpacked(name, data, len(text) + 1) == text
+    return False
 
 
 def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.rows import exact_data, to_rows
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.ingest.staging import stage
@@ -74,10 +74,7 @@ class Restage:
 
 def source_rows(store: ObjectStore, stretch: Stretch) -> pa.Table:
     """A stretch as the log had it, without what has failed. The objects of one commit are by day."""
-    parts = [
-        to_rows(each.object, each.partition, gzip.decompress(store.get(each.object)))
-        for each in stretch.objects
-    ]
+    parts = [to_rows(each.object, each.partition, text_of(store, each)) for each in stretch.objects]
     rows = pa.Table.from_batches(parts).sort_by("position")
     if stretch.without:
         rows = rows.filter(pc.invert(pc.is_in(rows["position"], pa.array(sorted(stretch.without)))))

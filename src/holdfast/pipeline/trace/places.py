@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import AsyncGenerator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, cast
@@ -10,10 +9,11 @@ from typing import NamedTuple, cast
 import orjson
 
 from holdfast.contracts import Backend
-from holdfast.model.errors import DataLost, NotFound
+from holdfast.model.errors import Damaged, DataLost
 from holdfast.model.log import Page
 from holdfast.model.position import format_position, parse_position
-from holdfast.pipeline.archive.manifest import Manifest
+from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.failed.service import failures
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.trace.steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
@@ -70,16 +70,17 @@ def archived(store: ObjectStore, manifests: list[Manifest], place: Place) -> Ite
     for manifest in manifests:
         for each in manifest.objects if manifest.spot == spot else ():
             if each.first <= place.position <= each.last:
-                line = _line(store, each.object, place.position)
+                try:
+                    line = _line(store, each, place.position)
+                except Damaged as damage:
+                    yield Step(None, ARCHIVED, each.object, str(damage))
+                    continue
                 if line is not None:
                     yield Step(None, ARCHIVED, each.object, f"line {line} of {each.rows}")
 
 
-def _line(store: ObjectStore, name: str, position: str) -> int | None:
-    try:
-        lines = gzip.decompress(store.get(name)).splitlines()
-    except NotFound:
-        return None
+def _line(store: ObjectStore, written: Written, position: str) -> int | None:
+    lines = text_of(store, written).splitlines()
     wanted = position.encode()
     for number, line in enumerate(lines, 1):
         if wanted in line and orjson.loads(line)["position"] == position:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from holdfast.model.errors import InvalidName
+from holdfast.model.errors import Damaged, InvalidName
 
 _BETWEEN = "@"
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
 class BatchKey(NamedTuple):
@@ -29,7 +31,7 @@ class BatchKey(NamedTuple):
     def parse(cls, name: str) -> Self:
         """The key that a name means."""
         parts = name.split(_BETWEEN)
-        if len(parts) != 4 or not parts[1].isdecimal():
+        if len(parts) != 4 or not _PARTITION.fullmatch(parts[1]):
             raise InvalidName(f"{name!r} is no batch; its name is CHANNEL@PARTITION@FIRST@LAST")
         channel, partition, first, last = parts
         return cls(int(partition), channel, first, last)
@@ -81,10 +83,13 @@ class Batch:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """As it was written."""
-        return cls(
-            BatchKey(body["partition"], body["channel"], body["first"], body["last"]),
-            body["after"],
-            tuple(Segment(**segment) for segment in body["segments"]),
-            datetime.fromisoformat(body["created_at"]),
-        )
+        """As it was written; `Damaged` where it is a record of another kind, or of another version."""
+        try:
+            return cls(
+                BatchKey(body["partition"], body["channel"], body["first"], body["last"]),
+                body["after"],
+                tuple(Segment(**segment) for segment in body["segments"]),
+                datetime.fromisoformat(body["created_at"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"a record of the WAL is no batch of this version: {error!r}") from None

@@ -70,5 +70,10 @@ def unseal(name: str, data: bytes) -> dict[str, Any]:
     text = data[len(_HEAD % (b"0" * 64)) : -len(_TAIL)]
     if data != _sealed(text):
         raise Damaged(f"the record {name} does not match its checksum; restore it from a copy of the WAL")
-    found: dict[str, Any] = orjson.loads(text)
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise Damaged(f"the record {name} has its checksum, and is no record; restore it from a copy")
     return found

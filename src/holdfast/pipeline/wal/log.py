@@ -67,7 +67,10 @@ class Wal:
         """One batch, with the segments that hold now."""
         repairs = list(self.journal.names(f"repairs/{name}"))
         body = self.journal.read(f"repairs/{name}/{repairs[-1]}" if repairs else f"pending/{name}")
-        return Batch.from_json(body)
+        batch = Batch.from_json(body)
+        if batch.name != name:
+            raise Damaged(f"the record of batch {name} is that of {batch.name}; restore it from a copy")
+        return batch
 
     def survey(self) -> Survey:
         """Where every batch stands. Reads names only."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
+from holdfast.model.errors import Damaged
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -19,8 +21,11 @@ class Record:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """As it was written."""
-        return cls(**dict(_parsed(body)))
+        """As it was written; `Damaged` where it is a record of another kind, or of another version."""
+        try:
+            return cls(**dict(_parsed(body)))
+        except (TypeError, ValueError) as error:
+            raise Damaged(f"a record of the WAL is no {cls.__name__} of this version: {error}") from None
 
 
 def _parsed(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

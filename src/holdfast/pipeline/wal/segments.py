@@ -67,7 +67,15 @@ def read(store: ObjectStore, segment: Segment) -> pa.Table:
     found = hashlib.sha256(data).hexdigest()
     if found != segment.sha256:
         raise Damaged(f"segment {segment.name} has the checksum {found} instead of {segment.sha256}")
-    rows: pa.Table = pq.read_table(pa.BufferReader(data))
+    try:
+        rows: pa.Table = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(f"segment {segment.name} has its checksum, and is no Parquet file: {error}") from None
+    if not rows.schema.equals(SCHEMA) or rows.num_rows != segment.rows:
+        raise Damaged(
+            f"segment {segment.name} has its checksum, and {rows.num_rows} rows of {rows.schema.names} "
+            f"instead of {segment.rows} rows of this version"
+        )
     return rows
 
 
