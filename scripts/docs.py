@@ -52,7 +52,8 @@ One YAML file, named by `--config` or `HOLDFAST_CONFIG`. What comes first here w
 2. `HOLDFAST_…` variables; two underscores lead into a section: `HOLDFAST_SWEEPER__INTERVAL=10s`
 3. the file
 4. for `url` only: `DATABASE_URL`
-5. the defaults
+5. the defaults; with neither a file nor a store, those of [the private
+   store](operations.md#everything-with-one-command)
 
 A variable for a mapping or a list holds JSON: `HOLDFAST_RETENTION='{"gbe.events.*": "7d"}'`. Mappings are
 joined with the file's, a list takes the place of the file's. An empty variable counts as none.

@@ -20,6 +20,7 @@ from holdfast.server.auth.tokens import Tokens
 from holdfast.server.http import HttpPart
 from holdfast.server.supervisor import Supervisor
 from holdfast.server.system import Choice, assemble
+from holdfast.upkeep.reports import put_report, reconciliation
 from kit import claim, subscribe
 
 ROUTE, AMOUNT, HOSTILE = 30, 5, 3
@@ -54,11 +55,24 @@ class Stage:
         """Three clusters: a network that is down, an event without an amount, and hostile payloads."""
         for channel, consumer in (("orders", "billing"), ("payments", "ledger")):
             await subscribe(self.store, consumer, channel=channel)
-        orders = [Event({"order": n, "total": 3.5}, f"o-{n}") for n in range(ROUTE + AMOUNT)]
+        orders = [Event({"order": n, "total": 3.5}, f"o-{n}") for n in range(ROUTE)]
+        orders += [
+            Event({"order": n, "total": 3.5}, f"01a1e14a-2202-7861-954a-{n:012}") for n in range(AMOUNT)
+        ]
         await self.store.publish("orders", orders)
         await self.bury("orders", "billing", ROUTE, _no_route)
         await self.bury("orders", "billing", AMOUNT, lambda _: KeyError("amount"))
         await self.hostile()
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Books that agree, and some that do not."""
+        counts = {"published": 35, "archived": 35, "ingested": 30, "failed": 5}
+        lost = {"kind": "missing", "where": "warehouse", "source": "default", "id": SCRIPT}
+        tally = {"kind": "missing", "where": "warehouse", "events": 1}
+        for channel, tallies, differences in (("orders", [], []), ("payments", [tally], [lost])):
+            report = {"channel": channel, "day": None, "tallies": tallies, "differences": differences}
+            await put_report(self.store, "gbe", reconciliation(channel), report | counts, listed=True)
 
     async def hostile(self) -> None:
         """Events and errors that would like to be more than text."""

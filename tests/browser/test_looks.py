@@ -60,6 +60,7 @@ async def test_every_page_is_for_everybody(browser: Browser, theatre: Stage, scr
         for path in await paths(theatre):
             await visitor.go(path)
             assert await visitor.sideways() <= 0, path
+            assert await visitor.cut_off() == [], path
             assert await visitor.barriers() == [], path
         await visitor.go("/deadletters")
         await visitor.page.get_by_role("link", name="Redrive…").first.click()

@@ -69,6 +69,13 @@ class Visitor:
         width: int = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         return width
 
+    async def cut_off(self) -> list[str]:
+        """Tables that one has to scroll sideways, by their headings."""
+        script = """[...document.querySelectorAll('.scroll')]
+          .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText.slice(0, 80))"""
+        found: list[str] = await self.page.evaluate(script)
+        return found
+
     async def barriers(self) -> list[str]:
         """What keeps people out, by axe-core: serious and critical findings."""
         await self.page.evaluate(AXE)

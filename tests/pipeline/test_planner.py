@@ -60,6 +60,18 @@ async def test_an_idle_channel_costs_one_question_and_news_one_more(backend: Bac
     assert counted.calls == {"extent": 1, "cuts": 1}
 
 
+async def test_new_channels_are_found_and_what_drivers_announce_is_no_work(backend: Backend) -> None:
+    planner = Planner(Options.of({"url": backend.url, "channel": ">"}), [backend])
+    start = await planner.beginning()
+    assert start == {}
+    for channel in ("orders", "gbe.events.audit.change", "gbe.events.system.archive"):
+        await publish(backend, channel, 1)
+    found = await planner.latest(start, 1000)
+    assert {spot.channel for spot in found} == {"orders", "gbe.events.audit.change"}
+    named = Planner(Options.of({"url": backend.url, "channel": "gbe.events.system.*"}), [backend])
+    assert {spot.channel for spot in await named.beginning()} == {"gbe.events.system.archive"}
+
+
 async def test_everybody_has_a_turn_where_a_batch_holds_fewer_rows_than_channels(backend: Backend) -> None:
     for name in ("a", "b", "c"):
         await publish(backend, f"shop.{name}", 5)

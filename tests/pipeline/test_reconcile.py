@@ -14,10 +14,12 @@ import pytest
 from books import DAY, Site
 from pyspark.sql import SparkSession
 
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.reconcile.job import reconcile
 from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal.records import Confirmation
+from holdfast.upkeep.reports import latest_reports, reconciliation
 
 IDS = [f"e-{number:02}" for number in range(30)]
 pytestmark = pytest.mark.timeout(300)
@@ -59,6 +61,9 @@ def test_everything_is_accounted_for(
     assert (report.repeats, report.from_manifests, report.not_compared) == (0, 0, 0)
     assert report.differences == []
     assert list(open_store(site.plan.wal.path).list("scratch")) == []
+    with Connection([site.url]) as connection:
+        found = connection.run(latest_reports(connection.backends[0], "gbe", reconciliation(), 10))
+    assert [told for _, told in found] == [json.loads(json.dumps(report.to_json()))]
 
 
 def test_what_is_on_its_way_is_waiting_and_not_missing(spark: SparkSession, site: Site) -> None:

@@ -149,6 +149,25 @@ def test_what_expired_with_its_batch_can_be_retried_one_by_one(tmp_path: Path) -
     assert {event.event_id: event.status for event in failed.find()} == {"a": "resolved", "b": "pending"}
 
 
+def test_a_damaged_batch_that_was_given_up_is_quarantined_and_holds_up_no_other(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    damaged = place.commit(source_rows(["a"]))
+    other = place.commit(source_rows(["b"], first=2))
+    place.clock.advance(days=8)
+    assert [result for _, result in place.loader().run_once()] == [Result.EXPIRED, Result.EXPIRED]
+    segment = tmp_path / "wal" / damaged.segments[0].name
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-1])
+    failed = service(place)
+    assert failed.mirror() == 1
+    assert [event.batch for event in place.warehouse.failed()] == [other.name]
+    assert place.wal.survey().quarantined == {damaged.name}
+    segment.write_bytes(whole)
+    place.wal.repair(damaged, damaged.segments)
+    assert failed.mirror() == 1
+    assert len(place.warehouse.failed()) == 2
+
+
 def test_what_does_not_exist_is_not_found(place: Place) -> None:
     with pytest.raises(NotFound):
         service(place).show("00000000-0000-0000-0000-000000000000")

@@ -223,19 +223,26 @@ def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) 
     assert place.ids() == ["a"]
 
 
-def test_another_process_has_to_wait_until_duckdb_is_closed(tmp_path: Path) -> None:
+def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.warehouse.load(KEY, CHANNEL, rows(["a"]))
     program = (
-        "import sys; from holdfast.pipeline.warehouse import open_warehouse, Tables\n"
+        "import sys\n"
+        "from holdfast.pipeline.warehouse import Tables, duck_file, open_warehouse\n"
+        "duck_file.PATIENCE = float(sys.argv[3])\n"
+        "print('asks', flush=True)\n"
         "print(open_warehouse(sys.argv[1], Tables()).outcome(sys.argv[2]))"
     )
     command = [sys.executable, "-c", program, place.warehouse.url, KEY]
-    refused = subprocess.run(command, capture_output=True, text=True)
+    refused = subprocess.run([*command, "0"], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "Unavailable: duckdb://" in refused.stderr
-    place.warehouse.close()
-    assert "inserted=1" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with subprocess.Popen([*command, "60"], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "asks\n"
+        place.warehouse.close()
+        assert "inserted=1" in waiting.stdout.read()
+    assert waiting.returncode == 0
 
 
 def test_urls_lead_to_warehouses(tmp_path: Path) -> None:

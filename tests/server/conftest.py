@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast.embedded import Nats, Postgres, Redis
+from holdfast.embedded import Postgres
 
 Up = Callable[..., "subprocess.Popen[str]"]
 
@@ -24,15 +23,18 @@ async def bus(database: str) -> AsyncIterator[holdfast.Bus]:
         yield opened
 
 
-@pytest.fixture(params=["postgres", "redis", "nats"])
-async def each(request: pytest.FixtureRequest, database: str) -> AsyncIterator[holdfast.Bus]:
+@pytest.fixture(params=["database", "empty_redis", "empty_nats"], ids=["postgres", "redis", "nats"])
+def url(request: pytest.FixtureRequest) -> str:
+    """An empty store of each kind."""
+    address: str = request.getfixturevalue(request.param)
+    return address
+
+
+@pytest.fixture
+async def each(url: str) -> AsyncIterator[holdfast.Bus]:
     """A bus on an empty store of each kind, one after the other."""
-    kinds: dict[str, Callable[[], Redis | Nats]] = {"redis": Redis, "nats": Nats}
-    with ExitStack() as servers:
-        start = kinds.get(request.param)
-        url = database if start is None else servers.enter_context(start()).url
-        async with holdfast.connect(url) as opened:
-            yield opened
+    async with holdfast.connect(url) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ import holdfast
 from holdfast.cli.ledgers import ledgers
 from holdfast.config.load import load
 from holdfast.pipeline.arrow import SCHEMA
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.reconcile.memory import remember
+from holdfast.pipeline.reconcile.report import Difference, Report, Tally
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
 from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
@@ -190,7 +194,8 @@ async def test_without_an_ingest_there_is_nothing_to_tell(bus: holdfast.Bus) -> 
     async with house(bus) as found:
         for path in ("failed-events", "failed-events/x", "wal", "trace?id=x"):
             problem(await found.client.get(f"{V1}/{path}"), 404)
-        assert (await found.client.get(f"{V1}/pipeline")).json() == {"drivers": []}
+        assert (await found.client.get(f"{V1}/pipeline")).json() == {"drivers": [], "reconciled": []}
+        assert "Nobody has asked yet." in (await found.client.get("/pipeline")).text
 
 
 async def test_the_drivers_and_the_wal_are_as_last_reported(bus: holdfast.Bus, tmp_path: Path) -> None:
@@ -203,6 +208,33 @@ async def test_the_drivers_and_the_wal_are_as_last_reported(bus: holdfast.Bus, t
         mine = await found.bearer("channel", CHANNEL)
         problem(await found.client.get(f"{V1}/pipeline", headers=mine), 403)
         problem(await found.client.get(f"{V1}/wal", headers=mine), 403)
+
+
+async def test_the_last_reconciliation_of_each_channel_is_shown(bus: holdfast.Bus) -> None:
+    lost = [Difference("warehouse", "missing", 0, "0001", "default", f"<i>{n}") for n in range(30)]
+    late = Report("late", None, 9, 0, 7, None, None, None, 0, [Tally("archive", "waiting", 2)], [])
+    even = Report(CHANNEL, None, 9, 0, 9, 8, 1, 0, 0, [], [])
+    odd = replace(even, ingested=1000, tallies=[Tally("warehouse", "missing", 30)], differences=lost)
+
+    def file(connection: Connection) -> None:
+        for report in (late, odd):
+            remember(connection, "gbe", report)
+
+    store = bus.partitions.all[0].backend
+    await with_store(store.url, file)
+    async with house(bus) as found:
+        told = (await found.client.get(f"{V1}/pipeline")).json()["reconciled"]
+        assert [(each["channel"], each["verdict"]) for each in told] == [
+            (CHANNEL, "not equal"),
+            ("late", "on its way"),
+        ]
+        assert (told[0]["report"]["ingested"], len(told[0]["report"]["differences"])) == (1000, 20)
+        shown = (await found.client.get("/pipeline")).text
+        for words in ("not equal", "30 missing in the warehouse", "1,000", "&lt;i&gt;7", "on its way"):
+            assert words in shown
+        await with_store(store.url, lambda connection: remember(connection, "gbe", even))
+        [again, _] = (await found.client.get(f"{V1}/pipeline")).json()["reconciled"]
+        assert (again["channel"], again["verdict"], again["report"]["tallies"]) == (CHANNEL, "equal", [])
 
 
 async def test_the_audit_says_who_did_what(bus: holdfast.Bus) -> None:

@@ -6,17 +6,23 @@ import asyncio
 import gzip
 import json
 import os
+import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import pytest
+from scene import with_store
 
 import holdfast
 from conftest import Up
 from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.reports import Reporter
 from holdfast.server.child import ChildPart
+from holdfast.server.drivers import standing
 from kit import until
 
 CONFIG = """
@@ -49,6 +55,7 @@ def archived(folder: Path) -> set[str]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
+@pytest.mark.xdist_group("spark")
 async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
     up: Up, database: str, tmp_path: Path
 ) -> None:
@@ -74,6 +81,7 @@ async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
+@pytest.mark.xdist_group("spark")
 async def test_the_ingest_runs_inside_up(up: Up, database: str, tmp_path: Path) -> None:
     config, warehouse = tmp_path / "holdfast.yaml", tmp_path / "warehouse.duckdb"
     config.write_text(INGEST.format(folder=tmp_path))
@@ -92,6 +100,25 @@ async def test_the_ingest_runs_inside_up(up: Up, database: str, tmp_path: Path) 
     assert process.returncode == 0, errors
     with duckdb.connect(str(warehouse), read_only=True) as connection:
         assert connection.execute("SELECT id FROM events ORDER BY id").fetchall() == [("p-1",), ("p-2",)]
+
+
+async def test_a_driver_says_what_it_does(database: str) -> None:
+    async with holdfast.connect(database) as hf:
+        [first] = hf.partitions.all
+        told = partial(standing, first, "gbe", "archive")
+        assert await told(os.getpid()) == "Spark is starting"
+        reporter = Reporter("gbe", "archive")
+        await with_store(database, reporter.look)
+        assert await told(os.getpid()) == "at work"
+        assert re.fullmatch(rf"waits while .*:{os.getpid()} is at work", await told(1))
+
+        def fail(connection: Connection) -> None:
+            with pytest.raises(HoldfastError), reporter.at_work(connection):
+                raise HoldfastError("the disk is full")
+
+        await with_store(database, fail)
+        assert await told(os.getpid()) == "it fails: HoldfastError: the disk is full"
+        assert await told(1) == "Spark is starting"
 
 
 async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:

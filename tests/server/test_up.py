@@ -32,6 +32,24 @@ main(["up", "--no-http", "--no-sweeper"])
 """
 
 
+BARE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+ABSENT = {"pyspark", "pyarrow", "duckdb", "deltalake", "obstore", "isal", "pandas"}
+
+class NotInstalled(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+sys.modules["pyspark"] = None
+from holdfast.cli import main
+main(["up", "--json", "--port", "0"])
+"""
+
+
 def lines(process: subprocess.Popen[str], part: str, phase: str) -> dict[str, Any]:
     """Read JSON lines until a part is in a phase; answers that line."""
     assert process.stdout is not None
@@ -95,6 +113,19 @@ def test_a_second_signal_ends_it_at_once_with_1(python: Up, tmp_path: Path) -> N
     process.terminate()
     assert process.wait(timeout=30) == 1
     assert "aborted" in (tmp_path / "stderr").read_text()
+
+
+def test_without_spark_it_says_so_and_runs_the_rest(python: Up, tmp_path: Path) -> None:
+    process = python("-c", BARE, HOLDFAST_URL="", DATABASE_URL="")
+    url = lines(process, "http", "running")["status"]
+    for path in ("/readyz", "/pipeline", "/trace?id=x", "/api/v1/deadletters/count"):
+        assert httpx.get(url + path).status_code == 200, path
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    parts = {json.loads(line)["part"] for line in out.splitlines()}
+    assert parts == {"http", "watch", "operations", "lifecycle-0", "sweeper-0"}
+    assert process.returncode == 0
+    assert "need Spark: pip install 'holdfast[spark]'; the rest runs" in (tmp_path / "stderr").read_text()
 
 
 def test_flags_go_over_the_file(up: Up, tmp_path: Path) -> None:

@@ -153,9 +153,11 @@ def service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Itera
     from holdfast.pipeline.wal import Wal
     from holdfast.pipeline.warehouse import open_warehouse
 
-    # Of all channels: failed events are those of the WAL.
-    flags = {"ingest.channels": [">"], "ingest.wal.path": wal, "ingest.warehouse": warehouse}
-    plan = plan_of(load(config, flags=flags).config, wal)
+    flags = {"ingest.wal.path": wal, "ingest.warehouse": warehouse}
+    effective = load(config, flags=flags).config
+    if not effective.ingest.channels:  # failed events are those of the WAL, of whatever channel
+        effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
+    plan = plan_of(effective, wal)
     sink = open_warehouse(plan.warehouse, plan.tables)
     try:
         yield FailedEvents(Wal(open_store(plan.wal.path), plan.wal), sink, plan.tables, plan.rules.problem)

@@ -38,8 +38,13 @@ class PipelineLedgers:
 
 
 @contextmanager
-def ledgers(config: Config, file: Path | None, urls: Sequence[str]) -> Iterator[PipelineLedgers]:
-    """The ledgers of a configuration, for the length of a block."""
+def ledgers(config: Config, file: Path | None, urls: Sequence[str]) -> Iterator[PipelineLedgers | None]:
+    """The ledgers of a configuration, for the length of a block; None where nothing can read them."""
+    from holdfast.config.embedded import has_spark
+
+    if not has_spark():
+        yield None
+        return
     with ExitStack() as stack:
         records = stack.enter_context(failed.service(file, None, None)) if config.ingest.channels else None
         yield PipelineLedgers(config, urls, records)

@@ -15,7 +15,7 @@ from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.policies import destination_of
 from holdfast.model.errors import InvalidInput
-from holdfast.model.names import check_name, matches
+from holdfast.model.names import check_name, selects
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
@@ -90,10 +90,11 @@ def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[
     from holdfast.pipeline.reconcile.bounds import Books
 
     def books(channel: str) -> Books:
-        streams = [each for each in config.archive_streams if matches(each.stream, channel)]
+        streams = [each for each in config.archive_streams if selects(each.stream, channel)]
         destination = archive or (destination_of(streams[0], config) if streams else None)
-        ingested = any(matches(pattern, channel) for pattern in config.ingest.channels)
-        return Books(channel, tuple(urls), destination, plan=plan_of(config) if ingested else None)
+        ingested = any(selects(pattern, channel) for pattern in config.ingest.channels)
+        plan = plan_of(config) if ingested else None
+        return Books(channel, tuple(urls), destination, plan=plan, namespace=config.namespace)
 
     return books
 

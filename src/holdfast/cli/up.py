@@ -57,16 +57,20 @@ def up(
     """Run the whole system with one command.
 
     That is the lifecycle and the sweeper of every store, the control room, REST, health and metrics over
-    HTTP, and, where the configuration has streams for them, the archiver and the ingest, each a Spark driver
-    of its own. A part that dies is restarted. SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part
-    did not stop as it should; a second one aborts. Status lines go to stdout.
+    HTTP, and the archiver and the ingest, each a Spark driver of its own. A part that dies is restarted.
+    SIGTERM or Ctrl-C drains and ends with 0, or with 1 if a part did not stop as it should; a second one
+    aborts. Status lines go to stdout.
+
+    Without a store and a configuration everything is under .holdfast/: a private PostgreSQL, all channels
+    archived into cold/ and ingested through wal/ into warehouse.duckdb. On a store that is named, the
+    archiver and the ingest start where the configuration has streams for them.
 
     With --demo a small shop publishes a few events a second, and its handlers fail now and then. Without a
-    configuration it has the private store, unless --url names another one, and is archived into
-    .holdfast/cold and ingested into .holdfast/warehouse.duckdb, as .holdfast/demo.yaml says.
+    configuration it has the private store, unless --url names another one, and the pipeline that
+    .holdfast/demo.yaml says.
     """
     from holdfast.cli.demo.traffic import TrafficPart, demo_config
-    from holdfast.config.load import load
+    from holdfast.config.load import FILE, load
     from holdfast.server.system import Choice
 
     file = demo_config(config) if demo else config
@@ -82,6 +86,8 @@ def up(
         "log_folder": given,
     }
     effective = load(file, flags=flags).config
+    if file != config or not (config or os.environ.get(FILE)):  # nobody has asked for a pipeline
+        effective = runnable(effective)
     choice = Choice(
         http=not no_http,
         sweeper=not no_sweeper,
@@ -91,6 +97,18 @@ def up(
         logs=log_folder(effective, as_json),
     )
     asyncio.run(supervise("up", effective, choice, as_json, TrafficPart if demo else None))
+
+
+def runnable(config: Config) -> Config:
+    """As much of the defaults as can run here: all of them, or those that do without Spark."""
+    from holdfast.config.embedded import has_spark
+    from holdfast.config.ingest import Ingest
+    from holdfast.config.sections import Archiver
+
+    if has_spark() or (config.url and not config.ingest.channels):
+        return config
+    say("the archiver and the ingest need Spark: pip install 'holdfast[spark]'; the rest runs without")
+    return config.model_copy(update={"archiver": Archiver(), "ingest": Ingest()})
 
 
 def log_folder(config: Config, as_json: bool) -> Path | None:
@@ -146,6 +164,7 @@ def _abort(message: str) -> NoReturn:
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
     shown = examples(
+        "holdfast up",
         "holdfast up --demo",
         "holdfast up --config holdfast.yaml --port 9000",
         "holdfast up --no-http --log-folder /var/log/holdfast",

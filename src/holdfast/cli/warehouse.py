@@ -13,7 +13,7 @@ from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import say, write_json
 from holdfast.cli.reconcile import Archive, books_of, print_reports, settings
-from holdfast.model.names import matches
+from holdfast.model.names import selects
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
@@ -76,4 +76,4 @@ async def _channels(config: Config, urls: list[str]) -> list[str]:
             found.update(await store.channels())
         finally:
             await store.close()
-    return sorted(c for c in found if any(matches(pattern, c) for pattern in config.ingest.channels))
+    return sorted(c for c in found if any(selects(pattern, c) for pattern in config.ingest.channels))

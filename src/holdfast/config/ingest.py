@@ -74,7 +74,7 @@ class Ingest(Section):
     """What goes into the warehouse."""
 
     channels: list[Pattern] = Field(default_factory=list)
-    """The channels."""
+    """The channels. With neither a file nor a store: all, whatever their data."""
     warehouse: Address = "duckdb://.holdfast/warehouse.duckdb"
     """`duckdb:///path/to/file.duckdb`, `delta:///path/to/folder` or `delta+s3://bucket/prefix`."""
     batch_rows: Batch = 250_000

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from holdfast.config.config import Config
 from holdfast.config.document import read
+from holdfast.config.embedded import lay_embedded
 from holdfast.config.environment import variables
 from holdfast.config.faults import contradictions, faults
 from holdfast.config.layers import Layers
@@ -38,7 +39,8 @@ def load(
     """The effective configuration, or `InvalidConfig` with every problem.
 
     Without a file: the one that `HOLDFAST_CONFIG` names, if any. `flags` go by dotted path, `server.port`;
-    those that are None were not given. `DATABASE_URL` counts where nothing else names a store.
+    those that are None were not given. `DATABASE_URL` counts where nothing else names a store. Where neither
+    a store nor a file is named, the embedded defaults hold.
     """
     environ = os.environ if environ is None else environ
     layers, problems = Layers(), []
@@ -55,6 +57,8 @@ def load(
     _lay_flags(layers, flags or {})
     if "url" not in layers.data and environ.get(FALLBACK):
         layers.lay(Origin("environment", FALLBACK), {"url": environ[FALLBACK]})
+    if not named and not layers.data.get("url"):
+        lay_embedded(layers)
     return Loaded(_validated(layers, problems), layers)
 
 

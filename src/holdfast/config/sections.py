@@ -125,7 +125,7 @@ class Archiver(Section):
     """What goes to cold storage."""
 
     streams: list[ArchiveStream] = Field(default_factory=list)
-    """The streams that are archived."""
+    """The streams that are archived. With neither a file nor a store: all channels, into `.holdfast/cold`."""
     lag_threshold: LagThreshold = LagThreshold()
 
 

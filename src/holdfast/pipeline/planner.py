@@ -11,7 +11,7 @@ from typing import TypeVar
 from holdfast.contracts import Backend
 from holdfast.model.errors import DataLost
 from holdfast.model.log import Cut, Extent
-from holdfast.model.names import matches
+from holdfast.model.names import selects
 from holdfast.pipeline import portions
 from holdfast.pipeline.offsets import Offsets, Range, Spot, is_after, later, ranges
 from holdfast.pipeline.options import Options, Place, Position, is_pattern
@@ -110,7 +110,7 @@ class Planner:
         named = {each for each in self._options.channels if not is_pattern(each)}
         patterns = [each for each in self._options.channels if is_pattern(each)]
         there = await backend.channels() if patterns else []
-        return sorted(named.union(c for c in there if any(matches(each, c) for each in patterns)))
+        return sorted(named.union(c for c in there if any(selects(each, c) for each in patterns)))
 
     async def _enter(self, spots: Iterable[Spot], place: Place) -> Offsets:
         """Where reading begins on channels that no offset knows yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +15,9 @@ from holdfast.bus.leash import GRACE, LEASH
 from holdfast.model.errors import HoldfastError
 
 LONG_LOG = 16 << 20
+LOOK = 1.0
+Standing = Callable[[int], Awaitable[str]]
+"""What the process of that number is doing."""
 
 
 class ChildPart:
@@ -24,10 +27,16 @@ class ChildPart:
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], logs: Path | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        logs: Path | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self.name = name
         self._arguments, self._environment, self._logs = arguments, environment, logs
+        self._standing = standing
         self._status = "starting"
 
     async def run(self) -> None:
@@ -45,12 +54,23 @@ class ChildPart:
                 start_new_session=True,  # Ctrl-C is for us: we tell the child when to stop
             )
         self._status = f"process {process.pid}"
+        following = asyncio.create_task(self._follow(process.pid))
         try:
             code = await process.wait()
         except asyncio.CancelledError:
+            following.cancel()
             await self._stop(process)
             raise
+        finally:
+            following.cancel()
         raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code}: see its log")
+
+    async def _follow(self, pid: int) -> None:
+        """Keep the status up to date. A store that does not answer has no news."""
+        while self._standing is not None:
+            with contextlib.suppress(HoldfastError):
+                self._status = f"{await self._standing(pid)}, process {pid}"
+            await asyncio.sleep(LOOK)
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[IO[bytes] | None]:
@@ -79,7 +99,7 @@ class ChildPart:
             raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code} when it was told to stop")
 
     def status(self) -> str:
-        """Which process it is."""
+        """What it does, and which process it is."""
         return self._status
 
     def metrics(self) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
+from holdfast.bus.partitions import Partition
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError
 from holdfast.server import catalog as c
@@ -61,6 +62,17 @@ async def read_drivers(store: Backend, namespace: str) -> dict[str, Driver]:
             at, report = told
             found[name] = Driver(name, max(0.0, (now - at).total_seconds()), report)
     return found
+
+
+async def standing(first: Partition, namespace: str, name: str, pid: int) -> str:
+    """What the driver that runs as this process does, as far as it has told."""
+    found = (await read_drivers(first.backend, namespace)).get(name) if first.opened else None
+    mine = found is not None and found.report["owner"].endswith(f":{pid}")
+    if found is None or (not mine and found.trouble):
+        return "Spark is starting"
+    if not mine:
+        return f"waits while {found.report['owner']} is at work"
+    return f"it fails: {found.report['error']}" if found.report["state"] == "failing" else "at work"
 
 
 async def troubles(store: Backend, namespace: str, expected: set[str]) -> list[str]:

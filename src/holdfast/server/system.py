@@ -17,6 +17,7 @@ from holdfast.server.app import create_app
 from holdfast.server.auth.access import tell_access
 from holdfast.server.child import ChildPart
 from holdfast.server.context import system
+from holdfast.server.drivers import standing
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.ledgers import Ledgers
 from holdfast.server.operating import OperationsPart
@@ -62,13 +63,13 @@ def assemble(
         sweeper = wiring.sweeper(partition.backend, config, bus.name, partition.health)
         supervisor.add(SweeperPart(partition, sweeper, config.sweeper.interval))
     if choice.archiver and config.archive_streams:
-        supervisor.add(_child("archive", config, choice), GRACE)
+        supervisor.add(_child("archive", bus, config, choice), GRACE)
     if choice.ingest and config.ingest.channels:
-        supervisor.add(_child("ingest", config, choice), GRACE)
+        supervisor.add(_child("ingest", bus, config, choice), GRACE)
     return supervisor
 
 
-def _child(command: str, config: Config, choice: Choice) -> ChildPart:
+def _child(command: str, bus: Bus, config: Config, choice: Choice) -> ChildPart:
     """A Spark driver. Addresses go by the environment: anybody on the machine can read a command line.
 
     None means the private store: a child is a user of it by itself, so that it outlives us until the child
@@ -82,4 +83,5 @@ def _child(command: str, config: Config, choice: Choice) -> ChildPart:
     }
     if choice.file is not None:
         environment["HOLDFAST_CONFIG"] = str(choice.file)
-    return ChildPart(command, [command], environment, choice.logs)
+    told = partial(standing, bus.partitions.all[0], config.namespace, command)
+    return ChildPart(command, [command], environment, choice.logs, told)

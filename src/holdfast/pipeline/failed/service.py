@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 
 from holdfast import failpoints
-from holdfast.model.errors import InvalidInput, NotFound, Terminal, Transient
+from holdfast.model.errors import Damaged, InvalidInput, NotFound, Terminal, Transient
 from holdfast.pipeline.failed.view import (
     ABANDON,
     RESOLVE,
@@ -121,11 +121,17 @@ class FailedEvents:
     def mirror(self, *, everything: bool = False) -> int:
         """Tell the warehouse what it does not know yet, or all; answers how many events it was told of.
 
-        What it knows is marked in the WAL after it was told: a crash in between tells it again.
+        What it knows is marked in the WAL after it was told: a crash in between tells it again. A batch that
+        was given up and cannot be read goes into quarantine, and is told of once it is repaired.
         """
         journal, told = self._wal.journal, 0
         for batch, what in sorted(self._unmirrored(everything).items()):
-            events = list(self.of(batch))
+            try:
+                events = list(self.of(batch))
+            except Damaged as damage:
+                log.error("the failed events of batch %s cannot be read: %s", batch, damage)
+                self._wal.quarantine(batch, str(damage))
+                continue
             self._warehouse.put_failed(events)
             failpoints.hit("loader.after_mirror")
             told += len(events)

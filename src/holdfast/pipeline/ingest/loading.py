@@ -75,11 +75,12 @@ class Loading:
                 batch = self._fresh.get(timeout=max(0.01, due - time.monotonic()))
             except queue.Empty:
                 _guarded(self.round)
-                self._loader.warehouse.close()
                 due = time.monotonic() + interval
-                continue
-            if batch is not None and not self._stopping.is_set():
-                _guarded(partial(self._loader.load, batch))
+            else:
+                if batch is not None and not self._stopping.is_set():
+                    _guarded(partial(self._loader.load, batch))
+            if self._fresh.empty():
+                self._loader.warehouse.close()
 
 
 def _guarded(act: Callable[[], object]) -> None:

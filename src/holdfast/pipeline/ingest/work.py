@@ -90,6 +90,7 @@ class Work:
         self._reached: dict[Spot, str] = {}
         self._failure: BaseException | None = None
         self._busy = threading.Lock()
+        self._open = False
 
     def recover(self) -> None:
         """Go on from what is durable, whatever a driver before this one left undone."""
@@ -123,12 +124,12 @@ class Work:
                 if not query.isActive:
                     raise explained(self._failure or query.exception())
         finally:
+            with self._busy:  # between two batches: one that is interrupted would have to be done again
+                self._open = False
             query.stop()
-            with self._busy:  # a query that was stopped may leave a commit running
-                pass
 
     def _start(self, *, once: bool) -> StreamingQuery:
-        self._failure = None
+        self._failure, self._open = None, True
         spark, plan = self._around.spark, self._around.plan
         stage = StageSegments(self._wal.store.url, cloud_environment(), plan.rules)
         spark.dataSource.register(ingest_source(NAME, stage))
@@ -145,10 +146,13 @@ class Work:
     def _ingest_batch(self, rows: DataFrame, number: int) -> None:
         try:
             with self._busy, correlated(batch=f"ingest/{number}"):
+                if not self._open:
+                    raise HoldfastError("told to stop")
                 self._commit(rows)
         except BaseException as error:
-            self._failure = error  # Spark passes on no more than its text
-            raise
+            self._failure = error
+            # Spark gets a short one: it searches the text of errors in a way that long ones do not survive.
+            raise RuntimeError(f"{type(error).__name__}: see the ingest's log") from None
 
     def _commit(self, rows: DataFrame) -> None:
         """One micro-batch: stage, commit, hand over to the loader."""

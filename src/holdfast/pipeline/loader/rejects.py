@@ -55,10 +55,11 @@ class Rejects:
             self._fail([(row, error) for row in rows.to_pylist()], CONFLICT)
 
     def _fail(self, rows: Sequence[tuple[dict[str, Any], str]], reason: str) -> None:
-        """Rows → failed, several at once, while the lease is kept."""
+        """Rows → failed, several at once. The lease is kept between them: who has lost it writes no more."""
         write = partial(self._write, reason)
         with ThreadPoolExecutor(ABREAST) as pool:
-            for _ in pool.map(write, rows):
+            for at in range(0, len(rows), ABREAST):
+                list(pool.map(write, rows[at : at + ABREAST]))
                 self._hold.keep()
 
     def _write(self, reason: str, rejected: tuple[dict[str, Any], str]) -> None:

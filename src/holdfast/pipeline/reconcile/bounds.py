@@ -41,6 +41,8 @@ class Books:
     """The consumer under whose cursor it is archived."""
     plan: IngestPlan | None = None
     """None: nobody ingests it."""
+    namespace: str = "gbe"
+    """Under which the outcome is kept."""
 
     def wal(self) -> Wal | None:
         """The ingest's WAL."""

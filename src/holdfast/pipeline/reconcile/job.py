@@ -28,6 +28,7 @@ from holdfast.pipeline.reconcile.bounds import (
     chain,
     trimmed,
 )
+from holdfast.pipeline.reconcile.memory import remember
 from holdfast.pipeline.reconcile.report import Difference, Kind, Report, Tally, Where
 from holdfast.pipeline.reconcile.sides import sides
 from holdfast.pipeline.warehouse import Warehouse, open_warehouse
@@ -40,12 +41,17 @@ _PENDING = "partition int, channel string, first string, last string"
 
 
 def reconcile(spark: SparkSession, books: Books, day: date | None = None, limit: int = LIMIT) -> Report:
-    """Compare. `limit` bounds the differences that are named; they are counted in any case."""
+    """Compare, and leave the report in the store for the server to show.
+
+    `limit` bounds the differences that are named; they are counted in any case.
+    """
     plan = books.plan
     warehouse = None if plan is None else open_warehouse(plan.warehouse, plan.tables)
     try:
         with Connection(books.urls) as connection:
-            return _compare(spark, connection, books, warehouse, day, limit)
+            report = _compare(spark, connection, books, warehouse, day, limit)
+            remember(connection, books.namespace, report)
+            return report
     finally:
         if warehouse is not None:
             warehouse.close()

@@ -5,8 +5,6 @@ A record is one place in the log. Its event is the transaction id, the same wher
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -15,8 +13,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import Damaged
 from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.failed.service import failures
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import Wal, WalSettings
@@ -68,13 +67,11 @@ class ReadArchive:
 
 def _archived(store: ObjectStore, written: Written) -> Iterator[dict[str, Any]]:
     try:
-        data = store.get(written.object)
-    except NotFound:
-        data = b""
-    if hashlib.sha256(data).hexdigest() != written.sha256:
+        text = text_of(store, written)
+    except Damaged:
         yield _record(written.partition, written.last, UNREADABLE, None, written.object)
         return
-    lines = [orjson.loads(line) for line in gzip.decompress(data).splitlines()]
+    lines = [orjson.loads(line) for line in text.splitlines()]
     sources, ids = [line["source"] for line in lines], [line["message_id"] for line in lines]
     names, _ = transaction_ids(written.channel, sources, ids)
     for line, name in zip(lines, names, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from holdfast.pipeline.warehouse.tables import Table
 log = logging.getLogger(__name__)
 QUERIES = load_queries("duck.sql")
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
+PATIENCE, PAUSE = 10.0, 0.02
+"""How long to wait for another process to let go of the file, and how often to ask, in seconds."""
 
 
 class DuckFile:
@@ -36,7 +39,7 @@ class DuckFile:
         try:
             if self._open is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._open = duckdb.connect(str(self._path))
+                self._open = self._connect()
                 self._open.execute(QUERIES["schema"])
             yield self._open
         except _DATA_ERRORS as error:
@@ -45,6 +48,17 @@ class DuckFile:
             self._attempt(self.close)
             self._open = None
             raise Unavailable(f"{self.url}: {_brief(error)}") from error
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        """One process at a time has the file: whoever wants it waits for a turn."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return duckdb.connect(str(self._path))
+            except duckdb.IOException as error:
+                if "Could not set lock" not in str(error) or time.monotonic() > until:
+                    raise
+            time.sleep(PAUSE)
 
     @contextmanager
     def reading(self, table: str) -> Iterator[duckdb.DuckDBPyConnection | None]:

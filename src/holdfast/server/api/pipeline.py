@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,7 +16,9 @@ from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.drivers import read_drivers
+from holdfast.server.ledgers import Life
 from holdfast.server.parameters import Limit
+from holdfast.server.reconciled import read_reconciled
 
 router = APIRouter(tags=["pipeline"])
 
@@ -33,10 +36,23 @@ class DriverOut(Model):
     report: dict[str, Any]
 
 
+class ReconciledOut(Model):
+    """The last reconciliation of a channel."""
+
+    channel: str = Field(examples=["orders"])
+    at: datetime
+    verdict: str = Field(examples=["equal"])
+    """`equal`, `on its way` where nothing is wrong but late, or `not equal`."""
+    report: dict[str, Any]
+    """As `holdfast reconcile --json` gives it, with the first 20 differences."""
+
+
 class PipelineOut(Model):
-    """The archiver and the ingest, as far as they ever reported."""
+    """The archiver and the ingest, as far as they ever reported, and what was reconciled."""
 
     drivers: list[DriverOut]
+    reconciled: list[ReconciledOut]
+    """The latest first."""
 
 
 class StepOut(Model):
@@ -59,13 +75,20 @@ class LifeOut(Model):
 
 @router.get("/pipeline")
 async def show_pipeline(system: Known, caller: Reads) -> PipelineOut:
-    """What the archiver and the ingest last reported."""
-    found = await read_drivers(await system.letters.store(0), system.config.namespace)
+    """What the archiver and the ingest last reported, and the last reconciliation of each channel."""
+    store, namespace = await system.letters.store(0), system.config.namespace
+    found = await read_drivers(store, namespace)
     return PipelineOut(
         drivers=[
             DriverOut(name=each.name, age_seconds=each.age, trouble=each.trouble, report=each.report)
             for each in found.values()
-        ]
+        ],
+        reconciled=[
+            ReconciledOut(
+                channel=each.report["channel"], at=each.at, verdict=each.verdict, report=each.report
+            )
+            for each in await read_reconciled(store, namespace)
+        ],
     )
 
 
@@ -89,7 +112,7 @@ async def trace_event(
 ) -> list[LifeOut]:
     """An event's whole life: published, attempts, archive, WAL, warehouse, dead letter, requeues."""
     caller.require("read", channel)
-    lives = await _trace(system, id, channel, source)
+    lives = await lives_of(system, id, channel, source)
     return [
         LifeOut(
             channel=life.channel,
@@ -113,7 +136,8 @@ async def read_audit(
     return [EntryOut.of(each) for each in await system.audit.latest(limit)]
 
 
-async def _trace(system: System, event_id: str, channel: str | None, source: str | None) -> Any:
+async def lives_of(system: System, event_id: str, channel: str | None, source: str | None) -> Sequence[Life]:
+    """Every event of that id with its whole life; `NotFound` where there is none, or nobody can tell."""
     if system.ledgers is None:
-        raise NotFound("this server has no books to trace an event in; use 'holdfast trace'")
+        raise NotFound("this server cannot read the books of the pipeline: pip install 'holdfast[spark]'")
     return await asyncio.to_thread(system.ledgers.trace, event_id, channel, source)

@@ -19,6 +19,7 @@ from holdfast.server.pages.figures import Figures, Name, StreamFigures
 from holdfast.server.pages.house import PageRoute, page
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.watch import Watch
+from holdfast.server.reconciled import Reconciled, read_reconciled
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -30,6 +31,7 @@ class PipelineView:
     """Everything that the page shows."""
 
     drivers: list[Driver]
+    reconciled: list[Reconciled]
     streams: list[tuple[Name, StreamFigures, list[float]]]
     figures: Figures
     failed: Sequence[FailedRecord] | None
@@ -38,16 +40,17 @@ class PipelineView:
 
 @router.get("/pipeline")
 async def pipeline(request: Request, system: Known, visit: Annotated[Visit, visits("read")]) -> Response:
-    """Archiver and ingest, how far behind they are, and what failed."""
+    """Archiver and ingest, how far behind they are, whether the books agree, and what failed."""
     watch: Watch = request.app.state.watch
     figures = watch.history.latest or await watch.look()
-    drivers = await read_drivers(await system.letters.store(0), system.config.namespace)
+    store, namespace = await system.letters.store(0), system.config.namespace
+    drivers, reconciled = await read_drivers(store, namespace), await read_reconciled(store, namespace)
     streams = [
         (name, each, watch.history.series("lag", *name)) for name, each in sorted(figures.streams.items())
     ]
     records = _records(system)
     failed = None if records is None else await asyncio.to_thread(lambda: records.find(limit=SHOWN))
-    view = PipelineView(list(drivers.values()), streams, figures, failed)
+    view = PipelineView(list(drivers.values()), reconciled, streams, figures, failed)
     return page(request, "pipeline.html", visit, view=view)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.model.errors import NotFound
+from holdfast.server.api.pipeline import lives_of
 from holdfast.server.context import Known
 from holdfast.server.ledgers import Life, Step
 from holdfast.server.pages.house import PageRoute, page
@@ -31,9 +31,9 @@ async def trace(
     """Ask for an event, and see what became of it."""
     lives: Sequence[Life] = ()
     missing = None
-    if id and system.ledgers is not None:
+    if id:
         try:
-            lives = await asyncio.to_thread(system.ledgers.trace, id, channel or None, None)
+            lives = await lives_of(system, id, channel or None, None)
         except NotFound as error:
             missing = str(error)
     tones = [[tone(step) for step in life.steps] for life in lives]
