@@ -53,7 +53,8 @@ async def test_the_handlers_of_a_user_are_besieged_too(
     samples = tmp_path / "invoices.jsonl"
     samples.write_text('{"amount": 3}\n{"amount": -1}\n')
     monkeypatch.syspath_prepend(tmp_path)
-    plan = Plan(SEED, frozenset({"kill"}), 30, kills=4, pipeline=False, app="shop_under_siege", samples=samples)
+    app = "shop_under_siege"
+    plan = Plan(SEED, frozenset({"kill"}), 30, kills=4, pipeline=False, app=app, samples=samples)
     report = await run(["redis"], plan, tmp_path, tell=lambda _: None)
     [account] = report.accounts
     assert report.holds, explained(report)
