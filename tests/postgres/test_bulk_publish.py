@@ -82,3 +82,20 @@ async def test_a_repeat_among_the_events_is_told_apart(bus: Bus, sql: Sql) -> No
     assert [receipt.duplicate for receipt in receipts] == [False] * (BATCH - 1) + [True]
     assert receipts[-1].position == first.position
     assert sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall() == [(BATCH,)]
+
+
+async def test_a_consumer_from_the_beginning_gets_the_whole_of_the_last_batch(bus: Bus, sql: Sql) -> None:
+    await bus.publish_many(COPIED, EVENTS)
+    await bus.subscribe(COPIED, "late", start="earliest")
+    await bus.publish_many(COPIED, [Event(number) for number in range(BATCH)])  # jobs at once, not again
+    [(seen,)] = sql.execute("SELECT holdfast.backfill(id, 10000) FROM holdfast.consumers").fetchall()
+    assert seen == BATCH
+    assert sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall() == [(2 * BATCH,)]
+
+
+def test_no_batch_has_more_events_than_a_publish_has_numbers(sql: Sql) -> None:
+    begin = "SELECT cardinality(seqs) FROM holdfast.begin_publish('full', %s)"
+    assert sql.execute(begin, [131_072]).fetchall() == [(131_072,)]
+    with pytest.raises(psycopg.Error, match="131073 events") as refused:
+        sql.execute(begin, [131_073])
+    assert refused.value.sqlstate == "HF003"

@@ -245,7 +245,7 @@ async def test_cuts_hop_over_the_primary_key(url: str, connection: Connection) -
 async def test_a_page_walks_the_log_from_its_position_to_its_end(connection: Connection) -> None:
     [low, high] = await (
         await connection.execute(
-            "SELECT epoch, tx, seq FROM holdfast.log WHERE seq IN (25000, 25050) ORDER BY seq"
+            "SELECT epoch, tx, seq FROM holdfast.log WHERE id IN ('e-25000', 'e-25050') ORDER BY seq"
         )
     ).fetchall()
     names = ("epoch", "tx", "seq", "until_epoch", "until_tx", "until_seq")

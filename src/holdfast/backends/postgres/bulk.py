@@ -1,13 +1,13 @@
-"""Bulk publish: COPY in its binary format, each chunk built while the server is busy with those before.
+"""Bulk publish: COPY in its binary format, the next rows built while the server is busy with those before.
 
-Rows are assembled by hand and by column: for this format one join per chunk is several times faster than
+Rows are assembled by hand and by column: for this format one join per row is several times faster than
 adapting every value, and the batch is what makes publishing fast.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,7 +21,8 @@ from psycopg import AsyncCopy
 from holdfast import failpoints
 from holdfast.backends.postgres.pool import Connection
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.model.event import Event, Receipt, receipts
+from holdfast.model.batch import Batch
+from holdfast.model.event import Receipt, receipts
 from holdfast.model.position import format_position
 
 _CHUNK = 500
@@ -30,7 +31,6 @@ _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
 _length = struct.Struct(">i").pack
 _bigint = struct.Struct(">iq").pack
-_HASH = _length(16)  # before each content hash
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -41,11 +41,11 @@ class _Begun(NamedTuple):
     epoch: int
     tx: int
     now: datetime
-    seqs: list[int]
+    first: int
 
 
 async def publish(
-    connection: Connection, channel: str, events: Sequence[Event], at: datetime | None, priority: int
+    connection: Connection, channel: str, batch: Batch, at: datetime | None, priority: int
 ) -> list[Receipt]:
     """Append a batch of fresh events in one transaction.
 
@@ -53,26 +53,23 @@ async def publish(
     """
     async with connection.transaction():
         cursor = connection.cursor(binary=True)
-        await cursor.execute(QUERIES["begin_bulk"], {"channel": channel, "count": len(events)})
+        await cursor.execute(QUERIES["begin_bulk"], {"channel": channel, "count": len(batch)})
         row: Any = await cursor.fetchone()
         begun = _Begun(*row)
         await cursor.execute(QUERIES["bulk_consumers"], {"channel_id": begun.channel_id})
         consumers = await cursor.fetchall()
-        numbers = [_bigint(8, seq) for seq in begun.seqs]
+        numbers = range(begun.first, begun.first + len(batch))
         async with _copying(connection, "jobs") as copy:
             for start, ordered in _jobs(begun, at, priority, consumers):
-                keys = (_label(event.key) for event in events) if ordered else repeat(_NULL)
-                await _write(copy, repeat(start), numbers, keys)
+                keys = (_label(event.key) for event in batch) if ordered else repeat(_NULL)
+                await _write(copy, _joined(repeat(start), map(_bigint, repeat(8), numbers), keys))
             # Made here, while the server is busy with the jobs.
-            made = receipts(events, format_position(begun.epoch, begun.tx), begun.seqs)
-            identities = [_bytes(event.id.encode()) + _label(event.source) for event in events]
-            natures = [_label(event.type) + _label(event.key) for event in events]
-            hashes = list(map(_content_hash, natures, events))
-        async with _copying(connection, "keys") as copy:
-            await _write(copy, repeat(_prefix(8, begun)), numbers, identities, hashes)
-        async with _copying(connection, "log") as copy:
-            start = _prefix(14, begun) + _time(at) + struct.pack(">ih", 2, priority)
-            await _write(copy, repeat(start), numbers, identities, natures, map(_rest, events))
+            made = receipts(batch.ids, format_position(begun.epoch, begun.tx), numbers)
+            rows = _rows(begun, numbers, batch, _time(at) + struct.pack(">ih", 2, priority))
+        for table in ("keys", "log"):
+            async with _copying(connection, table) as copy:
+                # Here they are let go as well: there are many of them, and the server is still busy.
+                await _write(copy, rows.pop(table))
         failpoints.hit("publish.before_commit")
     return made
 
@@ -85,11 +82,34 @@ async def _copying(connection: Connection, table: str) -> AsyncIterator[AsyncCop
         await copy.write(_TRAILER)
 
 
-async def _write(copy: AsyncCopy, *columns: Iterable[bytes]) -> None:
-    """Write rows, as many as the shortest column has."""
-    rows = map(b"".join, zip(*columns, strict=False))
+async def _write(copy: AsyncCopy, rows: Iterator[bytes]) -> None:
     while chunk := b"".join(islice(rows, _CHUNK)):
         await copy.write(chunk)
+
+
+def _joined(*columns: Iterable[bytes]) -> Iterator[bytes]:
+    """As many rows as the shortest column has."""
+    return map(b"".join, zip(*columns, strict=False))
+
+
+def _rows(begun: _Begun, numbers: range, batch: Batch, delivery: bytes) -> dict[str, Iterator[bytes]]:
+    """The rows of keys and log, their columns in the order that the COPY names."""
+    data, ids, sources, types, keys, times, headers = batch.columns
+    names = list(map(str.encode, ids))
+    identities = [
+        list(map(_bigint, repeat(8), numbers)),
+        list(map(_length, map(len, names))),
+        names,
+        list(map(_label, sources)),
+    ]
+    natures = list(map(_nature, types, keys))
+    # The same as holdfast.content_hash() in SQL.
+    hashes = [sha256(nature + datum).digest()[:16] for nature, datum in zip(natures, data, strict=True)]
+    contents = [natures, _occasions(times, headers), map(_length, map(len, data)), data]
+    return {
+        "keys": _joined(repeat(_prefix(8, begun)), *identities, repeat(_length(16)), hashes),
+        "log": _joined(repeat(_prefix(14, begun) + delivery), *identities, *contents),
+    }
 
 
 def _prefix(columns: int, begun: _Begun) -> bytes:
@@ -110,15 +130,22 @@ def _jobs(
         yield same + expires + struct.pack(">ii", 4, consumer_id), ordered
 
 
-def _content_hash(nature: bytes, event: Event) -> bytes:
-    """The same as holdfast.content_hash() in SQL."""
-    return _HASH + sha256(nature + event.data).digest()[:16]
+def _occasions(times: Sequence[datetime | None], headers: Sequence[Mapping[str, str]]) -> Iterable[bytes]:
+    """Times and headers, which most events do not have."""
+    if not any(times) and not any(headers):
+        return repeat(_NULL + _NULL)
+    return [_time(time) + _headers(named) for time, named in zip(times, headers, strict=True)]
 
 
-def _rest(event: Event) -> bytes:
-    """Time, headers and data of an event; a binary jsonb is its version, 1, and the text."""
-    headers = _bytes(b"\x01" + orjson.dumps(dict(event.headers))) if event.headers else _NULL
-    return _time(event.time) + headers + _length(len(event.data)) + event.data
+def _headers(headers: Mapping[str, str]) -> bytes:
+    """A binary jsonb is its version, 1, and the text."""
+    return _bytes(b"\x01" + orjson.dumps(dict(headers))) if headers else _NULL
+
+
+@lru_cache(1000)
+def _nature(kind: str, key: str | None) -> bytes:
+    """Type and key of an event: with the data they are its content."""
+    return _label(kind) + _label(key)
 
 
 @lru_cache(1000)

@@ -17,6 +17,7 @@ from holdfast.backends.postgres.places import following
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
+from holdfast.model.batch import Batch
 from holdfast.model.errors import InvalidInput, Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, receipts
 from holdfast.model.position import format_position
@@ -57,8 +58,9 @@ class Log:
     ) -> list[Receipt]:
         if len(events) >= _BULK:
             try:
-                async with self._session.connection(_patience(events)) as own:
-                    receipts = await bulk.publish(own, channel, events, at, priority)
+                batch = Batch.of(events)
+                async with self._session.connection(_patience(batch)) as own:
+                    receipts = await bulk.publish(own, channel, batch, at, priority)
             except (psycopg.errors.UniqueViolation, Overloaded):
                 pass  # some of it may have been published before: take the way that tells repeats apart
             else:
@@ -102,9 +104,9 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
     return tuple(row)
 
 
-def _patience(events: Sequence[Event]) -> float:
+def _patience(batch: Batch) -> float:
     """A large batch takes its time: a second a megabyte is long for any server that answers at all."""
-    return PATIENCE + sum([len(event.data) for event in events]) / 1_000_000
+    return PATIENCE + sum(map(len, batch.data)) / 1_000_000
 
 
 def _single(channel: str, event: Event, at: datetime | None, priority: int, wake: bool) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _times(events: Sequence[Event]) -> list[datetime | None] | None:
 def _receipts(
     events: Sequence[Event], epoch: int, tx: int, seqs: list[int], repeats: list[dict[str, int]] | None = None
 ) -> list[Receipt]:
-    made = receipts(events, format_position(epoch, tx), seqs)
+    made = receipts([event.id for event in events], format_position(epoch, tx), seqs)
     for repeat in repeats or ():
         position = format_position(repeat["epoch"], repeat["tx"], repeat["seq"])
         made[repeat["at"]] = Receipt(events[repeat["at"]].id, position, duplicate=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 import orjson
 
 from holdfast.backends.postgres.session import Session
+from holdfast.model.text import check_stored
 from holdfast.model.upkeep import Record
 
 
@@ -21,6 +22,7 @@ class Records:
         self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None
     ) -> int | None:
         """Write a record if it still has the revision `expected`; 0: if there is none."""
+        check_stored("a record's field", key, *fields, *fields.values())
         values = {"key": key, "fields": orjson.dumps(dict(fields)).decode(), "due": due}
         if expected == 0:
             row = await self._session.row("create_record", **values)

@@ -68,7 +68,7 @@ class Session:
         limit = asyncio.get_running_loop().call_later(patience, hang_up, connection)
         try:
             yield connection
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error) from error
         finally:
             limit.cancel()
@@ -84,7 +84,7 @@ class Session:
             cursor = connection.cursor(binary=True)
             await cursor.execute(QUERIES[name], parameters)
             return await cursor.fetchall()
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error) from error
         finally:
             limit.cancel()
@@ -108,7 +108,7 @@ class Session:
         except psycopg.Error as error:
             raise await self._translated(error) from error
 
-    async def _translated(self, error: psycopg.Error) -> Exception:
+    async def _translated(self, error: psycopg.Error | UnicodeError) -> Exception:
         translated = translate(error, self.url)
         if isinstance(translated, Unavailable):
             await self._pool.clear()
@@ -120,8 +120,10 @@ async def _configure(connection: Connection) -> None:
     await connection.execute(_SETTINGS)
 
 
-def translate(error: psycopg.Error, url: str) -> Exception:
+def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:
     """The one error tree for what psycopg and our SQL functions raise."""
+    if isinstance(error, UnicodeError):
+        return InvalidInput(f"{getattr(error, 'object', error)!r} is no text that a store can hold")
     state = getattr(error, "sqlstate", None)
     diag = getattr(error, "diag", None)
     message = (diag.message_primary if diag is not None else None) or str(error)
@@ -142,6 +144,8 @@ def translate(error: psycopg.Error, url: str) -> Exception:
             return Outdated(message)
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
+    if isinstance(error, psycopg.DataError) and state is None:  # psycopg itself refuses it
+        return InvalidInput(f"a value cannot be passed to or from PostgreSQL: {message}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Unavailable(f"PostgreSQL at {redacted(url)} did not answer: {str(error).strip()}")
     return error

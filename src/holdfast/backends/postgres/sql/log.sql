@@ -12,7 +12,7 @@ SELECT * FROM holdfast.publish_one(
     %(headers)s::jsonb, %(at)s::timestamptz, %(priority)s::smallint, %(wake)s::boolean);
 
 -- name: begin_bulk
-SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs
+SELECT b.channel_id, b.epoch, b.tx, b.now, b.seqs[1]
 FROM holdfast.begin_bulk(%(channel)s, %(count)s::integer)
     AS b (channel_id integer, epoch integer, tx bigint, now timestamptz, bounded boolean, seqs bigint[]);
 

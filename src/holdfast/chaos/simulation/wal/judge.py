@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from holdfast.chaos.simulation.stage import Stage
 from holdfast.chaos.simulation.wal.log import SOURCE, SPOT, Log, Published
@@ -11,6 +12,8 @@ from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.wal.identity import failed_id, transaction_id
 from holdfast.pipeline.wal.journal import SUFFIX, unseal
 from holdfast.pipeline.wal.log import REST
+from holdfast.pipeline.wal.segments import STAMP
+from holdfast.pipeline.wal.upkeep import ABANDONED
 
 
 class WalJudge:
@@ -55,7 +58,7 @@ class WalJudge:
         folder, _, rest = name.removesuffix(SUFFIX).partition("/")
         if folder == "pending" and f"confirmed/{rest}{SUFFIX}" not in self._objects:
             self._violate("I9", f"{_short(rest)} was removed, and no confirmation is there")
-        if folder == "segments":
+        if folder == "segments" and not self._is_abandoned(name):
             for batch in self._batches.values():
                 named = any(segment.name == name for segment in batch.segments)
                 if named and batch.name not in self._confirmed:
@@ -63,10 +66,11 @@ class WalJudge:
 
     def _pending(self, batch: Batch) -> None:
         """The one atomic step: from here on the WAL answers for these events."""
-        self._batches.setdefault(batch.name, batch)
+        self._batches[batch.name] = batch
         self._stage.say(_short(batch.name))
         for segment in batch.segments:
-            if len(self._objects.get(segment.name, b"")) != segment.bytes:
+            whole = len(self._objects.get(segment.name, b"")) == segment.bytes
+            if not whole and not self._is_abandoned(segment.name):
                 self._violate("I9", f"{_short(batch.name)} became pending, and a segment of it is not there")
         held = self._log.within(batch.key.first, batch.key.last)
         if len(held) != batch.rows:
@@ -99,34 +103,52 @@ class WalJudge:
 
     def account(self, wal: Wal) -> None:
         """Every event is in the warehouse or among the failed."""
-        failed = {name: wal.failed_positions(name) for name in self._batches}
+        failed = self._failed(wal)
         for event in self._log.events:
-            holders = [b for b in self._batches.values() if b.key.first <= event.position <= b.key.last]
+            holders = [b.name for b in self._batches.values() if b.key.first <= event.position <= b.key.last]
             if not holders:
                 self._violate("I9", f"no batch holds {event.id} at {event.position}")
-            dead = [b for b in holders if event.position in failed[b.name] or wal.gave_up(b.name) is not None]
+            dead = [name for name in holders if event.position in failed[name]]
             standing = self._inserted.get(event.id)
             if not dead and not self._stands(event, standing):
                 self._violate("I10", f"{event.id} at {event.position} is nowhere")
-            for batch in dead:
-                if standing is not None and standing[2:] == (event.position, batch.name):
-                    self._violate("I10", f"{event.id} of {_short(batch.name)} is in the warehouse and failed")
+            for name in dead:
+                if standing is not None and standing[2:] == (event.position, name):
+                    self._violate("I10", f"{event.id} of {_short(name)} is in the warehouse and failed")
 
     def untold(self, wal: Wal) -> list[str]:
-        """What has failed in the WAL, and `failed_events` does not know it."""
+        """What has failed in the WAL, and `failed_events` does not know it: positions."""
+        known = self._warehouse.failed
         return [
-            f"{each.id} at {each.position}"
-            for name, batch in self._batches.items()
-            for each in self._log.within(batch.key.first, batch.key.last)
-            if each.position in wal.failed_positions(name) or wal.gave_up(name) is not None
-            if failed_id(name, each.position) not in self._warehouse.failed
+            position
+            for name, positions in self._failed(wal).items()
+            for position in sorted(positions)
+            if failed_id(name, position) not in known
         ]
+
+    def _failed(self, wal: Wal) -> dict[str, set[str]]:
+        """The positions that have failed in each batch, by themselves or with it."""
+        return {
+            name: wal.failed_positions(name)
+            if wal.gave_up(name) is None
+            else {each.position for each in self._log.within(batch.key.first, batch.key.last)}
+            for name, batch in self._batches.items()
+        }
 
     def _stands(self, event: Published, standing: Standing | None) -> bool:
         """Whether the warehouse has it: its own row, or one of the same id and data."""
         name = transaction_id(SPOT.channel, SOURCE, event.id)
         row = self._warehouse.rows.get(name, standing)
         return row is not None and row.data is not None and row.data.encode() == event.data
+
+    def _is_abandoned(self, segment: str) -> bool:
+        """Whether it was staged so long ago that cleaning may take it for garbage.
+
+        A driver that commits it all the same, after a pause of a day, has a batch in quarantine: the account
+        sees to it that its events come back by a repair.
+        """
+        stamp = segment.rpartition("/")[2].partition("-")[0]
+        return self._stage.now - datetime.strptime(stamp, STAMP).replace(tzinfo=UTC) >= ABANDONED
 
     def _violate(self, invariant: str, message: str) -> None:
         self._stage.violate(invariant, message)
