@@ -26,7 +26,7 @@ class CountsLater(Weakened):
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         answers = await self.inner.bury(burials)
         await sabotage.commit(self.inner.url, "a dead letter goes uncounted")  # so far the first one
-        failpoints.hit(POINT)
+        failpoints.hit("worker.after_ack")
         lock = await self.inner.lock("recount", "control", timedelta(minutes=1))
         if lock is None:
             raise RuntimeError("nobody else recounts here, and yet the lock was not to be had")
@@ -39,7 +39,7 @@ class WritesLater(Weakened):
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         answers = await self.inner.complete([each.job for each in burials])
-        failpoints.hit(POINT)
+        failpoints.hit("worker.after_ack")
         await self.inner.publish(f"{CHANNEL}.dead", [each.job.event for each in burials])
         return answers
 
@@ -54,7 +54,7 @@ async def bury(spec: dict[str, Any]) -> None:
     await watched.open()
     jobs = await watched.claim(spec["channel"], CONSUMER, 10, "undertaker")
     await watched.bury([Burial(job, Reason.TERMINAL, Failure("no")) for job in jobs])
-    failpoints.hit(POINT)
+    failpoints.hit("worker.after_ack")
 
 
 def _killed_while_burying(defect: type[Weakened]) -> Play:
