@@ -18,6 +18,7 @@ import holdfast
 from holdfast.chaos.disk import Disk
 from holdfast.contracts import Backend
 from holdfast.embedded import Nats, Postgres, Redis
+from holdfast.model.policy import Policy
 from holdfast.wiring import backend as connect_backend
 from kit import CHANNEL, publish, read_all, until
 
@@ -221,4 +222,18 @@ async def test_a_full_disk_under_a_server_is_a_transient_error_and_takes_nothing
         await until(published)
         logged = [entry.event.id for entry in await read_all(store)]
         assert logged in ([*acked, "after"], [*acked, f"event-{len(acked) - 1}", "after"])
+        await store.close()
+
+
+async def test_a_full_disk_under_nats_is_a_transient_error_of_a_purge_too(disk: Disk) -> None:
+    with durable("nats", disk.path / "server") as server:
+        store = connect_backend(server.url)
+        await store.open()
+        await store.subscribe(CHANNEL, "billing", Policy())
+        await publish(store, *(f"event-{number}" for number in range(50)))
+        await store.claim(CHANNEL, "billing", 50, "worker")
+        assert not (await store.remove_consumer(CHANNEL, "billing", 10)).done
+        disk.fill()
+        with pytest.raises(holdfast.Transient):
+            await store.remove_consumer(CHANNEL, "billing", 10)
         await store.close()

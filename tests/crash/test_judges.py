@@ -88,8 +88,16 @@ def after_a_revival(book: Book) -> None:
     book.end("complete", "a", token=3)
 
 
+def after_two_revivals(book: Book) -> None:
+    """As many leases as its first known end has in its token, but not all of them before that."""
+    after_a_revival(book)
+    book.claim("a", token=5)
+    book.end("bury", "a", token=5)
+
+
 @pytest.mark.parametrize(
-    ("play", "found"), [(one_by_one, 0), (both_at_once, 1), (after_a_retry, 1), (after_a_revival, 0)]
+    ("play", "found"),
+    [(one_by_one, 0), (both_at_once, 1), (after_a_retry, 1), (after_a_revival, 0), (after_two_revivals, 0)],
 )
 def test_events_of_a_key_are_handed_out_one_by_one(play: Any, found: int) -> None:
     book = Book()

@@ -62,7 +62,7 @@ class Batches:
             raise Incomplete(text)
         if code in _FULL:
             raise Overloaded(f"the stream {subjects.STREAM} is full: {text}; raise its limits, or trim")
-        if error.get("code") == 503:
+        if error.get("code", 0) >= 500:
             raise Unavailable(f"NATS did not take the batch: {text}")
         raise HoldfastError(f"NATS refused a batch of {len(messages)} messages: {text} ({code})")
 

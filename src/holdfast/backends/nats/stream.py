@@ -123,6 +123,6 @@ def _checked(answer: dict[str, Any], what: str) -> dict[str, Any]:
     error = answer.get("error")
     if error is None:
         return answer
-    if error.get("code") == 503:
+    if error.get("code", 0) >= 500:  # it cannot now: no room on its disk, no leader, …
         raise Unavailable(f"NATS could not {what}: {error.get('description')}")
     raise HoldfastError(f"NATS refused to {what}: {error.get('description')} ({error.get('err_code')})")

@@ -14,7 +14,7 @@ class _Claims(NamedTuple):
     """How often a job was leased, as far as anybody was told, and when first: asked and answered."""
 
     position: str
-    leases: int
+    tokens: tuple[int, ...]
     asked: int
     answered: int
 
@@ -54,12 +54,12 @@ def _overtaking(turns: Iterable[_Turn]) -> Iterator[tuple[_Turn, _Turn]]:
 def _lanes(calls: list[Call], ordered: set[Owner]) -> dict[tuple[Owner, str], list[_Turn]]:
     committed, ends = _committed(calls), _ends(calls)
     lanes: dict[tuple[Owner, str], list[_Turn]] = defaultdict(list)
-    for job, (position, leases, asked, answered) in _claims(calls, ordered).items():
+    for job, (position, tokens, asked, answered) in _claims(calls, ordered).items():
         if event := committed.get((job[0], position)):
             key, moment = event
             token, ending = ends.get(job, (0, 0))
             # A token that rose without a lease: the job may have ended and been revived unseen.
-            live = ending if token == leases else 0
+            live = ending if sum(each <= token for each in tokens) == token else 0
             lanes[job[:2], key].append(_Turn(position, job, moment, asked, answered, live))
     return lanes
 
@@ -80,9 +80,9 @@ def _claims(calls: list[Call], owners: set[Owner]) -> dict[Key, _Claims]:
         for item in call.answers:
             if (item["channel"], item["consumer"]) in owners:
                 job = item["channel"], item["consumer"], item["job"]
-                before = found.get(job, _Claims(item["position"], 0, call.at, call.ended))
+                before = found.get(job, _Claims(item["position"], (), call.at, call.ended))
                 first = min(before[2:], (call.at, call.ended))
-                found[job] = _Claims(before.position, before.leases + 1, *first)
+                found[job] = _Claims(before.position, (*before.tokens, item["token"]), *first)
     return found
 
 
