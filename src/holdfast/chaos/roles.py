@@ -50,7 +50,8 @@ ROLES = (
         "operator",
         "operator",
         _points("operation", "after_lock", "after_intent", "after_act", "before_end")
-        + _points("dead", "after_revive", "after_purge", "mid_move", "mid_recount"),
+        + _points("dead", "after_revive", "after_purge", "mid_move"),
+        skips=1,
     ),
     Role(
         "newcomer",
@@ -62,14 +63,15 @@ ROLES = (
         "sweeper",
         "sweeper",
         _points("sweeper", "after_lock", "after_stuck", "after_trim", "between_channels", "before_report")
-        + _points("trim", "after_record", "mid_purge"),
-        {"keep": {CHANNEL: 2.0}, "dead_letters": 86_400.0, "lock_ttl": 1.0, "pause": 0.2},
+        + _points("trim", "after_record", "mid_purge")
+        + _points("tasks", "before_cursor"),
+        {"keep": {CHANNEL: 0.5}, "dead_letters": 86_400.0, "lock_ttl": 1.0, "pause": 0.2},
+        skips=1,
     ),
     Role(
         "clerk",
         "clerk",
-        _points("tasks", "after_submit", "after_claim", "after_result", "after_finalize", "after_terminal")
-        + _points("tasks", "before_cursor"),
+        _points("tasks", "after_submit", "after_claim", "after_result", "after_finalize", "after_terminal"),
         {"kind": TASKS, "timeout": 1.0},
     ),
     Role(
@@ -91,7 +93,6 @@ ROLES = (
 )
 ONLY: dict[str, frozenset[str]] = {
     "dead.mid_move": frozenset({"nats"}),
-    "dead.mid_recount": frozenset({"redis"}),
     "remove.before_end": frozenset({"nats"}),
     "trim.after_record": frozenset({"nats"}),
     "trim.mid_purge": frozenset({"nats"}),

@@ -19,7 +19,7 @@ from holdfast.model.job import LIVE
 from holdfast.tasks import Tasks, TaskType
 from holdfast.upkeep.taskrecords import WORKERS
 
-_FEW, _PAUSE, _RETRIES = 3, 0.05, 1_000
+_FEW, _PAUSE, _RETRIES = 3, 0.05, 2
 
 
 async def main(spec: dict[str, Any]) -> None:
