@@ -187,9 +187,9 @@ def test_reconcile_and_rebuild_from_the_shell(site: Site, config: str) -> None:
     assert "equal: published = archived = ingested + failed" in rebuilt.err
 
 
-def test_wrong_input_is_said_before_spark_starts(run: Run, config: str) -> None:
+def test_wrong_input_is_said_before_spark_starts(run: Run, config: str, database: str) -> None:
     assert "--day '14.2.'" in run("reconcile", CHANNEL, "--day", "14.2.", "--config", config).err
-    nothing = run("reconcile", CHANNEL)
+    nothing = run("reconcile", CHANNEL, "--url", database)
     assert (nothing.code, "nothing to compare with" in nothing.err) == (2, True)
     assert run("reconcile", "no good name", "--config", config).code == 2
 

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.chaos.simulation import simulate
 from holdfast.chaos.simulation.jobs import people
+from holdfast.chaos.simulation.wal import judge
 from holdfast.model.decide import Action, Due, DueKind, Move, when_due
 from holdfast.model.job import Failure, Job, Reason, Retry
 from holdfast.model.policy import Policy
@@ -65,6 +66,7 @@ def test_a_loader_that_never_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cleaning_that_takes_fresh_segments_for_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning, "ABANDONED", timedelta(0))
+    assert judge.ABANDONED > timedelta(0), "the judge goes by what is right"
     assert _invariant("wal") == "I9"
 
 
