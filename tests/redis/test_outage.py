@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import redis
 
 import holdfast
 from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.session import Session
 from holdfast.embedded import Redis
 from holdfast.model.event import Event
 from holdfast.model.job import State
@@ -175,3 +177,26 @@ async def test_a_job_outlives_a_restart_with_its_lease() -> None:
         assert await complete(again, job)
         await again.close()
         await backend.close()
+
+
+async def test_a_connection_that_closes_under_a_call_on_its_way_is_an_outage(redis_server: Redis) -> None:
+    session = Session(redis_server.url, 1, None, None)
+    await session.open()
+    [link] = session._links
+    connection: Any = link._connection
+    send = connection._send_packed_command
+
+    async def closed_meanwhile(command: Any) -> None:
+        """As when the answer to another call ends the connection at this moment."""
+        await connection.disconnect(nowait=True)
+        await send(command)
+
+    connection._send_packed_command = closed_meanwhile
+    reading = link._receiver = asyncio.create_task(asyncio.Event().wait())  # has not noticed it yet
+    with pytest.raises(holdfast.Unavailable):
+        await session.call("PING")
+    connection._send_packed_command = send
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert await session.call("PING")
+    await session.close()

@@ -63,8 +63,8 @@ ROLES = (
         "sweeper",
         "sweeper",
         _points("sweeper", "after_lock", "after_stuck", "after_trim", "between_channels", "before_report")
-        + _points("trim", "after_record", "mid_purge")
-        + _points("tasks", "before_cursor"),
+        + _points("tasks", "before_cursor")
+        + 3 * _points("trim", "after_record", "mid_purge"),  # passed seldom, so they have more turns
         {"keep": {CHANNEL: 0.5}, "dead_letters": 86_400.0, "lock_ttl": 1.0, "pause": 0.2},
         skips=1,
     ),

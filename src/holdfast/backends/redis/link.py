@@ -77,6 +77,8 @@ class Link:
                 if self._receiver is None or self._receiver.done():
                     self._receiver = asyncio.create_task(self._receive())
                 await self._connection.send_packed_command([b"".join(batch)])
+            except AttributeError as error:  # redis-py's way to say that the receiver has closed it meanwhile
+                await self._fail(Disconnected(f"closed while a call was on its way: {error}"))
             except Exception as error:  # whatever it was, nobody may wait for ever
                 await self._fail(error)
 
