@@ -12,7 +12,7 @@ ALL = frozenset(FAULTS)
 SPARK = {"source.before_plan", "driver.after_offsets", "driver.after_batch", "rebuild.after_stage"}
 """Passed by drivers on Spark only: `make chaos-ingest` kills there."""
 RARE = {"dead.mid_bootstrap", "dead.mid_recount"}
-"""Passed once in the life of a store, or only by thousands of dead letters: tests of their own break off there."""
+"""Passed once in the life of a store, or by thousands of dead letters only: other tests break off there."""
 
 
 def turns(role: Role, seed: str = "7", store: str = "nats", count: int = 200) -> list[object]:
