@@ -58,7 +58,7 @@ test-all: $(STAMP)
 
 # The run of docs/guarantees.md: over 1,000 kills of processes and 100 of servers.
 chaos: $(STAMP)
-	$(BIN)/holdfast chaos run --minutes 25 --kills 340 --server-kills 34 --seed 20261115
+	$(BIN)/holdfast chaos run --minutes 25 --kills 340 --server-kills 34 --seed 20261117
 
 chaos-ingest: $(STAMP)
 	$(BIN)/python tests/chaos/ingest.py
