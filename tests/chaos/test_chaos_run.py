@@ -55,7 +55,7 @@ async def test_the_handlers_of_a_user_are_besieged_too(
     monkeypatch.syspath_prepend(tmp_path)
     app = "shop_under_siege"
     plan = Plan(SEED, frozenset({"kill"}), 30, kills=4, pipeline=False, app=app, samples=samples)
-    report = await run(["redis"], plan, tmp_path, tell=lambda _: None)
+    report = await run(["redis"], plan, tmp_path / "kept", tell=lambda _: None)
     [account] = report.accounts
     assert report.holds, explained(report)
     assert account.states["done"] > 0

@@ -42,6 +42,8 @@ async def run(stores: Sequence[str], plan: Plan, keep: Path | None = None, tell:
     """Besiege the stores, all at once. `keep` is a folder for histories and logs, kept for whoever looks."""
     report = Report(plan.seed, sorted(plan.faults), impossible(plan.faults))
     began = time.monotonic()
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
     report.accounts = list(await asyncio.gather(*(_besiege(store, plan, keep, tell) for store in stores)))
     report.seconds = time.monotonic() - began
     return report
