@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import holdfast
 from holdfast.embedded import S3, Nats, Redis, SparkCluster
 from holdfast.pipeline import session
+from holdfast.pipeline.stores.s3 import S3Store
 
 Drive = Callable[..., str]
 
@@ -67,18 +68,26 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """The session's S3 server. Whoever kills it starts it again."""
+    """The session's S3 server, with a bucket. Whoever kills it starts it again."""
     with S3() as server:
+        S3Store("bucket", "", _environment(server)).put("founded", b"")  # comes into being with an object
         yield server
+
+
+def _environment(server: S3) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "AWS_REGION": server.region,
+    }
 
 
 @pytest.fixture
 def aws(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment that leads to it, as anybody would set it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_key)
-    monkeypatch.setenv("AWS_REGION", s3.region)
+    for name, value in _environment(s3).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
