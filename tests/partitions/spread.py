@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import holdfast
 from holdfast.bus.partitions import home
+from holdfast.chaos.proxy import Proxy
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
 from holdfast.model.job import State
@@ -57,3 +59,9 @@ async def eventually(ask: Callable[[], Awaitable[T]], patience: float = 20.0) ->
 
     await until(answered, patience)
     return answers[0]
+
+
+def way_to(url: str) -> Proxy:
+    """A way to the store that can be cut."""
+    parts = urlsplit(url)
+    return Proxy(parts.hostname or "", parts.port or 0)

@@ -7,11 +7,11 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from proxy import Proxy
-from spread import eventually, id_of, key_of, logged
+from spread import eventually, id_of, key_of, logged, way_to
 
 import holdfast
 from holdfast.backends.postgres import pool
+from holdfast.chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER, until
 
 LIVES, SILENT = 0, 1
@@ -24,16 +24,16 @@ async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     for module in ("session", "log"):
         monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 0.5)
     monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
-    async with Proxy(urls[SILENT]) as started:
+    async with way_to(urls[SILENT]) as started:
         yield started
 
 
 @pytest.fixture
 async def bus(urls: list[str], proxy: Proxy) -> AsyncIterator[holdfast.Bus]:
-    async with holdfast.connect([urls[LIVES], proxy.url]) as opened:
+    async with holdfast.connect([urls[LIVES], proxy.url(urls[SILENT])]) as opened:
         await opened.subscribe(CHANNEL, CONSUMER)
         yield opened
-        await proxy.cut()  # whoever still waits is let go
+        await proxy.refuse()  # whoever still waits is let go
 
 
 async def round_of_work(bus: holdfast.Bus) -> float:
@@ -48,7 +48,7 @@ async def round_of_work(bus: holdfast.Bus) -> float:
 async def test_a_silent_store_is_noticed_and_then_costs_the_others_nothing(
     bus: holdfast.Bus, proxy: Proxy
 ) -> None:
-    proxy.mute()
+    await proxy.cut_replies()
 
     async def noticed() -> bool:
         await round_of_work(bus)
@@ -68,9 +68,9 @@ async def test_a_publish_to_a_silent_store_ends_with_an_unknown_outcome(
     bus: holdfast.Bus, proxy: Proxy, count: int
 ) -> None:
     batch = [holdfast.Event({}, id_of(SILENT, number)) for number in range(count)]
-    proxy.mute()
+    await proxy.cut_replies()
     with pytest.raises(holdfast.Unavailable):
         await asyncio.wait_for(bus.publish_many(CHANNEL, batch), 15)
-    await proxy.mend()
+    await proxy.heal()
     await eventually(lambda: bus.publish_many(CHANNEL, batch))
     assert await logged(bus, SILENT) == [event.id for event in batch]

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from proxy import Proxy
-from spread import eventually, id_of, key_of, logged
+from spread import eventually, id_of, key_of, logged, way_to
 
 import holdfast
+from holdfast.chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER
 
 BULK = 250
@@ -18,13 +18,14 @@ BULK = 250
 @pytest.fixture
 async def proxies(urls: list[str]) -> AsyncIterator[list[Proxy]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(Proxy(url)) for url in urls]
+        yield [await stack.enter_async_context(way_to(url)) for url in urls]
 
 
 @pytest.fixture
-async def bus(proxies: list[Proxy]) -> AsyncIterator[holdfast.Bus]:
+async def bus(urls: list[str], proxies: list[Proxy]) -> AsyncIterator[holdfast.Bus]:
     """A bus that reaches its stores by way of the proxies."""
-    async with holdfast.connect([proxy.url for proxy in proxies]) as opened:
+    ways = [proxy.url(url) for proxy, url in zip(proxies, urls, strict=True)]
+    async with holdfast.connect(ways) as opened:
         await opened.subscribe(CHANNEL, CONSUMER)
         yield opened
 
@@ -39,7 +40,7 @@ async def test_an_event_whose_receipt_was_lost_stands_once(
 ) -> None:
     name, key = {"id": (id_of(1), None), "key": (None, key_of(1)), "neither": (None, None)}[by]
     bus.partitions.all[0].health.load = 1000  # whoever may go anywhere goes to the second store
-    proxies[1].drop_reply_to(b"the-payload")
+    await proxies[1].drop_reply(containing=b"the-payload")
     receipt = await bus.publish(CHANNEL, {"is": "the-payload"}, id=name, key=key)
     assert proxies[1].dropped == 1
     assert await events(bus) == [[], [receipt.id]]
@@ -57,7 +58,7 @@ async def test_a_bulk_whose_commit_was_not_answered_stands_once(
     batch = [
         holdfast.Event({"n": n}, id_of(1, n) if named else "") for n in range(BULK if not named else 200)
     ]
-    proxies[1].drop_reply_to(b"COMMIT")
+    await proxies[1].drop_reply(containing=b"COMMIT")
     receipts = await bus.publish_many(CHANNEL, batch)
     assert proxies[1].dropped == 1
     assert await events(bus) == [[], [receipt.id for receipt in receipts]]
@@ -68,13 +69,12 @@ async def test_a_bulk_whose_commit_was_not_answered_stands_once(
 async def test_an_unknown_outcome_that_stays_unknown_is_said_and_a_later_repeat_finds_it(
     bus: holdfast.Bus, proxies: list[Proxy]
 ) -> None:
-    """The reply is lost, and then the store is gone: only the caller can ask again."""
+    """The reply is lost, and so are those to every repeat: only the caller can ask again later."""
     await bus.publish(CHANNEL, {}, id=id_of(1, 1))
-    proxies[1].drop_reply_to(b"the-payload")
-    proxies[1].cut_after_drop = True
+    await proxies[1].drop_reply(100, containing=b"the-payload")
     with pytest.raises(holdfast.Unavailable):
         await bus.publish(CHANNEL, {"is": "the-payload"}, id=id_of(1))
-    await proxies[1].mend()
+    await proxies[1].heal()
     receipt = await eventually(lambda: bus.publish(CHANNEL, {"is": "the-payload"}, id=id_of(1)))
     assert receipt.duplicate
     assert await events(bus) == [[], [id_of(1, 1), id_of(1)]]
@@ -85,7 +85,7 @@ async def test_a_finalize_whose_answer_was_lost_was_applied_once(
 ) -> None:
     await bus.publish(CHANNEL, {}, id=id_of(1))
     [job] = await bus.poll(CHANNEL, CONSUMER)
-    proxies[1].drop_reply_to(b"holdfast.job_log")  # the statement that completes
+    await proxies[1].drop_reply(containing=b"holdfast.job_log")  # the statement that completes
     with pytest.raises(holdfast.Unavailable):
         await bus.finalize(job, success=True)
     assert proxies[1].dropped == 1

@@ -8,13 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nats
 import pytest
-import redis
 from pyspark.sql import SparkSession
 
 import holdfast
-from holdfast.embedded import S3, Nats, Redis, SparkCluster
+from holdfast.embedded import S3, SparkCluster
 from holdfast.pipeline import session
 from holdfast.pipeline.stores.s3 import S3Store
 
@@ -26,36 +24,6 @@ def spark() -> Iterator[SparkSession]:
     """The session's Spark: two threads of one process."""
     with session.session("local[2]", settings={"spark.sql.shuffle.partitions": "2"}) as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[Redis]:
-    """The session's Redis. It never waits for a disk: no test of this suite cuts the power."""
-    with Redis(appendfsync="no") as server:
-        yield server
-
-
-@pytest.fixture
-def empty_redis(redis_server: Redis) -> str:
-    """The URL of the session's Redis, with nothing in it."""
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.flushall()
-    return redis_server.url
-
-
-@pytest.fixture(scope="session")
-def nats_server() -> Iterator[Nats]:
-    """The session's NATS."""
-    with Nats(sync_interval="2m") as server:
-        yield server
-
-
-@pytest.fixture
-async def empty_nats(nats_server: Nats) -> str:
-    """The URL of the session's NATS, without our stream."""
-    async with await nats.connect(nats_server.url) as client:
-        await client.request("$JS.API.STREAM.DELETE.HOLDFAST")
-    return nats_server.url
 
 
 @pytest.fixture(params=["database", "empty_redis", "empty_nats"], ids=["postgres", "redis", "nats"])

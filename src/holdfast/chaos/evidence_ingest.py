@@ -40,6 +40,14 @@ def gather(url: str, channel: str, folder: Path, kind: str) -> Evidence:
     )
 
 
+def totals(folder: Path) -> dict[str, int]:
+    """By id: what a DuckDB warehouse serves for the one column that a payload fills."""
+    with duckdb.connect(str(folder / "warehouse.duckdb")) as connection:
+        if not connection.execute("FROM duckdb_tables() WHERE table_name = 'events'").fetchall():
+            return {}
+        return dict(connection.execute("SELECT id, total FROM events").fetchall())
+
+
 def _cursor(url: str, channel: str) -> str:
     with Connection([url]) as connection:
         found = connection.run(connection.backends[0].cursors(channel))

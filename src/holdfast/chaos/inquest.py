@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def _archive(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
 
 
 def _ingest(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
-    """I9 to I11, from the files of WAL and warehouse; answers what is kept, as notes of the ingest."""
+    """I9 to I12, from the files of WAL and warehouse; answers what is kept, as notes of the ingest."""
     from holdfast.chaos import evidence_ingest
     from holdfast.chaos.judge import ingest
     from holdfast.pipeline.ingest.commit import CONSUMER
@@ -80,6 +81,9 @@ def _ingest(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
         for position, item in _on_channel(calls).items()
     }
     account.violations += [Violation(*each) for each in ingest.judge(history, found, drained=True)]
+    sent = {item["id"]: json.loads(item["data"])["total"] for item in _on_channel(calls).values()}
+    served = evidence_ingest.totals(siege.crew.pipeline)
+    account.violations += [Violation(*each) for each in ingest.falsified(sent, served)]
     kept = {row.id for row in found.rows} | {history[p].id for p in found.failed if p in history}
     return [_noted(CONSUMER, kept)]
 

@@ -13,4 +13,4 @@ import holdfast.chaos.parties.publisher
 import holdfast.chaos.parties.sweeper
 import holdfast.chaos.parties.undertaker
 import holdfast.chaos.parties.upkeep
-import holdfast.chaos.parties.worker  # noqa: F401
+import holdfast.chaos.parties.worker  # noqa: F401 - to have them imported

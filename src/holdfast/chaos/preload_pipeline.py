@@ -3,4 +3,4 @@
 import holdfast.chaos.parties.archiver
 import holdfast.chaos.parties.ingester
 import holdfast.pipeline.ingest.plan
-import holdfast.pipeline.warehouse.delta  # noqa: F401
+import holdfast.pipeline.warehouse.delta  # noqa: F401 - to have them imported

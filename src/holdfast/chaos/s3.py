@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass  # noqa: N815
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass  # noqa: N815 - the server's names
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

@@ -8,14 +8,13 @@ import itertools
 import signal
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast import failpoints
+from holdfast.chaos.evidence_ingest import totals
 from holdfast.chaos.judge.ingest import falsified, judge
 from holdfast.chaos.rig import Rig
 from holdfast.chaos.trial import Trial
@@ -122,7 +121,7 @@ async def damaged_segment(rig: Rig, sound: bool) -> set[str]:
     pq.write_table(rows.set_column(rows.schema.get_field_index("data"), "data", rotten), path)
     await asyncio.to_thread(trial.drive, defect=None if sound else read_unchecked)
     published = {f"o-{number}": number for number in range(1, 4)}
-    return {violation.invariant for violation in falsified(published, _totals(rig.folder))}
+    return {violation.invariant for violation in falsified(published, totals(rig.folder))}
 
 
 async def _published(trial: Trial, count: int) -> None:
@@ -138,11 +137,3 @@ async def _killed(trial: Trial, point: str, defect: Defect | None) -> None:
 async def _broken(trial: Trial, *, drained: bool = True) -> set[str]:
     found = await asyncio.to_thread(trial.evidence)
     return {violation.invariant for violation in judge(trial.history, found, drained=drained)}
-
-
-def _totals(folder: Path) -> dict[str, int]:
-    """What the warehouse serves."""
-    with duckdb.connect(str(folder / "warehouse.duckdb")) as connection:
-        if not connection.execute("FROM duckdb_tables() WHERE table_name = 'events'").fetchall():
-            return {}
-        return dict(connection.execute("SELECT id, total FROM events").fetchall())

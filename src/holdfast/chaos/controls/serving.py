@@ -24,7 +24,7 @@ async def ask(spec: dict[str, Any]) -> None:
     from holdfast.server.supervisor import Supervisor
 
     if spec["defect"]:
-        Caller.may = lambda self, *what: True  # type: ignore[method-assign]
+        Caller.may = lambda self, *what: True  # type: ignore[method-assign]  # the defect
     notes = History(Path(spec["history"]))
     async with holdfast.connect(spec["url"]) as bus:
         known = system(bus, Supervisor(), Config(), local=True)
