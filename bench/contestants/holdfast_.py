@@ -14,7 +14,7 @@ from .tables import Tables
 
 CHANNEL, CONSUMER = "bench", "worker"
 TABLES = """
-    SELECT (SELECT count(*) FROM holdfast.jobs),
+    SELECT (SELECT count(*) FROM holdfast.live_jobs),
            (SELECT count(*) FROM holdfast.job_log WHERE outcome = 'done')
 """
 DONE = ("HGET", "{holdfast}:counts:1", "done")

@@ -9,12 +9,12 @@ import pytest
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.wiring import backend as connect_backend
-from stores import STORES, Store
+from stores import STORES, VARIANTS, Store
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, *(pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS)])
 def store(request: pytest.FixtureRequest) -> Store:
-    return STORES[request.param](request)
+    return (STORES | VARIANTS)[request.param](request)
 
 
 @pytest.fixture

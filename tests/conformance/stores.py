@@ -53,6 +53,14 @@ class PostgresStore(Store):
         """There are none."""
 
 
+class StretchedStore(PostgresStore):
+    """The same, but every publish is a bulk publish, so that jobs begin in stretches."""
+
+    def create(self, request: pytest.FixtureRequest) -> str:
+        request.getfixturevalue("monkeypatch").setattr("holdfast.backends.postgres.log._BULK", 1)
+        return super().create(request)
+
+
 class RedisStore(Store):
     """The session's Redis server, emptied."""
 
@@ -97,3 +105,5 @@ class NatsStore(Store):
 
 
 STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}
+VARIANTS: dict[str, type[Store]] = {"postgres-stretched": StretchedStore}
+"""Stores in another form; only in `make test-all`."""

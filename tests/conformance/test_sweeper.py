@@ -194,6 +194,22 @@ async def test_a_full_channel_refuses_until_there_is_room(backend: Backend) -> N
     assert len(await publish(backend, "one more")) == 1
 
 
+async def test_what_it_has_to_tell_does_not_keep_it_from_making_room(backend: Backend) -> None:
+    """The channel that it tells on can be the one that is full."""
+    system = f"gbe.events.system.{Retried.topic}"
+    keep = {system: Keep(max_age=DAY, max_bytes=100_000, on_full="refuse")}
+    await backend.publish(system, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    assert (await sweep(backend, retention=keep)).full == [system]
+    await backend.advance(DAY)
+    await subscribe(backend)
+    await publish(backend, "a")
+    await claim_one(backend)
+    await backend.advance(LEASE)
+    report = await sweep(backend, retention=keep)
+    assert (report.retried, report.trimmed, report.full) == (1, {system: 40}, [])
+    assert [retried.event_id for retried in await told(backend, Retried)] == ["a"]
+
+
 async def test_drop_oldest_drops_what_nobody_has_read_and_says_so(backend: Backend) -> None:
     await backend.attach(CHANNEL, "archiver")
     await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])

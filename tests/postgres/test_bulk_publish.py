@@ -34,7 +34,7 @@ JOBS = """
     SELECT c.name, e.id, j.state, j.due_at = j.created_at, j.due_at - j.created_at > interval '1 hour',
            j.expires_at - j.due_at, j.created_at = e.published_at, j.token, j.lease_until, j.priority,
            j.attempts, j.abandonments, j.held, j.order_key, j.worker, j.errors
-    FROM holdfast.jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
+    FROM holdfast.live_jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
     JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
     WHERE j.channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY c.name, j.seq"""
 LOG = """
@@ -81,7 +81,7 @@ async def test_a_repeat_among_the_events_is_told_apart(bus: Bus, sql: Sql) -> No
     receipts = await bus.publish_many(COPIED, EVENTS)
     assert [receipt.duplicate for receipt in receipts] == [False] * (BATCH - 1) + [True]
     assert receipts[-1].position == first.position
-    assert sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall() == [(BATCH,)]
+    assert sql.execute("SELECT count(*) FROM holdfast.live_jobs").fetchall() == [(BATCH,)]
 
 
 async def test_a_consumer_from_the_beginning_gets_the_whole_of_the_last_batch(bus: Bus, sql: Sql) -> None:
@@ -90,7 +90,7 @@ async def test_a_consumer_from_the_beginning_gets_the_whole_of_the_last_batch(bu
     await bus.publish_many(COPIED, [Event(number) for number in range(BATCH)])  # jobs at once, not again
     [(seen,)] = sql.execute("SELECT holdfast.backfill(id, 10000) FROM holdfast.consumers").fetchall()
     assert seen == BATCH
-    assert sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall() == [(2 * BATCH,)]
+    assert sql.execute("SELECT count(*) FROM holdfast.live_jobs").fetchall() == [(2 * BATCH,)]
 
 
 def test_no_batch_has_more_events_than_a_publish_has_numbers(sql: Sql) -> None:

@@ -129,16 +129,14 @@ async def test_stuck_walks_the_index_of_deadlines(connection: Connection) -> Non
     check(await explain(connection, "stuck", run=True, limit=50), "jobs_leased")
 
 
-@pytest.mark.parametrize("query", ["find_jobs", "cancel"])
-async def test_an_event_is_found_by_its_key(connection: Connection, query: str) -> None:
-    parameters: dict[str, Any] = {"channel": CHANNEL, "source": "default", "id": "e-33333"}
-    if query == "cancel":
-        parameters["consumer"] = None
-    check(await explain(connection, query, run=True, **parameters), "keys_pkey", "jobs_pkey")
+async def test_an_event_is_found_by_its_key(connection: Connection) -> None:
+    names = {"channel": CHANNEL, "source": "default", "id": "e-33333"}
+    check(await explain(connection, "find_jobs", run=True, **names), "keys_pkey", "jobs_pkey")
 
 
 Call = Callable[[dict[str, list[int]]], dict[str, Any]]
 INSIDE: dict[str, Call] = {
+    "cancel": lambda _: {"channel": CHANNEL, "source": "default", "id": "e-33333", "consumer": None},
     "claim_ordered": lambda _: {"channel": CHANNEL, "consumer": "lanes", "limit": 50, "worker": "w"},
     "bury": lambda held: {
         **OF,

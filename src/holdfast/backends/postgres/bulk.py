@@ -26,6 +26,7 @@ from holdfast.model.event import Receipt, receipts
 from holdfast.model.position import format_position
 
 _CHUNK = 500
+_STRETCH = 1000  # jobs in one row, at the most: a constraint of the table
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
@@ -60,9 +61,8 @@ async def publish(
         consumers = await cursor.fetchall()
         numbers = range(begun.first, begun.first + len(batch))
         async with _copying(connection, "jobs") as copy:
-            for start, ordered in _jobs(begun, at, priority, consumers):
-                keys = (_label(event.key) for event in batch) if ordered else repeat(_NULL)
-                await _write(copy, _joined(repeat(start), map(_bigint, repeat(8), numbers), keys))
+            for jobs in _jobs(begun, numbers, batch, at, priority, consumers):
+                await _write(copy, jobs)
             # Made here, while the server is busy with the jobs.
             made = receipts(batch.ids, format_position(begun.epoch, begun.tx), numbers)
             rows = _rows(begun, numbers, batch, _time(at) + struct.pack(">ih", 2, priority))
@@ -97,7 +97,7 @@ def _rows(begun: _Begun, numbers: range, batch: Batch, delivery: bytes) -> dict[
     data, ids, sources, types, keys, times, headers = batch.columns
     names = list(map(str.encode, ids))
     identities = [
-        list(map(_bigint, repeat(8), numbers)),
+        list(_bigints(numbers)),
         list(map(_length, map(len, names))),
         names,
         list(map(_label, sources)),
@@ -119,15 +119,32 @@ def _prefix(columns: int, begun: _Begun) -> bytes:
 
 
 def _jobs(
-    begun: _Begun, at: datetime | None, priority: int, consumers: Iterable[tuple[Any, ...]]
-) -> Iterator[tuple[bytes, bool]]:
-    """How the jobs of each consumer begin, and whether it is ordered: as holdfast.create_jobs() in SQL."""
+    begun: _Begun,
+    numbers: range,
+    batch: Batch,
+    at: datetime | None,
+    priority: int,
+    consumers: Iterable[tuple[Any, ...]],
+) -> Iterator[Iterator[bytes]]:
+    """The rows of each consumer: as holdfast.create_jobs() in SQL, but stretches where jobs are all alike."""
     due = begun.now if at is None else max(at, begun.now)
     state = b"scheduled" if due > begun.now else b"ready"
-    same = _prefix(11, begun) + _length(len(state)) + state + struct.pack(">ih", 2, priority) + _time(due)
+    same = _prefix(12, begun) + _length(len(state)) + state + struct.pack(">ih", 2, priority) + _time(due)
     for consumer_id, ordered, expires_after in consumers:
         expires = _NULL if expires_after is None else _bigint(8, _microseconds(due) + expires_after)
-        yield same + expires + struct.pack(">ii", 4, consumer_id), ordered
+        start = repeat(same + expires + struct.pack(">ii", 4, consumer_id))
+        if ordered:
+            yield _joined(start, _bigints(numbers), (_label(event.key) + _NULL for event in batch))
+        elif due > begun.now or expires_after is not None:
+            yield _joined(start, _bigints(numbers), repeat(_NULL + _NULL))
+        else:
+            firsts = numbers[::_STRETCH]
+            lasts = [min(first + _STRETCH - 1, numbers[-1]) for first in firsts]
+            yield _joined(start, _bigints(firsts), repeat(_NULL), _bigints(lasts))
+
+
+def _bigints(numbers: Iterable[int]) -> Iterator[bytes]:
+    return map(_bigint, repeat(8), numbers)
 
 
 def _occasions(times: Sequence[datetime | None], headers: Sequence[Mapping[str, str]]) -> Iterable[bytes]:

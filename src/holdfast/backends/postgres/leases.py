@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ from holdfast.model.job import Burial, Failure, Job, Retry
 T = TypeVar("T")
 Accepted = set[tuple[int, int]]  # seq and token
 _POSITION = "%04x-%016x-%016x"  # of epoch, tx and seq: format_position(), but for every job of every claim
+_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 class Leases:
@@ -29,18 +31,26 @@ class Leases:
     async def claim(
         self, channel: str, consumer: str, limit: int, worker: str, *, ordered: bool
     ) -> list[Job]:
-        """Lease a batch in one statement."""
-        rows = await self._session.rows(
-            "claim_ordered" if ordered else "claim",
-            channel=channel,
-            consumer=consumer,
-            limit=limit,
-            worker=worker,
-        )
-        return [
-            Job(str(row[2]), channel, consumer, Event(*row[7:]), _POSITION % row[:3], *row[3:7])
-            for row in rows
-        ]
+        """Lease a batch: in one statement, but for stretches, which are taken from one by one."""
+        names = {"channel": channel, "consumer": consumer, "worker": worker}
+        if ordered:
+            rows = await self._session.rows("claim_ordered", limit=limit, **names)
+            return [_job(channel, consumer, row) for row in rows]
+        jobs: list[Job] = []
+        pauses = iter(_PAUSES)
+        while len(jobs) < limit:
+            rows = await self._session.rows("claim", limit=limit - len(jobs), **names)
+            found = [_job(channel, consumer, row) for row in rows if row[2] is not None]
+            jobs += found
+            is_stretched = rows[0][-1]
+            if not is_stretched:
+                break
+            if not found:
+                # Others take from every stretch at this moment: what they leave of it is there in the next.
+                if jobs or (pause := next(pauses, None)) is None:
+                    break
+                await asyncio.sleep(pause)
+        return jobs
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
@@ -111,6 +121,10 @@ async def _per_consumer(
         return [True] * len(items)
     jobs = (job_of(item) for item in items)
     return [(_seq(job), job.token) in accepted[job.channel, job.consumer] for job in jobs]
+
+
+def _job(channel: str, consumer: str, row: tuple[Any, ...]) -> Job:
+    return Job(str(row[2]), channel, consumer, Event(*row[7:14]), _POSITION % row[:3], *row[3:7])
 
 
 def _seq(job: Job) -> int:

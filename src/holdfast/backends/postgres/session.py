@@ -62,10 +62,10 @@ class Session:
         await self._pool.clear()
 
     @asynccontextmanager
-    async def connection(self, patience: float = PATIENCE) -> AsyncIterator[Connection]:
+    async def connection(self, patience: float | None = None) -> AsyncIterator[Connection]:
         """A connection in autocommit mode, for no longer than `patience` seconds."""
         connection = await self._take()
-        limit = asyncio.get_running_loop().call_later(patience, hang_up, connection)
+        limit = asyncio.get_running_loop().call_later(patience or PATIENCE, hang_up, connection)
         try:
             yield connection
         except (psycopg.Error, UnicodeError) as error:

@@ -22,7 +22,8 @@ STREAM = "HOLDFAST"
 _JOBS = ["HF.S.job.>", "HF.E.>", "HF.D.>"]
 _COUNTS = "HF.S.count.>"
 _REGISTRY = "HF.S.registry"
-_PAGE = 500
+_PAGE, _LONG = 500, 60.0
+_NEXT = json.dumps({"batch": _PAGE, "no_wait": True}).encode()
 
 
 class NatsStore(Store):
@@ -65,17 +66,28 @@ async def connected(url: str) -> AsyncIterator[Client]:
 
 
 async def read(client: Client, subjects: list[str]) -> list[Msg]:
-    """Every message under some subjects, in order."""
+    """Every message under some subjects, in order.
+
+    The server says when it has no more: a tombstone that was counted may expire before it is read.
+    """
     stream, found = client.jetstream(), list[Msg]()
     made = await stream.add_consumer(
-        STREAM, ConsumerConfig(filter_subjects=subjects, ack_policy=AckPolicy.NONE, inactive_threshold=5)
+        STREAM, ConsumerConfig(filter_subjects=subjects, ack_policy=AckPolicy.NONE, inactive_threshold=_LONG)
     )
-    subscription = await stream.pull_subscribe_bind(made.name, stream=STREAM)
-    left = made.num_pending or 0
-    while len(found) < left:
-        found += await subscription.fetch(min(_PAGE, left - len(found)))
+    answers = await client.subscribe(inbox := client.new_inbox())
+    status = None
+    while status is None:
+        await client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{made.name}", _NEXT, reply=inbox)
+        for _ in range(_PAGE):
+            message = await answers.next_msg(timeout=_LONG)
+            status = (message.headers or {}).get("Status")
+            if status is not None:
+                break
+            found.append(message)
+    if status != "404":
+        raise RuntimeError(f"NATS answered {status}")
     await stream.delete_consumer(STREAM, made.name)
-    await subscription.unsubscribe()
+    await answers.unsubscribe()
     return found
 
 

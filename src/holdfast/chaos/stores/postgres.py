@@ -28,7 +28,7 @@ _ROWS = """
            t.token, t.reason
     FROM (
         SELECT consumer_id, seq, state::text, attempts, abandonments, token, NULL AS reason
-        FROM holdfast.jobs
+        FROM holdfast.live_jobs
         UNION ALL
         SELECT consumer_id, seq, outcome, attempts, abandonments, token, reason FROM holdfast.job_log
         UNION ALL

@@ -16,12 +16,24 @@ CREATE TABLE rig.moves (
     abandonments smallint      -- after the change
 );
 
+CREATE INDEX moves_job ON rig.moves (consumer_id, seq);
+
+-- A row may stand for a stretch of jobs: all of them are created with it. When it is taken apart, jobs get rows of
+-- their own, and those are no new jobs: they have been there.
 CREATE FUNCTION rig.witness() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO rig.moves (at, consumer_id, seq, before, after, old_token, token, old_lease, lease, abandonments)
-    SELECT holdfast.now(), coalesce(NEW.consumer_id, OLD.consumer_id), coalesce(NEW.seq, OLD.seq),
-           OLD.state, NEW.state, OLD.token, NEW.token, OLD.lease_until, NEW.lease_until,
-           coalesce(NEW.abandonments, OLD.abandonments);
+    SELECT holdfast.now(), coalesce(NEW.consumer_id, OLD.consumer_id), n.seq,
+           CASE WHEN n.is_known THEN 'ready' ELSE OLD.state::text END, NEW.state,
+           CASE WHEN n.is_known THEN 0 ELSE OLD.token END, NEW.token, OLD.lease_until, NEW.lease_until,
+           coalesce(NEW.abandonments, OLD.abandonments)
+    FROM (
+        SELECT g.seq, TG_OP = 'INSERT' AND (
+            SELECT count(*) FILTER (WHERE m.before IS NULL) > count(*) FILTER (WHERE m.after IS NULL)
+            FROM rig.moves m WHERE m.consumer_id = NEW.consumer_id AND m.seq = g.seq) AS is_known
+        FROM generate_series(coalesce(NEW.seq, OLD.seq), coalesce(NEW.upto, NEW.seq, OLD.seq)) AS g (seq)
+    ) n
+    WHERE NOT n.is_known OR NEW.upto IS NULL;
     RETURN NULL;
 END $$;
 

@@ -1,8 +1,9 @@
 -- Backlogs: live jobs by consumer, by indexes, counted up to a limit.
 
 -- name: backlogs
--- Ready jobs consumer by consumer; of an ordered one also those that wait for an earlier job of their key. The
--- first of each priority is its oldest, so that walking down the priorities finds the oldest of all.
+-- Ready jobs consumer by consumer, a stretch for as many as it stands for; of an ordered one also those that wait
+-- for an earlier job of their key. The first of each priority is its oldest, so that walking down the priorities
+-- finds the oldest of all.
 WITH leased AS (
     SELECT l.consumer_id, count(*) AS jobs FROM (
         SELECT j.consumer_id FROM holdfast.jobs j WHERE j.state = 'leased'
@@ -15,9 +16,11 @@ WITH leased AS (
     GROUP BY s.consumer_id
 )
 SELECT ch.name, c.name,
-       (SELECT count(*) FROM (
+       least(%(limit)s, (SELECT count(*) FROM (
            SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
-           LIMIT %(limit)s) r)
+           LIMIT %(limit)s) r) + (SELECT coalesce(sum(s.upto - s.seq), 0)::bigint FROM (
+           SELECT j.seq, j.upto FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.upto IS NOT NULL
+           LIMIT %(limit)s) s))
        + CASE WHEN c.ordered THEN (SELECT count(*) FROM (
            SELECT FROM holdfast.jobs j
            WHERE j.consumer_id = c.id AND j.order_key IS NOT NULL AND j.state = 'ready' AND j.held

@@ -50,7 +50,7 @@ SELECT jobs, dead, history, done FROM holdfast.remove_step(%(consumer)s::integer
 
 -- name: states
 -- One statement, so that a job in motion is counted once.
-SELECT j.state::text, count(*), min(j.due_at) FROM holdfast.jobs j
+SELECT j.state::text, sum(coalesce(j.upto - j.seq, 0) + 1)::bigint, min(j.due_at) FROM holdfast.jobs j
 WHERE j.consumer_id = %(consumer)s GROUP BY j.state
 UNION ALL
 SELECT outcome, count(*), NULL FROM holdfast.job_log WHERE consumer_id = %(consumer)s GROUP BY outcome

@@ -6,34 +6,80 @@
 -- match it), and OFFSET 0 (the log is looked up row by row).
 
 -- name: claim
--- Lease a batch of one unordered consumer: by priority, then due time. Sorted before the events come to it,
--- which are much wider.
+-- Lease a batch of one unordered consumer: by priority, then due time. One stretch at the most: what is before it,
+-- then jobs off its beginning. So few that the row of the rest would be written again and again take a hundred
+-- ready ones along. Sorted before the events come to it, which are much wider. The last column tells whether
+-- there are stretches at all: then there may be more than this answer, even where it is empty.
 WITH consumer AS MATERIALIZED (
     SELECT c.id, c.lease, holdfast.now() AS now
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND NOT c.paused AND NOT c.ordered
-), picked AS MATERIALIZED (
+), stretch AS MATERIALIZED (
+    SELECT j.ctid, j.* FROM holdfast.jobs j
+    WHERE j.consumer_id = (SELECT id FROM consumer) AND j.upto IS NOT NULL
+    ORDER BY j.priority DESC, j.due_at, j.seq
+    LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+), higher AS MATERIALIZED (
     SELECT j.ctid FROM holdfast.jobs j
-    WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held
+    WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held AND j.upto IS NULL
+      AND j.priority > coalesce((SELECT priority FROM stretch), -32769)
       AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM consumer))
     ORDER BY j.priority DESC, j.due_at, j.seq
     LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+), earlier AS MATERIALIZED (
+    SELECT j.ctid FROM holdfast.jobs j
+    WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held AND j.upto IS NULL
+      AND j.priority = (SELECT priority FROM stretch)
+      AND (j.due_at, j.seq) < ((SELECT due_at FROM stretch), (SELECT seq FROM stretch))
+      AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM consumer))
+    ORDER BY j.due_at, j.seq
+    LIMIT %(limit)s - (SELECT count(*) FROM higher) FOR NO KEY UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+    SELECT s.*, s.seq + t.leased AS first_ready, least(s.upto + 1, s.seq + greatest(t.leased, 100)) AS first_left
+    FROM stretch s CROSS JOIN LATERAL (
+        SELECT least(s.upto - s.seq + 1, %(limit)s - (SELECT count(*) FROM higher) - (SELECT count(*) FROM earlier))
+            AS leased
+    ) t WHERE t.leased > 0
 ), claimed AS (
     UPDATE holdfast.jobs j
-    SET state = 'leased', attempts = j.attempts + 1, token = j.token + 1,
+    SET state = 'leased', attempts = j.attempts + 1, token = j.token + 1, upto = NULL,
         lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
-    WHERE j.ctid = ANY (ARRAY(SELECT ctid FROM picked))
+    WHERE j.ctid = ANY (ARRAY(
+        SELECT ctid FROM higher UNION ALL SELECT ctid FROM earlier UNION ALL SELECT ctid FROM taken))
     RETURNING j.channel_id, j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-              j.priority, j.due_at, j.data
+              j.priority, j.due_at, j.data, j.state
+), made AS (
+    INSERT INTO holdfast.jobs AS j (consumer_id, channel_id, epoch, tx, seq, upto, token, due_at, created_at,
+                                    lease_until, state, priority, attempts, worker)
+    SELECT t.consumer_id, t.channel_id, t.epoch, t.tx, n.seq, n.upto, n.lease, t.due_at, t.created_at,
+           CASE WHEN n.lease = 1 THEN (SELECT now + lease FROM consumer) END, n.state::holdfast.job_state, t.priority,
+           n.lease, CASE WHEN n.lease = 1 THEN %(worker)s END
+    FROM taken t CROSS JOIN LATERAL (
+        SELECT seq, NULL::bigint AS upto, 1 AS lease, 'leased' AS state
+        FROM generate_series(t.seq + 1, t.first_ready - 1) AS seq
+        UNION ALL
+        SELECT seq, NULL, 0, 'ready' FROM generate_series(t.first_ready, t.first_left - 1) AS seq
+        UNION ALL
+        SELECT t.first_left, t.upto, 0, 'ready' WHERE t.first_left <= t.upto
+    ) n
+    RETURNING j.channel_id, j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
+              j.priority, j.due_at, j.data, j.state
 )
-SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-       coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
-FROM (SELECT * FROM claimed ORDER BY priority DESC, due_at, seq) j
-CROSS JOIN LATERAL (
-    SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
-    WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
-) e
-ORDER BY j.priority DESC, j.due_at, j.seq;
+SELECT f.epoch, f.tx, f.seq, f.attempts, f.abandonments, f.token, f.lease_until, f.data, f.id, f.source, f.type,
+       f.key, f.time, f.headers,
+       EXISTS (SELECT FROM holdfast.jobs j WHERE j.consumer_id = (SELECT id FROM consumer) AND j.upto IS NOT NULL)
+FROM (SELECT) AS always LEFT JOIN (
+    SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.priority, j.due_at,
+           coalesce(j.data, e.data) AS data, e.id, e.source, e.type, e.key, e.time, e.headers
+    FROM (SELECT * FROM claimed UNION ALL SELECT * FROM made WHERE state = 'leased'
+          ORDER BY priority DESC, due_at, seq) j
+    CROSS JOIN LATERAL (
+        SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers
+        FROM holdfast.log l
+        WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
+    ) e
+) f ON true
+ORDER BY f.priority DESC, f.due_at, f.seq;
 
 -- name: claim_ordered
 -- Lease a batch of one ordered consumer: only the first live job of each key.

@@ -31,7 +31,7 @@ COPY holdfast.log (channel_id, epoch, tx, published_at, at, priority, seq, id, s
 
 -- name: copy_jobs
 COPY holdfast.jobs (channel_id, epoch, tx, created_at, state, priority, due_at, expires_at, consumer_id, seq,
-                    order_key) FROM STDIN (FORMAT binary);
+                    order_key, upto) FROM STDIN (FORMAT binary);
 
 -- name: notify
 SELECT pg_notify('holdfast', channel) FROM unnest(%(channels)s::text[]) AS channel;

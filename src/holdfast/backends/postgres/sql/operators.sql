@@ -1,23 +1,7 @@
 -- What operators do to jobs.
 
 -- name: cancel
--- scheduled | ready → cancelled, for one consumer of the channel or for all.
-WITH event AS MATERIALIZED (
-    SELECT k.channel_id, k.seq FROM holdfast.keys k
-    WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
-      AND k.id = %(id)s AND k.source = %(source)s
-), gone AS (
-    DELETE FROM holdfast.jobs j USING event e, holdfast.consumers c
-    WHERE c.channel_id = e.channel_id AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
-      AND j.consumer_id = c.id AND j.seq = e.seq AND j.state <> 'leased'
-    RETURNING j.*
-), logged AS (
-    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
-                                  outcome, priority, attempts, abandonments, worker, errors)
-    SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()),
-           'cancelled', priority, attempts, abandonments, worker, errors FROM gone
-)
-SELECT count(*) FROM gone;
+SELECT holdfast.cancel(%(channel)s, %(source)s, %(id)s, %(consumer)s);
 
 -- name: requeue
 SELECT holdfast.requeue(c.id, %(seq)s) FROM holdfast.consumers c
