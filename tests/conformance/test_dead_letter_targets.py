@@ -9,13 +9,17 @@ import pytest
 import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidPolicy
+from holdfast.model.event import Event
 from holdfast.model.job import Burial, Reason
 from kit import (
     BOOM,
     CHANNEL,
     CONSUMER,
+    bury,
     claim,
+    claim_one,
     publish,
+    read_all,
     subscribe,
 )
 
@@ -31,6 +35,28 @@ async def test_a_full_dead_letter_channel_keeps_no_dead_job_alive(backend: Backe
     burials = [Burial(job, Reason.TERMINAL, BOOM) for job in await claim(backend)]
     assert await backend.bury(burials) == [True] * 3
     assert len(await claim(backend, channel=DEAD, consumer="undertaker")) == 3
+
+
+async def test_an_id_that_somebody_took_keeps_no_dead_job_alive(backend: Backend) -> None:
+    await backend.create_channel(DEAD)
+    await subscribe(backend, dead_letter=DEAD)
+    await publish(backend, "a")
+    taken = Event(b"mine", "a#1", f"{CHANNEL}/{CONSUMER}")
+    await backend.publish(DEAD, [taken])
+    assert await bury(backend, await claim_one(backend))
+    _, copy = await read_all(backend, DEAD)
+    assert (copy.event.json(), copy.event.headers["holdfast-id"]) == ({"id": "a"}, "a")
+
+
+async def test_the_copy_has_the_data_that_the_job_died_with(backend: Backend) -> None:
+    await backend.create_channel(DEAD)
+    await subscribe(backend, dead_letter=DEAD)
+    await publish(backend, "a")
+    dead = await claim_one(backend)
+    assert await bury(backend, dead)
+    assert await backend.revive(CHANNEL, CONSUMER, [dead.id], b"patched") == [True]
+    assert await bury(backend, await claim_one(backend))
+    assert [entry.event.data for entry in await read_all(backend, DEAD)] == [b'{"id":"a"}', b"patched"]
 
 
 async def test_a_dead_letter_channel_that_is_missing_is_refused(backend: Backend) -> None:

@@ -186,3 +186,19 @@ async def test_a_server_without_room_is_unavailable(database: str, admin: psycop
                 pass
     finally:
         admin.execute(f"DROP ROLE guest_{name}")
+
+
+async def test_a_server_that_takes_no_writes_is_unavailable_until_it_does(
+    backend: PostgresBackend, sql: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    name = sql.info.dbname
+    backends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+    sql.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    sql.execute(f"{backends} AND datname = current_database()")
+    with pytest.raises(holdfast.Unavailable):
+        await publish(backend, "cut off")
+    with pytest.raises(holdfast.Unavailable, match="takes no writes"):
+        await publish(backend, "a")
+    sql.execute("SET default_transaction_read_only = off")
+    sql.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    assert len(await publish(backend, "a")) == 1

@@ -48,7 +48,7 @@ async def meanwhile(ending: Awaitable[object], then: Callable[[], object]) -> No
     task = asyncio.ensure_future(ending)
     await asyncio.wait([task], timeout=0.3)  # it is through, or it waits for the transaction
     then()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await task
 
 

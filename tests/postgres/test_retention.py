@@ -72,6 +72,21 @@ async def test_forget_goes_round_and_round(backend: PostgresBackend, sql: Sql, l
     assert await backend.forget(later, later, 100, lock) == Forgotten(1, 0, more=False), "it began anew"
 
 
+async def test_the_key_of_a_scheduled_event_is_kept_until_it_is_due(
+    backend: PostgresBackend, lock: Lock
+) -> None:
+    await subscribe(backend)
+    due = await backend.now() + 60 * MINUTE
+    [first] = await publish(backend, "a", at=due)
+    soon = due - MINUTE
+    assert (await backend.forget(soon, soon, 100, lock)).keys == 0
+    [again] = await publish(backend, "a", at=due)
+    assert (again.position, again.duplicate) == (first.position, True)
+    assert await backend.cancel(CHANNEL, "default", "a", None) == 1
+    later = due + MINUTE
+    assert (await backend.forget(later, later, 100, lock)).keys == 1
+
+
 async def test_a_full_channel_refuses_whoever_publishes_with_sql(
     bus: Bus, backend: PostgresBackend, sql: Sql, transaction: Sql
 ) -> None:

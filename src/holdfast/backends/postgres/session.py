@@ -69,7 +69,7 @@ class Session:
         try:
             yield connection
         except (psycopg.Error, UnicodeError) as error:
-            raise await self._translated(error) from error
+            raise await self._translated(error, connection) from error
         finally:
             limit.cancel()
             await self._pool.give_back(connection)
@@ -85,7 +85,7 @@ class Session:
             await cursor.execute(QUERIES[name], parameters)
             return await cursor.fetchall()
         except (psycopg.Error, UnicodeError) as error:
-            raise await self._translated(error) from error
+            raise await self._translated(error, connection) from error
         finally:
             limit.cancel()
             await self._pool.give_back(connection)
@@ -108,9 +108,13 @@ class Session:
         except psycopg.Error as error:
             raise await self._translated(error) from error
 
-    async def _translated(self, error: psycopg.Error | UnicodeError) -> Exception:
+    async def _translated(
+        self, error: psycopg.Error | UnicodeError, connection: Connection | None = None
+    ) -> Exception:
         translated = translate(error, self.url)
         if isinstance(translated, Unavailable):
+            if connection is not None:
+                await connection.close()  # or it would be taken again, to a server that is no use
             await self._pool.clear()
         return translated
 
@@ -142,6 +146,8 @@ def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:
             return LockLost(name, token)
         case "HF006":
             return Outdated(message)
+        case "25006":  # a standby, or a primary that has become one: the next connection may find another
+            return Unavailable(f"PostgreSQL at {redacted(url)} takes no writes; name its primary: {message}")
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
     if isinstance(error, psycopg.DataError) and state is None:  # psycopg itself refuses it
