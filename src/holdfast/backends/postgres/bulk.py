@@ -26,7 +26,7 @@ from holdfast.model.event import Receipt, receipts
 from holdfast.model.position import format_position
 
 _CHUNK = 500
-_STRETCH = 1000  # jobs in one row, at the most: a constraint of the table
+_STRETCH = 1000  # jobs in one row: whoever claims from it keeps others from it for that moment
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)

@@ -5,7 +5,7 @@
 
 -- The number of the last job that the row stands for; null: the row is one job.
 ALTER TABLE holdfast.jobs ADD upto bigint, ADD CHECK (
-    upto IS NULL OR upto BETWEEN seq AND seq + 999
+    upto IS NULL OR upto >= seq
     AND state = 'ready' AND NOT held AND token = 0 AND attempts = 0 AND expires_at IS NULL AND order_key IS NULL);
 
 CREATE INDEX jobs_stretches ON holdfast.jobs (consumer_id, priority DESC, due_at, seq) WHERE upto IS NOT NULL;
@@ -20,6 +20,11 @@ SELECT consumer_id, channel_id, epoch, tx, generate_series(seq, upto), token, du
        expires_at, state, priority, attempts, abandonments, held, order_key, worker, errors
 FROM holdfast.jobs WHERE upto IS NOT NULL;
 
+-- The number of the row that a live job is in, if there is one: rows do not overlap.
+CREATE FUNCTION holdfast.row_of(p_consumer_id integer, p_seq bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT max(seq) FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND seq <= p_seq;
+$$;
+
 -- Give a job that is part of a stretch a row of its own. Whoever changes single jobs does this first.
 CREATE FUNCTION holdfast.single_out(p_consumer_id integer, p_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -27,11 +32,11 @@ DECLARE
 BEGIN
     LOOP
         SELECT * INTO s FROM holdfast.jobs
-        WHERE consumer_id = p_consumer_id AND seq > p_seq - 1000 AND seq <= p_seq AND upto >= p_seq FOR UPDATE;
+        WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND upto >= p_seq FOR UPDATE;
         EXIT WHEN FOUND;
-        -- Somebody else took from it while we waited: the job is now in a row that we did not see.
+        -- If somebody else took from it while we waited, the job is now in a row that we did not see.
         PERFORM FROM holdfast.jobs
-        WHERE consumer_id = p_consumer_id AND seq > p_seq - 1000 AND seq <= p_seq AND upto >= p_seq;
+        WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND upto >= p_seq;
         IF NOT FOUND THEN
             RETURN;
         END IF;
@@ -67,7 +72,7 @@ RETURNS TABLE (
     SELECT p_seq, state::text, epoch, tx, attempts, abandonments, token, priority, created_at, due_at, lease_until,
            NULL::timestamptz, worker, NULL::text, errors
     FROM holdfast.jobs
-    WHERE consumer_id = p_consumer_id AND seq > p_seq - 1000 AND seq <= p_seq AND coalesce(upto, seq) >= p_seq
+    WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND coalesce(upto, seq) >= p_seq
     UNION ALL
     SELECT seq, outcome, epoch, tx, attempts, abandonments, token, priority, created_at, NULL, NULL,
            ended_at, worker, reason, errors
