@@ -9,6 +9,7 @@ import redis
 
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
+from kit import CHANNEL, MINUTE, publish, subscribe
 
 
 @pytest.fixture
@@ -52,10 +53,36 @@ async def test_eviction_is_an_error_once_there_is_a_limit(
     backend: RedisBackend, settings: redis.Redis
 ) -> None:
     assert (await said(backend, "maxmemory-policy"))[0] == "ok"
+    settings.config_set("maxmemory-policy", "volatile-ttl")
+    assert "ids before their time" in (await said(backend, "maxmemory-policy"))[1]
     settings.config_set("maxmemory-policy", "allkeys-lru")
     assert (await said(backend, "maxmemory-policy"))[0] == "warning"
     settings.config_set("maxmemory", "1gb")
     assert (await said(backend, "maxmemory-policy"))[0] == "error"
+
+
+async def test_what_must_not_expire_is_named_and_kept(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    assert [each for each in await backend.check() if each.subject == "expiry"] == []
+    names = [CHANNEL, "{holdfast}:store", "{holdfast}:ready:1"]
+    for name in names:
+        assert client.expire(name, 3600)
+    level, message = await said(backend, "expiry")
+    assert (level, [name for name in names if name not in message]) == ("error", [])
+    assert [client.ttl(name) for name in names] == [-1, -1, -1]
+
+
+async def test_a_log_that_is_used_does_not_expire(backend: RedisBackend, client: redis.Redis) -> None:
+    await publish(backend, "a")
+    client.expire(CHANNEL, 3600)
+    await publish(backend, "b")
+    assert client.ttl(CHANNEL) == -1
+    client.expire(CHANNEL, 3600)
+    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    assert lock is not None
+    await backend.trim(CHANNEL, await backend.now() - MINUTE, 10, lock)
+    assert client.ttl(CHANNEL) == -1
 
 
 async def test_where_config_is_forbidden_it_says_unknown(relaxed_redis: Redis, client: redis.Redis) -> None:

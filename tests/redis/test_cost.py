@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from statistics import median
 
 import redis
 
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
+from holdfast.model.decide import describe
 from holdfast.model.event import Event
-from kit import CHANNEL, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, subscribe
+from holdfast.model.job import Retry
+from kit import CHANNEL, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, record, subscribe
 
 FEW, MANY = 2_000, 60_000
 
@@ -55,6 +58,23 @@ async def test_a_long_lane_costs_the_other_keys_nothing(backend: RedisBackend, c
     assert blocked < 1500, f"{blocked} µs for five jobs behind a lane of 5000"
     assert await complete(backend, head)
     assert "hot-1" in ids(await claim(backend, 100))
+
+
+async def test_a_retry_does_not_write_every_earlier_error_again(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend, max_attempts=1000)
+    await publish(backend, "a")
+    written = []
+    for turn in range(100):
+        before = int(client.info("persistence")["aof_current_size"])
+        job = await claim_one(backend)
+        assert await backend.retry([Retry(job, timedelta(0), describe(f"{turn} " + "x" * 3000))])
+        written.append(int(client.info("persistence")["aof_current_size"]) - before)
+    assert max(written) < 30_000, "some pages, and not the 300 kB of all of them"
+    errors = (await record(backend, "a")).errors
+    told = [(each["attempt"], each["error"].split()[0]) for each in errors]
+    assert told == [(turn + 1, str(turn)) for turn in range(100)]
 
 
 async def test_what_has_ended_does_not_stay_for_ever(client: redis.Redis, relaxed_redis: Redis) -> None:

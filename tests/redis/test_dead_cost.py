@@ -66,6 +66,37 @@ async def test_looking_at_the_dead_does_not_cost_in_how_many_there_are(
         assert cost <= few[name] + 20, f"{name}: {few[name]} commands with {FEW}, {cost} with {MANY}"
 
 
+async def test_large_events_are_buried_and_come_back_a_few_at_a_time(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    """One script with all of them would hold the server for as long as it takes to copy them."""
+    await backend.create_channel("grave")
+    await subscribe(backend, dead_letter="grave")
+    for start in range(0, 60, 10):
+        await backend.publish(CHANNEL, [Event(b"x" * 400_000, f"e-{start + n}") for n in range(10)])
+    jobs = await claim(backend)
+    client.config_resetstat()
+    assert await backend.bury([Burial(job, Reason.TERMINAL, ERRORS[0]) for job in jobs]) == [True] * 60
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 5
+    assert client.xlen("grave") == 60
+    client.xtrim(CHANNEL, maxlen=0, approximate=False)
+    assert await backend.revive(CHANNEL, CONSUMER, [job.id for job in jobs]) == [True] * 60
+    back = []
+    while some := await claim(backend):
+        assert len(some) < 30
+        back += some
+    assert [(job.id, len(job.event.data)) for job in back] == [(job.id, 400_000) for job in jobs]
+
+
+async def test_a_purge_by_age_takes_no_more_at_a_time_than_one_by_name(backend: RedisBackend) -> None:
+    await subscribe(backend)
+    await die(backend, 0, 1_500)
+    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    assert lock is not None
+    taken = [await backend.purge_dead(CHANNEL, await backend.now(), 5_000, lock) for _ in range(3)]
+    assert taken == [{CONSUMER: 1_000}, {CONSUMER: 500}, {}]
+
+
 async def test_listing_some_records_does_not_go_through_the_others(
     backend: RedisBackend, client: redis.Redis
 ) -> None:

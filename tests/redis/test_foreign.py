@@ -118,6 +118,44 @@ async def test_the_same_event_twice_is_one_job(backend: RedisBackend, client: re
         await backend.publish(CHANNEL, [Event(b"other", "f-1")])
 
 
+@pytest.mark.parametrize("size", [1, 300, 6000])
+async def test_a_publish_repeats_what_nobody_has_looked_at_yet(
+    backend: RedisBackend, client: redis.Redis, size: int
+) -> None:
+    await subscribe(backend)
+    client.xadd(CHANNEL, {"id": "f-1", "data": "same"})
+    events = [Event(b"same", "f-1"), *(Event(n, f"e-{n}") for n in range(size)), Event(b"same", "f-1")]
+    first, *_, last = await backend.publish(CHANNEL, events)
+    [foreign] = await backend.read(CHANNEL, None, 1)
+    assert (first.duplicate, first.position) == (last.duplicate, last.position) == (True, foreign.position)
+    assert (await states(backend))[State.READY] == size + 1
+    assert client.xlen(CHANNEL) == size + 1
+
+
+async def test_a_publish_with_other_content_than_a_foreign_append_is_a_conflict(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    client.xadd(CHANNEL, {"id": "f-1", "data": "theirs"})
+    with pytest.raises(holdfast.IdConflict):
+        await backend.publish(CHANNEL, [Event(1, "e"), Event(b"ours", "f-1")])
+    assert ids(await claim(backend)) == ["f-1"]
+
+
+async def test_in_a_large_batch_it_is_appended_and_not_taken_for_a_repeat(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    client.xadd(CHANNEL, {"id": "f-1", "data": "theirs"})
+    events = [Event(b"ours", "f-1"), *(Event(n, f"e-{n}") for n in range(300)), Event(b"ours", "f-1")]
+    with pytest.raises(holdfast.IdConflict):
+        await backend.publish(CHANNEL, [*events, Event(b"not so", "f-1")])
+    assert client.xlen(CHANNEL) == 1
+    first, *_, last = await backend.publish(CHANNEL, events)
+    assert (first.duplicate, last.duplicate, last.position) == (False, True, first.position)
+    assert (await states(backend))[State.READY] == 302
+
+
 async def test_the_same_id_with_other_content_is_not_lost(backend: RedisBackend, client: redis.Redis) -> None:
     """Nobody could refuse it, so that it is delivered."""
     await subscribe(backend)

@@ -19,7 +19,20 @@ from holdfast.model.errors import TooLarge
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Job, Reason, Retry, State
 from holdfast.model.upkeep import Lock
-from kit import BOOM, CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, publish, subscribe
+from kit import (
+    BOOM,
+    CHANNEL,
+    CONSUMER,
+    MINUTE,
+    abandon,
+    bury,
+    claim,
+    claim_one,
+    complete,
+    publish,
+    record,
+    subscribe,
+)
 
 OWNER = f"{CHANNEL}/{CONSUMER}"
 LATER = describe("another error")
@@ -286,3 +299,29 @@ async def test_a_walk_begins_anew_where_the_server_was_restarted(
     client.hset("{holdfast}:consumer:1", "walk", "0 7")  # a place of another life
     await remove(backend, 1000)
     assert of_the_consumer(client) == {}
+
+
+async def test_a_spoilt_dead_letter_channel_or_log_stops_no_other_burial(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await backend.create_channel("grave")
+    await subscribe(backend, dead_letter="grave", max_abandonments=1)
+    await subscribe(backend, "other", max_abandonments=1)
+    await subscribe(backend, channel="gone", max_abandonments=1)
+    await publish(backend, "a", "b")
+    await publish(backend, "c", channel="gone")
+    for consumer, channel in (("billing", CHANNEL), ("other", CHANNEL), ("billing", "gone")):
+        await claim(backend, consumer=consumer, channel=channel)
+    client.set("grave", "something else")
+    client.delete("gone")
+    client.set("gone", "something else")
+    assert (await abandon(backend)).buried == 5
+    assert {(each.channel, each.consumer): each.count for each in await backend.dead_counts()} == {
+        (CHANNEL, "billing"): 2,
+        (CHANNEL, "other"): 2,
+        ("gone", "billing"): 1,
+    }
+    told, last = (await record(backend, "a")).errors
+    assert "no copy went to channel grave" in told["error"]
+    assert "without an answer" in last["error"]
+    assert (await record(backend, "a", consumer="other")).errors == [last]

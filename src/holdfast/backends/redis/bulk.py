@@ -87,12 +87,15 @@ class Bulk:
     async def _kept_rows(
         self, channel: str, after: str | None, start: bytes, end: bytes, count: int
     ) -> list[Row]:
-        """A page, read together with a look at whether something before it was trimmed."""
+        """A page, and then a look at whether something before it was trimmed.
+
+        Not in a transaction: a full server would refuse it, and what is never read is never trimmed.
+        """
         if start == end:
             return []
-        trimmed, rows = await self._session.transaction(
-            ("HGET", keys.log(channel), "trimmed"),
+        rows, trimmed = await self._session.together(
             ("XRANGE", keys.stream(channel), b"(" + start, end, "COUNT", count),
+            ("HGET", keys.log(channel), "trimmed"),
         )
         _check_kept(channel, after, trimmed or b"", start)
         return list(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis.exceptions import ResponseError
 
 from holdfast.backends.redis.codec import pairs
+from holdfast.backends.redis.errors import Forbidden
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import Finding
 
@@ -15,7 +16,7 @@ _FORBIDDEN = "unknown: this user may not run {}; ask whoever runs the server"
 
 async def check(session: Session) -> list[Finding]:
     """Read the settings as the server has them, and say what they cost."""
-    return [*await _settings(session), *await _server(session)]
+    return [*await _settings(session), *await _server(session), *await _expiry(session)]
 
 
 async def _settings(session: Session) -> list[Finding]:
@@ -24,7 +25,7 @@ async def _settings(session: Session) -> list[Finding]:
         for name in _SETTINGS:
             found = pairs(await session.call("CONFIG", "GET", name))
             settings |= {each: value.decode() for each, value in found.items()}
-    except ResponseError:  # the command is forbidden, or has another name
+    except (ResponseError, Forbidden):  # the command is forbidden, or has another name
         return [Finding("warning", "durability", _FORBIDDEN.format("CONFIG GET"))]
     return [_log(settings), _memory(settings)]
 
@@ -49,14 +50,16 @@ def _memory(settings: dict[str, str]) -> Finding:
     policy = settings.get("maxmemory-policy", "")
     if policy == "noeviction":
         return Finding("ok", "maxmemory-policy", "noeviction: a full server refuses, and removes nothing")
-    text = f"{policy}: a full server removes jobs and events without a word; set it to noeviction"
+    ids = "ids before their time, so that repeats are new events"
+    lost = ids if policy.startswith("volatile") else "jobs and events"
+    text = f"{policy}: a full server removes {lost}, without a word; set it to noeviction"
     return Finding("warning" if settings.get("maxmemory") == "0" else "error", "maxmemory-policy", text)
 
 
 async def _server(session: Session) -> list[Finding]:
     try:
         answer: bytes = await session.call("INFO")
-    except ResponseError:
+    except (ResponseError, Forbidden):
         return [Finding("warning", "version", _FORBIDDEN.format("INFO"))]
     lines = (line.partition(":") for line in answer.decode().splitlines())
     info = {name: value for name, colon, value in lines if colon}
@@ -70,6 +73,13 @@ async def _server(session: Session) -> list[Finding]:
         text = "replicas follow asynchronously: a failover can lose the last acknowledged events"
         findings.append(Finding("warning", "replication", text))
     return findings
+
+
+async def _expiry(session: Session) -> list[Finding]:
+    names = [name.decode("utf-8", "replace") for name in await session.run("expiring")]
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    text = f"{shown} had a time to live, and has none any more; find out who sets it, or they vanish"
+    return [Finding("error", "expiry", text)] if names else []
 
 
 def _version(version: str) -> Finding:

@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 
 KEYS = (
-    Key(STORE, "hash", "schema, epoch, run_id, clock offset, settings, number of live jobs"),
+    Key(STORE, "hash", "schema, epoch, run_id, lowest new token, clock offset, settings, live jobs"),
     Key(CHANNELS, "hash", "channel → when it was created"),
     Key(PREFIX + "epochs:CHANNEL", "list", "from which entry on each epoch counts"),
     Key(PREFIX + "log:CHANNEL", "hash", "full, removed (entries trimmed), trimmed (the last one), display"),

@@ -72,11 +72,11 @@ class Leases:
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
-        return await self._settle("complete", [_held(job) for job in jobs])
+        return await settle(self._session, "complete", [_held(job) for job in jobs])
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move the deadlines to now plus `by`."""
-        return await self._settle("extend", [_held(job) for job in jobs], to_micros(by))
+        return await settle(self._session, "extend", [_held(job) for job in jobs], to_micros(by))
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         """leased → scheduled | ready."""
@@ -84,7 +84,7 @@ class Leases:
             (*_held(job), "" if delay is None else to_micros(delay), error_entry(failure, job.attempt))
             for job, delay, failure in retries
         ]
-        return await self._settle("retry", rows)
+        return await settle(self._session, "retry", rows)
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         """leased → dead."""
@@ -92,16 +92,18 @@ class Leases:
             (*_held(job), reason.value, error_entry(failure, job.attempt), failure.fingerprint)
             for job, reason, failure in burials
         ]
-        return await self._settle("bury", rows, "held")
+        return await settle(self._session, "bury", rows, "held")
 
-    async def _settle(
-        self, script: str, rows: Sequence[tuple[Argument, ...]], *first: Argument
-    ) -> list[bool]:
-        answers: list[bool] = []
-        for part in parts(rows):
-            digits: bytes = await self._session.run(script, *first, *[value for row in part for value in row])
-            answers += [digit == _ONE for digit in digits]
-        return answers
+
+async def settle(
+    session: Session, script: str, rows: Sequence[tuple[Argument, ...]], *first: Argument
+) -> list[bool]:
+    """Which rows a script accepts. It may take fewer than it is given, and gets the others again."""
+    answers: list[bool] = []
+    while part := rows[len(answers) : len(answers) + _MOST]:
+        digits: bytes = await session.run(script, *first, *[value for row in part for value in row])
+        answers += [digit == _ONE for digit in digits]
+    return answers
 
 
 def parts(rows: Sequence[tuple[Argument, ...]]) -> Iterator[Sequence[tuple[Argument, ...]]]:

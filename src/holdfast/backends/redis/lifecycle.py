@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import failpoints
-from holdfast.backends.redis.leases import error_entry, parts
+from holdfast.backends.redis.leases import error_entry, parts, settle
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
-
-_ONE = b"1"
 
 
 class Lifecycle:
@@ -39,9 +37,8 @@ class Lifecycle:
             applied.abandoned += await self._session.run("abandon", *_flat(part))
         for mode, waiting in (("waiting", True), ("overdue", False)):
             chosen = [a for a in by_move[Move.BURY] if (a.due.kind is DueKind.EXPIRY) is waiting]
-            for part in parts([_burial(action) for action in chosen]):
-                digits: bytes = await self._session.run("bury", mode, *_flat(part))
-                applied.buried += digits.count(_ONE)
+            burials = [_burial(action) for action in chosen]
+            applied.buried += sum(await settle(self._session, "bury", burials, mode))
         applied.refused = len(actions) - applied.total
         return applied
 

@@ -34,6 +34,7 @@ class Link:
         self._queued: list[asyncio.Future[Any]] = []
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._used = 0.0
+        self._outdated = False
         self._sender: asyncio.Task[None] | None = None
         self._receiver: asyncio.Task[None] | None = None
 
@@ -50,6 +51,10 @@ class Link:
         """Several commands with nothing of ours between them, and their replies."""
         packed = [_pack(command) for command in commands]  # all, before one of a transaction is on its way
         return list(await asyncio.gather(*map(self._enqueue, packed)))
+
+    def renew(self) -> None:
+        """Leave this connection to the calls that are on their way: the next ones get another."""
+        self._outdated = True
 
     async def close(self) -> None:
         """Disconnect; calls without an answer fail."""
@@ -84,6 +89,11 @@ class Link:
 
     async def _connected(self) -> None:
         """A connection that the server has closed while nobody used it is no reason to fail a call."""
+        if self._outdated:
+            self._outdated = False
+            if self._receiver is not None:
+                await asyncio.wait([self._receiver])
+            await self._connection.disconnect(nowait=True)
         now = asyncio.get_running_loop().time()
         if self._connection.is_connected and not self._waiting and now - self._used > _IDLE:
             try:

@@ -98,7 +98,8 @@ class Log:
         start = f"({after[0]}-{after[1]}" if any(after) else "-"
         if after == (_LAST, _LAST):  # nothing can be after it, and the server refuses to look
             return [], []
-        marks, rows = await self._session.transaction(
+        # Not in a transaction: a full server would refuse it, and what is never read is never trimmed.
+        marks, rows = await self._session.together(
             ("LRANGE", keys.epochs(channel), 0, -1),
             ("XRANGE", keys.stream(channel), start, "+", "COUNT", limit),
         )

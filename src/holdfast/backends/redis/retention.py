@@ -7,6 +7,7 @@ from datetime import datetime
 
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.codec import position, to_micros
+from holdfast.backends.redis.dead import MOST
 from holdfast.backends.redis.session import Session
 from holdfast.model.upkeep import Forgotten, Hold, Lock, Size, Trim
 
@@ -40,7 +41,7 @@ class Retention:
     async def size(self, channel: str) -> Size:
         """How long the stream is, and how much memory it takes."""
         stream = keys.stream(channel)
-        events, used = await self._session.transaction(
+        events, used = await self._session.together(
             ("XLEN", stream), ("MEMORY", "USAGE", stream, "SAMPLES", _NODES)
         )
         return Size(events, used or 0)
@@ -55,6 +56,6 @@ class Retention:
         return Forgotten(0, 0, more=False)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
-        """dead → purged."""
-        options = (channel, to_micros(before), limit, lock.name, lock.token)
+        """dead → purged, no more at a time than one script should move."""
+        options = (channel, to_micros(before), min(limit, MOST), lock.name, lock.token)
         return {name.decode(): purged for name, purged in await self._session.run("purge_dead", *options)}

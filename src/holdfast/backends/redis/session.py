@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from holdfast.backends.redis.errors import redacted, translate
+from holdfast.backends.redis.errors import is_demoted, redacted, translate
 from holdfast.backends.redis.link import Argument, Command, Link
 from holdfast.backends.redis.scripts import SCRIPTS
 from holdfast.model.errors import InvalidInput, Unavailable
@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 SCHEMA = 2
 PATIENCE, _CONNECTING = 8.0, 5.0
+_REPLIES = {"protocol": 2, "decode_responses": False}  # whatever the URL says: we read them as they come
 _FAILURES = (RedisError, OSError, UnicodeError)
 
 
@@ -39,13 +40,13 @@ class Session:
             pool = ConnectionPool.from_url(
                 self.url,
                 retry=Retry(NoBackoff(), 0),
-                protocol=2,
                 socket_timeout=PATIENCE,
                 socket_connect_timeout=_CONNECTING,
             )
-        except ValueError as error:
+            pool.connection_kwargs |= _REPLIES
+            self._links = [Link(pool, self._recognise) for _ in range(self.size)]
+        except (ValueError, TypeError) as error:  # TypeError: an option that redis-py does not know
             raise InvalidInput(f"the URL of the Redis store cannot be used: {error}") from None
-        self._links = [Link(pool, self._recognise) for _ in range(self.size)]
         try:
             await self.call("PING")
         except BaseException:
@@ -64,9 +65,10 @@ class Session:
         try:
             return await link.call("EVALSHA", script.sha, 0, *arguments)
         except NoScriptError:
-            return await self._translated(link.call("EVAL", script.text, 0, *arguments))
+            answer = link.call("EVAL", script.text, 0, *arguments)
+            return await self._translated(answer, name == "publish")
         except _FAILURES as error:
-            raise translate(error, self.url, publishing=name == "publish") from error
+            raise self._failure(error, name == "publish") from error
 
     async def call(self, *command: Argument) -> Any:
         """One plain command."""
@@ -81,7 +83,7 @@ class Session:
         *_, answers = await self.together(("MULTI",), *commands, ("EXEC",))
         for answer in answers:
             if isinstance(answer, Exception):
-                raise translate(answer, self.url, publishing=True) from answer
+                raise self._failure(answer) from answer
         return list(answers)
 
     async def run_together(self, *calls: Command) -> list[Any]:
@@ -112,8 +114,14 @@ class Session:
             raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
         return min(self._links, key=lambda link: link.load)
 
-    async def _translated(self, answer: Awaitable[T]) -> T:
+    async def _translated(self, answer: Awaitable[T], publishing: bool = True) -> T:
         try:
             return await answer
         except _FAILURES as error:
-            raise translate(error, self.url, publishing=True) from error
+            raise self._failure(error, publishing) from error
+
+    def _failure(self, error: Exception, publishing: bool = True) -> Exception:
+        if is_demoted(error):  # the URL may lead to another server by now
+            for link in self._links:
+                link.renew()
+        return translate(error, self.url, publishing=publishing)

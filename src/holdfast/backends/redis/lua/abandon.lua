@@ -3,6 +3,7 @@
 -- is counted. Writes {holdfast}:job:REF:ID, {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:counts:REF;
 -- reads {holdfast}:lane:REF:KEY; {holdfast}:wake.
 -- ARGV: for each job REF, id, token, error (JSON). Answers how many were abandoned.
+redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local abandoned, channels = 0, {}
 for i = 1, #ARGV, 4 do
   local c, id = load_consumer(ARGV[i]), ARGV[i + 1]
@@ -12,7 +13,8 @@ for i = 1, #ARGV, 4 do
     change_state(c, job, 'ready')
     job.due = NOW
     redis.call('HSET', key.job(c.ref, id), 'state', 'ready', 'due', NOW, 'attempts', job.attempts - 1,
-      'abandonments', job.abandonments + 1, 'errors', with_error(c.ref, id, ARGV[i + 3]))
+      'abandonments', job.abandonments + 1)
+    note_error(c.ref, id, ARGV[i + 3])
     redis.call('HDEL', key.job(c.ref, id), 'lease', 'worker')
     place(c, id, job)
     abandoned = abandoned + 1

@@ -5,7 +5,7 @@
 -- {holdfast}:verdict:RANDOM, and what publish writes for consumers that were behind.
 -- ARGV: key of the verdict, channel, then for each event id, source, content hash.
 -- Answers 'ok', or what publish answers for a conflict or a full channel or consumer.
-local total = (#ARGV - 2) / 3
+local total, ch = (#ARGV - 2) / 3, open_channel(ARGV[2], true)
 local names, hashes, ids, first_of, conflicts, fresh = {}, {}, {}, {}, {}, false
 for i = 1, total do
   ids[i], hashes[i] = ARGV[3 * i], ARGV[3 * i + 2]
@@ -15,16 +15,17 @@ for start = 1, total, PAGE do
   local known = redis.call('MGET', unpack(names, start, math.min(start + PAGE - 1, total)))
   for place, value in ipairs(known) do
     local i = start + place - 1
-    local hash = value and string.sub(value, 1, 16) or first_of[names[i]]
+    local hash = value and string.sub(value, 1, 16)
     fresh = fresh or not hash
     -- What a foreign client appended has no hash: here it counts as the same.
-    if hash and hash ~= hashes[i] and hash ~= UNKNOWN then conflicts[#conflicts + 1] = ids[i] end
+    if not hash or hash == UNKNOWN then hash = first_of[names[i]] end
+    if hash and hash ~= hashes[i] then conflicts[#conflicts + 1] = ids[i] end
     first_of[names[i]] = hash or hashes[i]
   end
 end
-if #conflicts > 0 then return {'conflict', unpack(conflicts, 1, math.min(#conflicts, PAGE))} end
-local full = fresh and refusal(open_channel(ARGV[2], true))
+local refused = #conflicts > 0 and {'conflict', unpack(conflicts, 1, math.min(#conflicts, PAGE))}
+  or fresh and refusal(ch)
 close_channels()
-if full then return full end
+if refused then return refused end
 redis.call('SET', ARGV[1], 'ok', 'PX', 60000)
 return {'ok'}

@@ -2,6 +2,7 @@
 -- Move a cursor, if it still stands where it is expected. Writes {holdfast}:cursors:CHANNEL.
 -- ARGV: channel, consumer, expected "EPOCH ID" or '', new "EPOCH ID" or '' to change nothing. Answers whether
 -- it was moved.
+redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local found = redis.call('HGET', key.cursors(ARGV[1]), ARGV[2])
 if not found then return redis.error_reply('HFNOTFOUND') end
 local place = string.match(found, '^%d+ (.*)$') or ''

@@ -3,6 +3,7 @@
 -- {holdfast}:scheduled:REF, {holdfast}:ready:REF, {holdfast}:counts:REF; reads {holdfast}:lane:REF:KEY;
 -- {holdfast}:wake.
 -- ARGV: for each job REF, id. Answers how many were promoted.
+redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local promoted, channels = 0, {}
 for i = 1, #ARGV, 2 do
   local c, id = load_consumer(ARGV[i]), ARGV[i + 1]

@@ -3,6 +3,7 @@
 -- {holdfast}:dead:REF, {holdfast}:counts:REF, {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT,
 -- {holdfast}:recount:REF, {holdfast}:event:*; reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL.
 -- ARGV: channel, before (µs), limit, lock, token. Answers name and number for each consumer that had some.
+redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 fence(ARGV[4], ARGV[5])
 local answer, left = {}, tonumber(ARGV[3])
 for _, ref in ipairs(redis.call('HVALS', key.consumers(ARGV[1]))) do

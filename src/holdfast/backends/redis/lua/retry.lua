@@ -20,7 +20,7 @@ for i = 1, #ARGV, 5 do
     if failure == '' then
       redis.call('HSET', name, 'attempts', job.attempts - 1)
     else
-      redis.call('HSET', name, 'errors', with_error(c.ref, id, failure))
+      note_error(c.ref, id, failure)
     end
     place(c, id, job)
   end

@@ -14,6 +14,9 @@ local last_ignored = 6 + tonumber(ARGV[6])
 for i = 7, last_ignored do ignored[ARGV[i]] = true end
 for i = last_ignored + 1, #ARGV do groups[#groups + 1] = ARGV[i] end
 fence(ARGV[4], ARGV[5])
+-- Another client may have given it a time to live; and after a first write the server refuses none for lack of
+-- memory.
+redis.call('PERSIST', stream)
 local log = look(channel)
 if not log.last then return {0, 0, '', ''} end
 

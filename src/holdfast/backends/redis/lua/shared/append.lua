@@ -82,6 +82,7 @@ local function close_channels()
     if ch.fresh > 0 then
       for _, c in ipairs(ch.takers) do redis.call('HSET', key.consumer(c.ref), 'cursor', ch.last) end
       note_crossing(ch)
+      redis.call('PERSIST', ch.stream) -- another client may have given it a time to live
       redis.call('PUBLISH', WAKE, channel)
     end
   end

@@ -18,8 +18,9 @@ local function milestone(member)
   return unpad(id), tonumber(ordinal)
 end
 
+-- A reader can do without: also a server that takes no write at the moment is read.
 local function note(channel, id, ordinal, bytes)
-  redis.call('ZADD', key.chart(channel), 0, pad(id) .. ' ' .. whole(ordinal) .. ' ' .. whole(bytes))
+  redis.pcall('ZADD', key.chart(channel), 0, pad(id) .. ' ' .. whole(ordinal) .. ' ' .. whole(bytes))
 end
 
 -- Note the end of the log, at least `apart` from the last milestone. Ordinals rise, or the chart is of no use.
@@ -66,7 +67,7 @@ local function learn_trimmed(channel, log)
   end
   if not gone or (log.trimmed and not id_less(log.trimmed, gone)) then return end
   log.trimmed = gone
-  redis.call('HSET', key.log(channel), 'trimmed', gone)
+  redis.pcall('HSET', key.log(channel), 'trimmed', gone)
   forget_milestones(channel, gone)
 end
 

@@ -29,7 +29,7 @@ local function iso(time)
     math.floor(second / 60) % 60, second % 60, time - seconds * 1000000)
 end
 
-local settings = redis.call('HMGET', STORE, 'offset', 'epoch', 'history', 'window')
+local settings = redis.call('HMGET', STORE, 'offset', 'epoch', 'history', 'window', 'tokens')
 local server_time = redis.call('TIME')
 local OFFSET = tonumber(settings[1]) or 0
 local NOW = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2]) + OFFSET
@@ -39,3 +39,7 @@ local NOW_TEXT = whole(NOW)
 local TODAY = math.max(1, math.floor(NOW / 86400000000) - FIRST_DAY)
 local EPOCH = settings[2] or whole(TODAY)
 local HISTORY, WINDOW = tonumber(settings[3]) or 86400000, tonumber(settings[4]) or 604800000
+
+-- Tokens go on above every one that a server before this one may have given out, also those that were lost.
+local TOKENS = tonumber(settings[5]) or 0
+local function next_token(last) return math.max((tonumber(last) or 0) + 1, TOKENS) end

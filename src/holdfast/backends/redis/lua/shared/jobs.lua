@@ -108,8 +108,16 @@ local function change_state(c, job, state)
   job.state = state
 end
 
--- An attempt's error, JSON from the client, with its time, behind those of the attempts before.
-local function with_error(ref, id, failure)
-  local past = redis.call('HGET', key.job(ref, id), 'errors')
-  return (past and past .. ',' or '') .. string.sub(failure, 1, -2) .. ',"at":' .. NOW_TEXT .. '}'
+-- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They stand
+-- in pages: a job that is tried a thousand times would otherwise write all of them again each time.
+local ERRORS = 16384
+local function note_error(ref, id, failure)
+  local name = key.job(ref, id)
+  local page = redis.call('HGET', name, 'pages') or ''
+  local past = redis.call('HGET', name, 'errors' .. page)
+  if past and #past > ERRORS then
+    page, past = redis.call('HINCRBY', name, 'pages', 1), nil
+  end
+  redis.call('HSET', name, 'errors' .. page,
+    (past and past .. ',' or '') .. string.sub(failure, 1, -2) .. ',"at":' .. NOW_TEXT .. '}')
 end

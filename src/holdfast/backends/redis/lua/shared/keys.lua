@@ -5,6 +5,7 @@
 --   gbe:lock:sweeper                  string  owner of the lock of exactly this name (expires with it)
 --   gbe:state:tasks:email:t-1         hash    state record gbe.state.tasks.email.t-1; our revision among it
 --   {holdfast}:store                  hash    schema, epoch, run_id, offset (µs), history and window (ms),
+--                                             tokens (the lowest that is given out from now on),
 --                                             live (jobs of all consumers), consumers (last number given),
 --                                             clusters (when the dead were first counted by fingerprint)
 --   {holdfast}:channels               hash    channel → when it was created (µs)

@@ -46,15 +46,19 @@ local function fields_of(entry)
 end
 
 local function read_entry(channel, id)
-  local entry = redis.call('XRANGE', key.stream(channel), id, id)[1]
+  -- Where the key is no stream any more, the entry is gone.
+  local entry = redis.pcall('XRANGE', key.stream(channel), id, id)[1]
   return entry and fields_of(entry), entry
 end
 
--- A dead letter keeps its entry's fields, each behind its length, so that the log can be trimmed.
+-- A dead letter keeps its entry's fields, each behind its length, so that the log can be trimmed. Answers how
+-- many bytes it keeps.
 local function keep_entry(ref, id, entry)
   local parts = {}
   for i, value in ipairs(entry[2]) do parts[i] = #value .. ':' .. value end
-  redis.call('HSET', key.job(ref, id), 'entry', table.concat(parts))
+  local text = table.concat(parts)
+  redis.call('HSET', key.job(ref, id), 'entry', text)
+  return #text
 end
 
 local function kept_entry(ref, id)

@@ -16,7 +16,7 @@ local function revive(c, id, job)
   if job.state == 'dead' then rise(c, id, job) else displace(c, id, job) end
   change_state(c, job, 'ready')
   job.due, job.expires = NOW, c.expires_after and later(NOW, c.expires_after)
-  redis.call('HSET', name, 'state', 'ready', 'due', NOW, 'token', job.token + 1, 'attempts', 0,
+  redis.call('HSET', name, 'state', 'ready', 'due', NOW, 'token', next_token(job.token), 'attempts', 0,
     'abandonments', 0)
   redis.call('HDEL', name, 'lease', 'worker', 'reason', 'fingerprint', 'ended', 'source', 'event', 'expires')
   if job.expires then redis.call('HSET', name, 'expires', job.expires) end

@@ -3,16 +3,24 @@
 local SHOWN = {'state', 'source', 'event', 'epoch', 'attempts', 'abandonments', 'token', 'priority', 'created',
   'due', 'lease', 'ended', 'worker', 'reason', 'errors', 'fingerprint'}
 
+local function all_errors(name, first, pages)
+  local all = {first}
+  for page = 1, pages do all[page + 1] = redis.call('HGET', name, 'errors' .. page) end
+  return table.concat(all, ',')
+end
+
 -- Channel, consumer, id, event id, source, flat hash; and the state. Nil where there is no such job. Who is
 -- asked for an event's jobs knows source and event id, and so does a dead letter; otherwise its entry tells, ''
 -- once that is gone.
 local function view(c, id, source, event)
-  local flat, values = {}, redis.call('HMGET', key.job(c.ref, id), unpack(SHOWN))
+  local name, flat = key.job(c.ref, id), {}
+  local values = redis.call('HMGET', name, 'pages', unpack(SHOWN))
+  local pages = tonumber(table.remove(values, 1))
   if not values[1] then return nil end
   for i, field in ipairs(SHOWN) do
     if values[i] then
       flat[#flat + 1] = field
-      flat[#flat + 1] = values[i]
+      flat[#flat + 1] = field == 'errors' and pages and all_errors(name, values[i], pages) or values[i]
     end
   end
   if not source then source, event = values[2], values[3] end
