@@ -10,14 +10,14 @@ from burying import counted, die
 from nats.aio.client import Client
 
 from holdfast import failpoints
-from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats import NatsBackend, subjects
 from holdfast.backends.nats.batch import state
 from holdfast.failpoints import FailpointError
 from holdfast.model.deadletters import DeadFilter, Drift, Fold
-from holdfast.model.errors import LockLost
+from holdfast.model.errors import LockLost, Overloaded
 from holdfast.model.job import State
 from holdfast.model.upkeep import Lock
-from kit import CHANNEL, CONSUMER, MINUTE, states, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim_one, complete, publish, states, subscribe
 
 NO_TIME = timedelta(0)
 
@@ -132,3 +132,39 @@ async def test_a_recount_of_an_older_store_indexes_it_first(
     assert await newer.recount_dead(True, lock) == []
     assert await counted(newer) == (5, 5)
     await newer.close()
+
+
+async def test_counts_of_killed_processes_are_added_up_after_a_day(backend: NatsBackend, lock: Lock) -> None:
+    await subscribe(backend)
+    await publish(backend, *(f"e-{n}" for n in range(30)))
+    others = [backend.fork() for _ in range(10)]
+    for other in others:
+        await other.open()
+        assert await bury(other, await claim_one(other))
+        assert await complete(other, await claim_one(other))
+    before = await states(backend)
+    *killed, idle = others
+    for other in killed:
+        await other._store.link.close()
+    await backend.advance(timedelta(days=2))
+    assert (await backend.fold_dead(NO_TIME, 0, lock)).folded >= 20
+    [ref] = backend._store.registry.members
+    assert set(backend._store.mirror.tallied(ref)) == {subjects.count(ref, "all")}
+    assert await states(backend) == before
+    assert await bury(idle, await claim_one(idle)), "who was only idle goes on"
+    assert await states(backend) == before | {State.READY: 9, State.DEAD: 11}
+    assert await backend.recount_dead(False, lock) == []
+    await idle.close()
+
+
+async def test_counts_of_live_jobs_are_made_right_as_well(backend: NatsBackend, lock: Lock) -> None:
+    """Or a bounded consumer would stay full for ever."""
+    await subscribe(backend, max_depth=3)
+    await publish(backend, "a")
+    await claim_one(backend)
+    await write(backend, "HF.S.count.1.gone", {"ready": 5, "leased": -1, "scheduled": 2})
+    with pytest.raises(Overloaded):
+        await publish(backend, "b")
+    assert await backend.recount_dead(True, lock) == []
+    await publish(backend, "b")
+    assert await states(backend) == {State.READY: 1, State.LEASED: 1}

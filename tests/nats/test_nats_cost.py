@@ -11,7 +11,7 @@ from burying import counted, die
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.link import Link
 from holdfast.model.deadletters import DeadFilter
-from kit import CHANNEL, CONSUMER, publish, subscribe
+from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 
 
 @pytest.fixture
@@ -109,3 +109,22 @@ async def test_thousands_of_clusters_fit(backend: NatsBackend) -> None:
     for start in range(0, 6000, 1000):
         assert all(await backend.purge(CHANNEL, CONSUMER, ids[start : start + 1000]))
     assert await backend.clusters(None, None, 10) == []
+
+
+async def test_a_claim_behind_a_long_log_makes_jobs_of_its_beginning_only(backend: NatsBackend) -> None:
+    await subscribe(backend)
+    names = [f"e-{n}" for n in range(2000)]
+    await publish(backend, *names)
+    claimed = ids(await claim(backend, 10))
+    assert len(backend._store.mirror.queues.jobs) < 1000
+    claimed += ids(await claim(backend, 900))
+    while jobs := await claim(backend, 500):
+        claimed += ids(jobs)
+    assert claimed == names
+
+
+async def test_a_claim_goes_on_until_it_finds_work(backend: NatsBackend) -> None:
+    await subscribe(backend)
+    await publish(backend, *(f"l-{n}" for n in range(1000)), at=await backend.now() + timedelta(days=1))
+    await publish(backend, "now")
+    assert ids(await claim(backend, 10)) == ["now"]

@@ -122,18 +122,6 @@ async def test_a_patch_may_be_larger_than_a_message_and_goes_with_its_job(backen
     assert not any(message.data for message in left), "marks, for a second"
 
 
-async def test_the_dead_letter_channel_gets_the_events_own_data(backend: NatsBackend) -> None:
-    await backend.create_channel("orders.dead")
-    await subscribe(backend, dead_letter="orders.dead")
-    await publish(backend, "a")
-    job = await claim_one(backend)
-    assert await bury(backend, job)
-    assert await backend.revive(CHANNEL, CONSUMER, [job.id], b"patched") == [True]
-    assert await bury(backend, await claim_one(backend))
-    copies = await backend.read("orders.dead", None, 10)
-    assert [entry.event.data for entry in copies] == [job.event.data] * 2
-
-
 async def test_a_patch_revives_even_a_job_whose_event_is_gone(backend: NatsBackend) -> None:
     await subscribe(backend)
     await publish(backend, "a")

@@ -55,7 +55,7 @@ async def test_a_foreign_client_reads_what_we_publish(backend: NatsBackend, clie
     seen = await client.subscribe(AUDIT)
     await client.flush()
     await backend.publish(AUDIT, [Event({"n": 1}, "größe 1", type="order.placed")])
-    message = await seen.next_msg(timeout=5)
+    message = await seen.next_msg(timeout=60)
     assert message.data == b'{"n":1}'
     assert message.headers is not None
     assert (message.headers["ce-type"], message.headers["ce-id"]) == ("order.placed", "gr%C3%B6%C3%9Fe%201")
@@ -66,7 +66,7 @@ async def test_a_foreign_publish_wakes_whoever_listens(backend: NatsBackend, cli
     woken = asyncio.Event()
     listener = await backend.listen(["orders"], lambda _: woken.set())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await woken.wait()  # at the start, for what was said before
             woken.clear()
             while not woken.is_set():  # a wake-up may be missed, but not every one

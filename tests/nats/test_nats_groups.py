@@ -40,7 +40,7 @@ async def add(client: Client, name: str, filter_: str | None = CHANNEL) -> None:
 async def fetch(client: Client, name: str, count: int, acked: int) -> None:
     """Read some messages and acknowledge the first few of them."""
     subscription = await client.jetstream().pull_subscribe_bind(name, "HOLDFAST")
-    for number, message in enumerate(await subscription.fetch(count, timeout=5)):
+    for number, message in enumerate(await subscription.fetch(count, timeout=60)):
         if number < acked:
             await message.ack_sync()
     await subscription.unsubscribe()
@@ -109,7 +109,7 @@ async def test_a_group_is_removed_once_nobody_uses_it(
     assert not await backend.remove_group(group, ALIVE, lock), "somebody has just made it"
     await backend.advance(2 * ALIVE)
     subscription = await client.jetstream().pull_subscribe_bind("warehouse", "HOLDFAST")
-    await subscription.fetch(1, timeout=5)
+    await subscription.fetch(1, timeout=60)
     assert not await backend.remove_group(group, ALIVE, lock), "somebody has just read from it"
     await subscription.unsubscribe()
     await backend.advance(2 * ALIVE)

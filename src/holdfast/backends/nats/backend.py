@@ -102,7 +102,7 @@ class NatsBackend:
         self._forgetting = Forgetting(store, bulk, locks)
         self._burials = Burials(store, locks)
         self._dead, self._exits = Dead(store, entries), Exits(store, entries, transitions)
-        self._census, self._removals = Census(store, locks), Removals(store)
+        self._census, self._removals = Census(store, locks, bulk), Removals(store)
         self._buckets = Buckets(store)
 
     async def open(self) -> list[str]:

@@ -10,12 +10,13 @@ import orjson
 
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.link import PATIENCE, Link
-from holdfast.model.errors import HoldfastError, Overloaded, Unavailable
+from holdfast.model.errors import HoldfastError, Overloaded, TooLarge, Unavailable
 
 MOST = 1000
 """Messages in one batch: the server's default limit."""
 MOST_BYTES = 16_000_000
-_STALE, _UNFINISHED, _FULL = {10071, 10164}, {10176, 10210}, {10023, 10047, 10054, 10077}
+_STALE, _UNFINISHED, _FULL = {10071, 10164}, {10176, 10210}, {10002, 10023, 10047, 10054, 10077}
+_HEADERS = 1000  # bytes that they take at most where an event's attributes are not among them
 
 
 class Stale(Exception):
@@ -69,6 +70,7 @@ class Batches:
     async def _send(self, messages: Sequence[Message]) -> dict[str, Any]:
         name = secrets.token_hex(11)
         async with self._link.ask() as (client, reply, answer):
+            _check_size(messages, client.max_payload)
             for number, message in enumerate(messages, start=1):
                 headers = dict(message.headers)
                 if len(messages) > 1:  # one alone needs no batch, which costs the server a store of its own
@@ -86,3 +88,13 @@ class Batches:
             raise Incomplete("no stream captures the last message")
         found: dict[str, Any] = orjson.loads(last.data)
         return found
+
+
+def _check_size(messages: Sequence[Message], most: int) -> None:
+    """Before anything is sent: half a batch would lie on the server until that gives it up."""
+    for message in messages:
+        if len(message.data) > most - _HEADERS:
+            raise TooLarge(
+                f"{message.subject} would have {len(message.data)} bytes, and the server's max_payload is "
+                f"{most}; raise that"
+            )

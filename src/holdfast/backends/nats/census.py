@@ -12,6 +12,8 @@ from holdfast import failpoints
 from holdfast.backends.nats import records, subjects
 from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message, Stale
+from holdfast.backends.nats.bulk import Bulk
+from holdfast.backends.nats.edit import fold
 from holdfast.backends.nats.index import Entry, entry
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.locks import Locks
@@ -20,11 +22,12 @@ from holdfast.backends.nats.registry import Member, Registry
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.model.deadletters import Drift, Fold
 from holdfast.model.errors import Unavailable
-from holdfast.model.job import State
+from holdfast.model.job import LIVE, State
 from holdfast.model.upkeep import Lock
 
 _PAGE, _AT_ONCE = 1000, 400
 _TRUSTED = TOMBSTONE_SECONDS / 2
+_IDLE = 24 * 3600 * 1_000_000  # microseconds
 
 
 class Roll:
@@ -68,8 +71,8 @@ class Roll:
 class Census:
     """Recounts, and brings what an older version has left into the index."""
 
-    def __init__(self, store: Store, locks: Locks) -> None:
-        self._store, self._locks = store, locks
+    def __init__(self, store: Store, locks: Locks, bulk: Bulk) -> None:
+        self._store, self._locks, self._bulk = store, locks, bulk
 
     async def recount(self, repair: bool, lock: Lock) -> list[Drift]:
         """Every consumer's counts against its dead letters, one after the other."""
@@ -118,6 +121,7 @@ class Census:
         mirror, reasons = self._store.mirror, roll.reasons()
         counts = {f"dead:{reason}": by for reason, by in _missing(reasons, self._reasons(member)).items()}
         counts[State.DEAD] = reasons.total() - mirror.counts(member.ref)[State.DEAD]
+        counts |= _missing(mirror.queues.states(member.ref), _live(mirror.counts(member.ref)))
         edit = self._store.edit(member.ref)
         edit.correct(counts, _missing(roll.clusters(), mirror.clusters(member.ref)))
         messages = edit.messages()
@@ -130,14 +134,13 @@ class Census:
             return False
         return True
 
-    # the index of a store that an older version has filled
-
     async def fold(self, lock: Lock) -> Fold:
-        """Counts need no folding here. Dead letters that are not in the index are brought in, once."""
-        await self._store.fresh()
+        """Counts of processes that were killed go to those of all. Dead letters that are not in the index are
+        brought in, once."""
+        now = await self._store.fresh()
         await self._locks.fence(lock)
         if self._store.registry.indexed:
-            return Fold(0)
+            return Fold(await self._inherit(now, lock))
         for member in list(self._store.registry.members.values()):
             await self._index(member, lock)
 
@@ -146,6 +149,18 @@ class Census:
 
         await self._store.change_registry(Registry.with_index, fenced)
         return Fold(0, bootstrapped=True)
+
+    async def _inherit(self, now: int, lock: Lock) -> int:
+        """Whoever wrote no counts for a day is gone, most likely; who is not begins anew."""
+        mirror, count, before = self._store.mirror, 0, await self._bulk.first_at(now - _IDLE)
+        for ref in mirror.tallies_before(before):
+            async with self._store.lock(ref):
+                idle = mirror.tallies_before(before).get(ref, [])[:_AT_ONCE]
+                if idle and await self._committed([*fold(mirror, idle), await self._locks.fence(lock)]):
+                    count += len(idle)
+        return count
+
+    # the index of a store that an older version has filled
 
     async def _index(self, member: Member, lock: Lock) -> None:
         """Each is written again in its turn, so that their order stays that of their deaths."""
@@ -175,6 +190,10 @@ class Census:
         if messages and not await self._committed([*messages, await self._locks.fence(lock)]):
             return None
         return found[-1].seq if found and pending else end
+
+
+def _live(counts: Mapping[str, int]) -> dict[str, int]:
+    return {each: counts.get(each, 0) for each in LIVE}
 
 
 def _missing(found: Mapping[str, int], counted: Mapping[str, int]) -> dict[str, int]:

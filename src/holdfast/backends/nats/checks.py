@@ -10,12 +10,12 @@ import orjson
 from holdfast.backends.nats import stream, subjects
 from holdfast.backends.nats.batch import MOST
 from holdfast.backends.nats.link import Link
+from holdfast.backends.nats.room import SERVER
 from holdfast.contracts import Finding
 from holdfast.model.duration import format_duration
 from holdfast.model.errors import Unavailable
 
 _DEFAULT = 120_000_000_000  # nanoseconds
-_ASK = "$SYS.REQ.SERVER.PING.JSZ"
 _UNKNOWN = (
     "unknown: only the system account may ask, or one that it lets. The server's default is two minutes, "
     "in which a power cut loses what it acknowledged; set jetstream { sync_interval: always }, or give the "
@@ -40,8 +40,8 @@ async def check(link: Link) -> list[Finding]:
 
 async def _sync_interval(link: Link) -> Finding:
     try:
-        answer = await link.request(_ASK, {"config": True})
-        settings: dict[str, Any] = answer["data"]["config"]
+        answer = await link.inquire(SERVER, {"config": True})
+        settings: dict[str, Any] = (answer or {})["data"]["config"]
     except (Unavailable, KeyError, TypeError, orjson.JSONDecodeError):
         return Finding("warning", "sync_interval", _UNKNOWN)
     if settings.get("sync_always"):

@@ -17,8 +17,8 @@ from holdfast.backends.nats.times import from_micros
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, is_common
 
 _PART = 512_000
-_MOST_IN_HEADER = 16_000
-_SPARE = 32_000  # for the attributes and what the batch adds
+_MOST_IN_HEADER = 32_000  # of the 64 KB that the server allows for all; the attributes take up to 25,000
+_SPARE = 1_000  # for the names of the headers and what the batch adds
 _PLAIN = "!#$&'()*+,/:;=?@[]^`{|}~"  # with letters, digits and _.-~ what a header's value carries as it is
 _RESERVED = ("nats-", "ce-", "holdfast-")
 
@@ -44,9 +44,11 @@ def encode(channel: str, event: Event, delivery: Delivery, max_payload: int) -> 
     """The messages of one event: the last one is the event, those before it are its parts."""
     headers = _attributes(event, delivery)
     extra = orjson.dumps(dict(event.headers)) if event.headers else b""
-    if len(extra) <= _MOST_IN_HEADER and len(event.data) + len(extra) + _SPARE <= max_payload:
+    quoted = _quoted(extra.decode())
+    needed = len(event.data) + len(quoted) + sum(map(len, headers.values())) + _SPARE
+    if len(quoted) <= _MOST_IN_HEADER and needed <= max_payload:
         if extra:
-            headers[subjects.HEADERS] = _quoted(extra.decode())
+            headers[subjects.HEADERS] = quoted
         return [Message(channel, event.data, headers)]
     whole = len(extra).to_bytes(4, "big") + extra + event.data
     size = min(_PART, max_payload - _SPARE)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.backends.nats.batch import MOST, MOST_BYTES, Batches, Incomplete, Message, Stale
+from holdfast.model.errors import Overloaded, TooLarge
 
 _UNDER_WAY = 2
 
@@ -71,7 +72,7 @@ class Committer:
     async def _run(self, group: list[_Waiting]) -> None:
         try:
             seq = await self._batches.commit([message for each in group for message in each.messages])
-        except (Stale, Incomplete) as error:
+        except (Stale, Incomplete, Overloaded, TooLarge) as error:
             if len(group) > 1:
                 for each in group:
                     await self._run([each])

@@ -35,24 +35,34 @@ class Copies:
         self._store, self._entries = store, entries
 
     async def of(self, member: Member, buried: Sequence[Record]) -> dict[int, Copied]:
-        """By the sequence of the event, with its own data; without messages where that is gone."""
+        """By the sequence of the event; without messages where that is gone."""
         if not buried:
             return {}
-        own = [replace(record, patch="") for record in buried]
-        found = await self._entries.of_jobs(member.channel, own)
-        events = dict(zip(found, await self._entries.events(found.values()), strict=True))
+        own = await self._events(member, [replace(record, patch="") for record in buried])
+        patched = [record for record in buried if record.patch and member.policy.dead_letter]
+        died_with = own | await self._events(member, patched)
         most = (await self._store.link.client()).max_payload
-        return {record.seq: _copied(member, record, events.get(record.seq), most) for record in buried}
+        return {
+            record.seq: _copied(member, record, own.get(record.seq), died_with.get(record.seq), most)
+            for record in buried
+        }
+
+    async def _events(self, member: Member, jobs: Sequence[Record]) -> dict[int, Event | None]:
+        found = await self._entries.of_jobs(member.channel, jobs)
+        return dict(zip(found, await self._entries.events(found.values()), strict=True))
 
 
-def _copied(member: Member, record: Record, event: Event | None, max_payload: int) -> Copied:
+def _copied(
+    member: Member, record: Record, own: Event | None, died_with: Event | None, max_payload: int
+) -> Copied:
+    """The dead letter keeps the event's own data, the dead-letter channel gets what the job died with."""
     target, copies = member.policy.dead_letter, list[Message]()
-    if event is not None and not record.copy:
+    if own is not None and not record.copy:
         kept = subjects.copy(member.channel, record.source, record.event, record.ref, record.seq)
         record = replace(record, copy=kept)
-        copies += codec.encode(kept, event, Delivery(), max_payload)
-    if event is not None and target is not None:
-        copies += _told(target, member, record, event, max_payload)
+        copies += codec.encode(kept, own, Delivery(), max_payload)
+    if died_with is not None and target is not None:
+        copies += _told(target, member, record, died_with, max_payload)
     return Copied(record, copies)
 
 

@@ -140,11 +140,14 @@ class Edit:
 
 
 def fold(mirror: Mirror, tallies: Sequence[str]) -> list[Message]:
-    """Add one process's counts to those of the processes that are gone.
+    """Add the counts of some processes to those of the processes that are gone.
 
     The sums go first: who reads in between counts too many, which at worst refuses a publish for a moment.
     """
-    sums = [_added(mirror, subjects.folded(mine), mirror.tally(mine)) for mine in tallies]
+    moved: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for mine in tallies:
+        moved[subjects.folded(mine)].update(mirror.tally(mine))
+    sums = [_added(mirror, subject, counts) for subject, counts in moved.items()]
     return [*sums, *(state(mine, b"", mirror.revision(mine), TOMBSTONE_SECONDS) for mine in tallies)]
 
 

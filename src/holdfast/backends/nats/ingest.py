@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.backends.nats import codec, subjects
 from holdfast.backends.nats.answers import Stored
@@ -14,9 +16,10 @@ from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.backends.nats.times import to_micros
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import Overloaded, Unavailable
 from holdfast.model.job import State
 
+_KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end somewhere, too
 PAGE = 450  # a foreign client's event takes a key beside its job
 _LATEST = 1 << 60
 
@@ -28,25 +31,35 @@ class Ingest:
         self._store, self._entries, self._keys = store, entries, keys
 
     async def level(self, member: Member) -> None:
-        """Every entry so far has a job, except for a consumer that still works on the past."""
-        async with self._store.lock(member.ref):
-            await self.catch_up(member)
+        """Every entry so far has a job, except for a consumer that still works on the past.
+
+        In a store that is nearly full they wait in the log: the jobs that there are can still end.
+        """
+        more = True
+        with suppress(Overloaded):
+            while more:
+                async with self._store.lock(member.ref):  # between pages others may have it
+                    more = await self.catch_up(member, lambda: True)
 
     async def level_channel(self, channel: str) -> None:
         members = self._store.registry.by_channel.get(channel, ())
         await asyncio.gather(*(self.level(member) for member in members))
 
-    async def catch_up(self, member: Member) -> None:
-        """The same for who holds the consumer's lock."""
+    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> bool:
+        """At least a page, for who holds the consumer's lock; tells whether more may follow."""
         stale, more = 0, True
         while more:
             cursor = self._store.mirror.cursors.get(member.ref)
             if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
-                return
+                return False
             try:
                 _, more = await self._step(member, cursor, PAGE)
             except Stale:
                 stale = await self._again(member, stale)
+                continue
+            if enough():
+                break
+        return more
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:
@@ -68,6 +81,8 @@ class Ingest:
                     return (await self._step(member, cursor, min(limit, PAGE)))[0]
                 except Stale:
                     stale = await self._again(member, stale)
+                except Overloaded:
+                    break
         return 0
 
     async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
@@ -87,7 +102,9 @@ class Ingest:
         subject = subjects.cursor(member.ref)
         edit.also(await self._foreign_keys(member.channel, found))
         edit.also([state(subject, moved.encode(), cursor.revision)])
-        await self._store.commit(edit.messages())
+        messages = edit.messages()
+        await self._store.room.use(messages, keep=_KEEP)
+        await self._store.commit(messages)
         return len(found), len(found) == limit
 
     async def _foreign_keys(self, channel: str, found: list[Stored]) -> list[Message]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from holdfast.backends.nats import codec, subjects
 from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Message, state
 from holdfast.backends.nats.fates import Fates
+from holdfast.backends.nats.floors import floor
 from holdfast.backends.nats.store import Store
 from holdfast.model.errors import Unavailable
 
@@ -20,12 +22,18 @@ _PAUSE, _TURNS = 0.05, 700
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a key. `seq` is None where its event was never committed; a publish may then replace
-    the key at `revision`. Without a digest it is a foreign client's event, whose content nobody compares."""
+    """What is known of a key. Its event belongs at `place`, and `seq` is None where it is not there for sure;
+    a publish may then replace the key at `revision`. Without a digest it is a foreign client's event, whose
+    content nobody compares."""
 
     revision: int
-    seq: int | None
+    place: int
     digest: str
+    there: bool = True
+
+    @property
+    def seq(self) -> int | None:
+        return self.place if self.there else None
 
 
 def key_message(
@@ -61,14 +69,14 @@ class Keys:
             return known
         if publish is not None:
             committed = await self._outcome(publish, channel, message)
-            return known if committed else replace(known, seq=None)
-        # A server that died in the middle of a batch may have kept the key without its event. Then something
-        # else stands in its place, or nothing yet; one that was trimmed since leaves its place empty.
-        query = {"seq": message.seq + step, "next_by_subj": ">", "batch": 1}
+            return replace(known, there=committed)
+        # A server that died or was full in the middle of a batch may have kept the key without its event.
+        # Then something else stands in its place, or nothing; one that was trimmed is below the floor.
+        query = {"seq": known.place, "next_by_subj": channel, "batch": 1}
         following, _ = await self._store.link.read(query)
-        there = following[0] if following else None
-        kept = there is not None and (there.seq != known.seq or there.subject == channel)
-        return known if kept else replace(known, seq=None)
+        if following and following[0].seq == known.place:
+            return replace(known, there=_key_of(channel, following[0]) == message.subject)
+        return replace(known, there=known.place <= (await floor(self._store, channel)).seq)
 
     async def _outcome(self, publish: str, channel: str, message: Stored) -> bool:
         """Another publisher may be in the middle of it: then its end is waited for."""
@@ -78,3 +86,7 @@ class Keys:
                 return fate
             await asyncio.sleep(_PAUSE)
         raise Unavailable("the same events are being published by somebody else; try again")
+
+
+def _key_of(channel: str, event: Stored) -> str:
+    return subjects.key(channel, codec.source(event), codec.event_id(event))

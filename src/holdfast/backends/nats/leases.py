@@ -16,6 +16,7 @@ from holdfast.backends.nats.store import TRIES, Store
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.backends.nats.transitions import Step, Transitions
 from holdfast.model.decide import describe
+from holdfast.model.errors import Overloaded
 from holdfast.model.job import Burial, Failure, Job, Reason, Retry, State
 
 Decision = Callable[[Member], Callable[[Record, int], Record]]
@@ -38,9 +39,11 @@ class Leases:
             if member.paused:
                 return []
             async with self._store.lock(member.ref):
-                await self._ingest.catch_up(member)
+                full = await self._full(member, min(limit, _MOST), now)
                 lane = self._store.mirror.revision(subjects.lane(member.ref))
                 taken = self._store.mirror.queues.take_ready(member.ref, min(limit, _MOST), now)
+                if full is not None and not taken:
+                    raise full
                 try:
                     jobs, lost = await self._lease(member, taken, worker, now, lane)
                 except Stale:
@@ -55,6 +58,18 @@ class Leases:
             if jobs or not lost:
                 return jobs
         return []
+
+    async def _full(self, member: Member, limit: int, now: int) -> Overloaded | None:
+        """Make jobs of what was appended, as many as are asked for: all of a long log would take too long.
+
+        A store that is too full for more hands out those that it has.
+        """
+        mirror = self._store.mirror
+        try:
+            await self._ingest.catch_up(member, lambda: mirror.queues.has_ready(member.ref, limit, now))
+        except Overloaded as error:
+            return error
+        return None
 
     async def _lease(
         self, member: Member, taken: list[Record], worker: str, now: int, lane: int
@@ -75,7 +90,7 @@ class Leases:
                 record,
                 state=State.LEASED,
                 attempts=record.attempts + 1,
-                token=record.token + 1,
+                token=max(record.token, self._store.registry.tokens) + 1,
                 lease=deadline,
                 worker=worker,
             )

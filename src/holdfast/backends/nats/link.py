@@ -20,6 +20,7 @@ from holdfast.backends.nats.wire import Wire
 from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavailable
 
 PATIENCE = 5.0
+_UNSURE = 2.0
 _READ_BYTES = 16_000_000
 _MOST_LAST, _AT_ONCE = 1000, 500
 _TOO_MANY, _NOBODY = "413", "503"
@@ -147,6 +148,17 @@ class Link:
             if message.headers.get("Status") == _NOBODY:
                 raise nats.errors.NoRespondersError
             found: dict[str, Any] = orjson.loads(message.data)
+        return found
+
+    async def inquire(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """A question that a server may leave open: it does not answer who is not allowed to ask."""
+        async with self.ask() as (client, reply, answer):
+            await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
+            try:
+                message = await answer.within(_UNSURE)
+            except TimeoutError:
+                return None
+        found: dict[str, Any] | None = orjson.loads(message.data) if message.data else None
         return found
 
     async def read(self, query: Mapping[str, Any], stream: str = subjects.STREAM) -> tuple[list[Stored], int]:

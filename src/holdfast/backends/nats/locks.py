@@ -46,7 +46,8 @@ class Locks:
             now, held = await self._store.clock(), await self._held(name)
             if held.owner is not None and held.until > now:
                 return None
-            taken = Lock(name, owner, held.token + 1, from_micros(now + to_micros(ttl)))
+            token = max(held.token, self._store.registry.tokens) + 1
+            taken = Lock(name, owner, token, from_micros(now + to_micros(ttl)))
             if await self._replaced(held, owner, taken):
                 return taken
         raise Unavailable(f"the lock {name!r} is wanted by too many at once; try again")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -148,12 +148,19 @@ class Mirror:
 
     def tallies_of(self, instance: str) -> dict[str, list[str]]:
         """The messages with counts that one process has written, by consumer."""
+        return self._tallies(lambda subject: subjects.counter(subject) == instance)
+
+    def tallies_before(self, seq: int) -> dict[str, list[str]]:
+        """Those that some process wrote before a sequence, and not since."""
+        return self._tallies(lambda each: subjects.folded(each) != each and self.revision(each) < seq)
+
+    def _tallies(self, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for known in (self._view.counts, self._view.clusters):
             for ref, counted in known.items():
-                mine = [subject for subject in counted if subjects.counter(subject) == instance]
-                if mine:
-                    found.setdefault(ref, []).extend(mine)
+                chosen = [subject for subject in counted if wanted(subject)]
+                if chosen:
+                    found.setdefault(ref, []).extend(chosen)
         return found
 
     async def sync(self) -> None:

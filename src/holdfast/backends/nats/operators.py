@@ -32,11 +32,15 @@ class Operators:
             return 0
         members = self._store.registry.by_channel.get(channel, ())
         chosen = [member for member in members if consumer in (None, member.name)]
-        steps = [Step(member.ref, seq, _waits, _cancelled) for member in chosen]
+
+        def waits(record: Record, now: int) -> bool:
+            return record.state in _WAITING and (record.source, record.event) == (source, event_id)
+
+        steps = [Step(member.ref, seq, waits, _cancelled) for member in chosen]
         return sum(await self._transitions.apply(steps, now))
 
     async def _seq(self, channel: str, source: str, event_id: str) -> int | None:
-        """Where an event stands. Before, what others have appended becomes jobs and gets its keys."""
+        """Where an event belongs. Before, what others have appended becomes jobs and gets its keys."""
         try:
             key = subjects.key(channel, source, event_id)
         except UnicodeEncodeError:
@@ -44,7 +48,7 @@ class Operators:
         await self._ingest.level_channel(channel)
         known = (await self._keys.find(channel, [key])).get(key)
         if known is not None:
-            return known.seq
+            return known.place
         # Its key may be forgotten; a dead letter is found all the same.
         copies = await self._store.link.last([subjects.copy(channel, source, event_id)])
         kept = [each for each in copies if subjects.CE_ID in each.headers]
@@ -109,7 +113,9 @@ class Operators:
         found = {member.ref: live[member.ref, seq] for member in members if (member.ref, seq) in live}
         if len(found) < len(members):
             found = await self._ended([each for each in members if each.ref not in found], seq) | found
-        return [self._shown(member, found[member.ref]) for member in members if member.ref in found]
+        asked = (source, event_id)  # in the place of one that was never stored another may stand
+        mine = {ref: record for ref, record in found.items() if (record.source, record.event) == asked}
+        return [self._shown(member, mine[member.ref]) for member in members if member.ref in mine]
 
     async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
         """One job, live or terminal."""
@@ -124,10 +130,6 @@ class Operators:
 
     def _shown(self, member: Member, record: Record) -> JobRecord:
         return shown(record, member.channel, member.name, self._store.registry.position(record.seq))
-
-
-def _waits(record: Record, now: int) -> bool:
-    return record.state in _WAITING
 
 
 def _cancelled(record: Record, now: int) -> Record:

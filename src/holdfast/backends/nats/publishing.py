@@ -14,6 +14,7 @@ from holdfast.backends.nats.edit import live
 from holdfast.backends.nats.fates import COMMITTED, Fates, begin_of, end_of
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.keys import Keys, key_message
+from holdfast.backends.nats.pauses import step_aside
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.model.errors import IdConflict, Overloaded, Unavailable
 from holdfast.model.event import Event
@@ -47,7 +48,7 @@ class Publishing:
         await self._store.recognise()
         if len(firsts) >= _LOOK_FIRST:
             await self._look(channel, firsts.values())
-        for _ in range(TRIES):
+        for turn in range(TRIES):
             fresh = [draft for draft in firsts.values() if draft.seq is None]
             if not fresh:
                 break
@@ -56,6 +57,7 @@ class Publishing:
                 await self._append(channel, fresh, delivery, await self._gate(channel))
                 break
             except Stale:
+                await step_aside(turn)
                 await self._look(channel, firsts.values())
             except Overloaded:
                 # A publisher whose answer was lost asks again: its own events may have filled the consumer.
@@ -114,6 +116,7 @@ class Publishing:
     ) -> None:
         client = await self._store.link.client()
         groups = [_messages(channel, draft, delivery, client.max_payload) for draft in drafts]
+        await self._store.room.use([message for group in groups for message in group])
         batches = list(_batches(groups))
         if len(batches) == 1:
             await self._send(drafts, groups, gate, [])

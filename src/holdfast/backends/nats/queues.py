@@ -6,6 +6,7 @@ it was made from. So a change costs one push, and a look at what is due costs wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
@@ -16,6 +17,7 @@ from holdfast.model.job import State
 Place = tuple[str, int]
 _Entry = tuple[tuple[int, ...], str, int, int]
 _SLACK = 1_000
+_EVER = 1 << 62
 
 
 class Heap:
@@ -58,7 +60,7 @@ class Heap:
         return [record for _, record in kept]
 
     def first(self, wanted: Callable[[Record], bool]) -> Record | None:
-        found = self.peek(1, wanted, 1 << 62)
+        found = self.peek(1, wanted, _EVER)
         return found[0] if found else None
 
     def _current(self, entry: _Entry) -> Record | None:
@@ -155,12 +157,19 @@ class Queues:
     def take_ready(self, ref: str, limit: int, now: int) -> list[Record]:
         """The next jobs of a consumer. What has expired only waits for the lifecycle."""
         heap = self._ready.get(ref)
+        return [] if heap is None else list(heap.take(limit, self._claimable(now)))
 
-        def wanted(record: Record) -> bool:
+    def has_ready(self, ref: str, limit: int, now: int) -> bool:
+        """Whether so many would be taken."""
+        heap = self._ready.get(ref)
+        return heap is not None and len(heap.peek(limit, self._claimable(now), _EVER)) >= limit
+
+    def _claimable(self, now: int) -> Callable[[Record], bool]:
+        def claimable(record: Record) -> bool:
             unexpired = record.expires is None or record.expires > now
             return record.state is State.READY and unexpired and self._lanes.is_free(record)
 
-        return [] if heap is None else list(heap.take(limit, wanted))
+        return claimable
 
     def give_back(self, records: list[Record]) -> None:
         """What was taken and not leased; those that have changed since count no more."""
@@ -171,6 +180,10 @@ class Queues:
         heap = self._scheduled.get(ref)
         found = None if heap is None else heap.first(lambda record: record.state is State.SCHEDULED)
         return None if found is None else found.due
+
+    def states(self, ref: str) -> Counter[str]:
+        """How many live jobs of a consumer there are, counted one by one."""
+        return Counter(job.state for (owner, _), job in self.jobs.items() if owner == ref)
 
     def oldest_ready(self, ref: str) -> int | None:
         ready = (

@@ -12,6 +12,9 @@ import orjson
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.model.job import LIVE, Failure, JobRecord, State
 
+FIRST_ERRORS, LAST_ERRORS = 5, 10
+"""Errors that a record keeps of many: a message has an end, and a job may be tried for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -64,11 +67,11 @@ class Record:
         return orjson.dumps(self)
 
     def failed(self, failure: Failure | None, now: int) -> tuple[dict[str, Any], ...]:
-        """The errors so far, and one more."""
+        """The errors so far, and one more; of many the first and the last ones."""
         if failure is None:
             return self.errors
         entry = {"attempt": self.attempts, "at": from_micros(now).isoformat(), **failure._asdict()}
-        return (*self.errors, entry)
+        return (*self.errors[:FIRST_ERRORS], *self.errors[FIRST_ERRORS:][1 - LAST_ERRORS :], entry)
 
     def waiting(self, state: State, due: int, **changes: Any) -> Record:
         """The same job without its lease."""

@@ -57,7 +57,8 @@ class Registry:
 
     `full` are the channels that take no events for now, `displays` their names for people. Consumers that are
     being removed are `leaving`; numbers up to `numbered` are not given again. `indexed` tells that every dead
-    letter is in the index, also those from before there was one.
+    letter is in the index, also those from before there was one. New tokens are above `tokens`: a server that
+    came back may have lost the newest that it gave, and goes on at the time in milliseconds.
     """
 
     identity: str = ""
@@ -70,6 +71,7 @@ class Registry:
     leaving: Mapping[str, Member] = field(default_factory=dict)
     numbered: int = 0
     indexed: bool = True
+    tokens: int = 0
     revision: int = 0
 
     def encode(self) -> bytes:
@@ -79,7 +81,8 @@ class Registry:
         known = {"identity": self.identity, "channels": dict(self.channels), "members": members}
         places = {"epochs": self.epochs, "offsets": self.offsets, "full": sorted(self.full)}
         since = {"displays": dict(self.displays), "leaving": leaving, "numbered": self.numbered}
-        return orjson.dumps({"schema": SCHEMA, **known, **places, **since, "indexed": self.indexed})
+        newest = {"indexed": self.indexed, "tokens": self.tokens}
+        return orjson.dumps({"schema": SCHEMA, **known, **places, **since, **newest})
 
     @cached_property
     def by_name(self) -> dict[tuple[str, str], Member]:
@@ -155,7 +158,8 @@ class Registry:
         """
         day = (from_micros(now) - _FIRST_DAY).days
         number = max([day, 1, *(number + 1 for _, number in self.epochs)])
-        return replace(self, identity=identity, epochs=(*self.epochs, (last + 1, number)))
+        tokens = max(self.tokens, now // 1000) if self.epochs else 0
+        return replace(self, identity=identity, epochs=(*self.epochs, (last + 1, number)), tokens=tokens)
 
     def with_offset(self, by: int, last: int) -> Registry:
         return replace(self, offsets=(*self.offsets, (last + 1, self.offset + by))[-_OFFSETS:])
@@ -217,5 +221,6 @@ def decode(data: bytes, revision: int) -> Registry:
         {each.ref: each for each in leaving},
         stored.get("numbered", 0),
         stored.get("indexed", False),
+        stored.get("tokens", 0),
         revision,
     )

@@ -14,13 +14,15 @@ from holdfast.backends.nats.committer import Committer
 from holdfast.backends.nats.edit import Edit, fold
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.mirror import Mirror
+from holdfast.backends.nats.pauses import step_aside
 from holdfast.backends.nats.registry import Registry
+from holdfast.backends.nats.room import Room
 from holdfast.backends.nats.times import parse_stamp
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
 _DOUBT = 10
-_TURNS, _PAUSE = 8, 0.02
+_TURNS = 20
 TRIES = 60
 """How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
 
@@ -33,6 +35,7 @@ class Store:
         self.mirror = Mirror(self.link)
         self.history = history
         self._instance = secrets.token_hex(6)
+        self.room = Room(self.link)
         self._committer = Committer(Batches(self.link))
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._generation = 0
@@ -116,6 +119,7 @@ class Store:
 
     async def look_again(self, stale: int) -> None:
         """After a batch was refused for the `stale`-th time. A mirror that cannot be right is thrown away."""
+        await step_aside(stale)
         if stale % _DOUBT == 0:
             await self.mirror.reload()
         else:
@@ -130,7 +134,7 @@ class Store:
                 last = await self._committer.commit(messages)
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
                 await self.capture()
-                await asyncio.sleep(_PAUSE * turn)
+                await step_aside(turn)
             else:
                 self.mirror.adopt(messages, last)
                 return last

@@ -9,12 +9,16 @@ from typing import Any
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.link import Link
+from holdfast.backends.nats.pauses import step_aside
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.names import matches
 
 OLDEST = (2, 12)
+LEAST_PAYLOAD = 524_288
+"""What a message must hold: a job's record has up to 15 errors of up to 24,000 bytes."""
 _API = "$JS.API.STREAM"
 _NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
+_TURNS = 20
 _SLOW = 60.0  # seconds that a purge may take
 _SETTINGS: dict[str, Any] = {
     "name": subjects.STREAM,
@@ -53,6 +57,11 @@ async def ensure(link: Link) -> str:
     version = tuple(int(part) for part in str(server.get("version", "0.0")).split(".")[:2] if part.isdigit())
     if version < OLDEST:
         raise HoldfastError(f"NATS {server.get('version')} has no atomic batches; use 2.12 or newer")
+    if client.max_payload < LEAST_PAYLOAD:
+        raise HoldfastError(
+            f"NATS has max_payload {client.max_payload}, too little for the record of a job that failed "
+            f"often; set it to {LEAST_PAYLOAD} or more, the default is 1 MB"
+        )
     answer = await link.request(f"{_API}.INFO.{subjects.STREAM}")
     if answer.get("error", {}).get("err_code") == _NOT_FOUND:
         settings = _SETTINGS | {"subjects": [subjects.OURS]}
@@ -72,7 +81,7 @@ async def ensure(link: Link) -> str:
 async def capture(link: Link, channels: Iterable[str]) -> None:
     """Let the stream capture channels that it does not capture yet."""
     wanted = list(channels)
-    for _ in range(10):
+    for turn in range(_TURNS):
         config = (await info(link))["config"]
         missing = [channel for channel in wanted if not _captured(channel, config["subjects"])]
         if not missing:
@@ -82,6 +91,7 @@ async def capture(link: Link, channels: Iterable[str]) -> None:
             await link.request(f"{_API}.UPDATE.{subjects.STREAM}", update),
             f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
         )
+        await step_aside(turn)  # who wrote at the same time may have undone it
     raise Unavailable(f"the subjects of the stream {subjects.STREAM} changed too often; try again")
 
 
