@@ -31,6 +31,19 @@ async def bill(event):
     print(event.id, flush=True)
 """
 
+BLOCKED = """
+import asyncio, threading
+from pathlib import Path
+import holdfast
+
+app = holdfast.App()
+
+@app.handler("orders", "billing", lease="30s", concurrency=1)
+async def bill(event):
+    Path("begun").touch()
+    await asyncio.to_thread(threading.Event().wait)
+"""
+
 LOUD = """
 import logging, holdfast
 
@@ -58,7 +71,7 @@ def worker(start: Start, tmp_path: Path) -> subprocess.Popen[str]:
     return process
 
 
-def _until(condition: Callable[[], object], patience: float = 20.0) -> None:
+def _until(condition: Callable[[], object], patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -77,7 +90,7 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back(
     _until(lambda: _states(hf)["b"] == ("ready", 0))
     assert worker.poll() is None
     (tmp_path / "go").touch()
-    out, err = worker.communicate(timeout=20)
+    out, err = worker.communicate(timeout=60)
     assert (worker.returncode, out) == (0, "a\n")
     assert _states(hf) == {"a": ("done", 1), "b": ("ready", 0)}
     assert [json.loads(line)["message"].split(": ")[1] for line in err.splitlines()] == [
@@ -93,10 +106,24 @@ def test_a_second_signal_aborts_and_releases(
     worker.send_signal(number)
     _until(lambda: _states(hf)["b"] == ("ready", 0))
     worker.send_signal(number)
-    _, err = worker.communicate(timeout=20)
+    _, err = worker.communicate(timeout=60)
     assert worker.returncode == 1
     assert "Traceback" not in err
     assert err.endswith("aborted: what ran was released and will run again\n")
+    assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
+
+
+def test_a_second_signal_ends_a_process_whose_handler_blocks_in_a_thread(
+    start: Start, hf: SyncBus, tmp_path: Path
+) -> None:
+    (tmp_path / "blocked.py").write_text(BLOCKED)
+    process = start("worker", "blocked:app", "--idle", "100ms")
+    _until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGTERM)
+    _until(lambda: _states(hf)["b"] == ("ready", 0))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 1
     assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
 
 
@@ -104,7 +131,7 @@ def test_what_outlasts_the_grace_is_released(start: Start, hf: SyncBus, tmp_path
     process = start("worker", "shop:app", "--poll-only", "--idle", "100ms", "--grace", "100ms")
     _until((tmp_path / "begun").exists)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
 
@@ -127,7 +154,7 @@ def test_what_cannot_run_ends_with_2(start: Start, tmp_path: Path, arguments: li
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "needy.py").write_text("import something_missing")
     process = start("worker", *arguments)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert said in err
 
@@ -140,7 +167,7 @@ def test_ctrl_c_in_a_command_that_waits(start: Start) -> None:
     process.stdin.flush()
     process.stdout.readline()
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
 

@@ -46,7 +46,7 @@ async def state_of(bus: holdfast.Bus, index: int, event_id: str) -> State:
     return found.state
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], patience: float = 20.0) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], patience: float = 60.0) -> T:
     """Ask until the store answers, as a caller would."""
     answers: list[T] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from spread import eventually, id_of, key_of, logged
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.session import Session
+from holdfast.bus.partitions import Partition
 from holdfast.contracts import Reading
+from holdfast.model.decide import Due, DueKind
 from holdfast.upkeep import health as health_module
 from holdfast.upkeep.health import Health
 from kit import CHANNEL, CONSUMER, until
@@ -162,3 +165,59 @@ async def test_while_it_waits_for_the_next_try_nobody_asks_the_store(
     with pytest.raises(holdfast.Unavailable):
         await bus.publish(CHANNEL, {}, key=key_of(ILL))
     assert set(asked) == {urls[WELL]}
+
+
+@pytest.mark.parametrize("broken", [holdfast.NotFound("no such consumer"), RuntimeError("no known kind")])
+async def test_an_error_of_one_store_does_not_cost_what_another_has_leased_to_us(
+    bus: holdfast.Bus, urls: list[str], monkeypatch: pytest.MonkeyPatch, broken: Exception
+) -> None:
+    """Thrown away with the error, those leases would run out, and each would spend an abandonment."""
+    await bus.subscribe(CHANNEL, CONSUMER)
+    claim = PostgresBackend.claim
+
+    async def fail_there(self: PostgresBackend, *options: Any) -> list[holdfast.Job]:
+        if self.url == urls[ILL]:
+            raise broken
+        return await claim(self, *options)
+
+    monkeypatch.setattr(PostgresBackend, "claim", fail_there)
+    names = [id_of(WELL, number) for number in range(2)]
+    for name in names:  # whichever store is asked first
+        await bus.publish(CHANNEL, {}, id=name)
+        assert [job.event.id for job in await bus.poll(CHANNEL, CONSUMER, limit=10)] == [name]
+    with pytest.raises(type(broken)):
+        await bus.poll(CHANNEL, CONSUMER)
+
+
+async def test_a_step_that_breaks_does_not_cost_what_was_leased(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.subscribe(CHANNEL, CONSUMER)
+    await bus.publish(CHANNEL, {}, id=id_of(WELL))
+
+    async def broken(self: PostgresBackend, actions: Any) -> None:
+        raise RuntimeError("no known kind")
+
+    async def due(self: PostgresBackend, limit: int) -> Reading:
+        return Reading([Due(DueKind.SCHEDULE, (1,), 1, 0, 0, False, 1, 1)], [], 1, full=False)
+
+    monkeypatch.setattr(PostgresBackend, "due", due)
+    monkeypatch.setattr(PostgresBackend, "apply", broken)
+    monkeypatch.setattr(Partition, "overdue", True)
+    assert len(await bus.poll(CHANNEL, CONSUMER)) == 1
+
+
+async def test_many_who_need_a_store_open_it_once(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, begin = list[str](), PostgresBackend.open
+
+    async def count(self: PostgresBackend) -> list[str]:
+        opened.append(self.url)
+        return await begin(self)
+
+    monkeypatch.setattr(PostgresBackend, "open", count)
+    bus = holdfast.connect(urls)
+    try:
+        await asyncio.gather(*(bus.partitions.ready(bus.partitions.all[WELL]) for _ in range(5)))
+    finally:
+        await bus.close()
+    assert opened == [urls[WELL]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,7 +11,7 @@ from spread import eventually, id_of, key_of, logged, way_to
 import holdfast
 from holdfast.backends.postgres import pool
 from holdfast.chaos.proxy import Proxy
-from kit import CHANNEL, CONSUMER, until
+from kit import CHANNEL, CONSUMER, calm_clock, until
 
 LIVES, SILENT = 0, 1
 BULK = 250
@@ -22,8 +21,9 @@ BULK = 250
 async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
     """The second store's proxy. Nobody here is as patient as in real life."""
     for module in ("session", "log"):
-        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 0.5)
+        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 2.0)
     monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
+    monkeypatch.setattr("holdfast.bus.publisher._PATIENCE", 5.0)
     async with way_to(urls[SILENT]) as started:
         yield started
 
@@ -36,13 +36,11 @@ async def bus(urls: list[str], proxy: Proxy) -> AsyncIterator[holdfast.Bus]:
         await proxy.refuse()  # whoever still waits is let go
 
 
-async def round_of_work(bus: holdfast.Bus) -> float:
-    """One event through the store that lives; answers how long it took."""
-    began = time.monotonic()
+async def round_of_work(bus: holdfast.Bus) -> None:
+    """One event through the store that lives."""
     await bus.publish(CHANNEL, {}, key=key_of(LIVES))
     [job] = await bus.poll(CHANNEL, CONSUMER)
     await bus.finalize(job, success=True)
-    return time.monotonic() - began
 
 
 async def test_a_silent_store_is_noticed_and_then_costs_the_others_nothing(
@@ -54,12 +52,14 @@ async def test_a_silent_store_is_noticed_and_then_costs_the_others_nothing(
         await round_of_work(bus)
         return bus.partitions.all[SILENT].health.faulty
 
-    await asyncio.wait_for(until(noticed), 15)
-    end = time.monotonic() + 5
+    await asyncio.wait_for(until(noticed), 60)
     slowest = 0.0
-    while time.monotonic() < end:
-        slowest = max(slowest, await round_of_work(bus))
-        await asyncio.sleep(0.02)
+    async with calm_clock() as now:
+        while now() < 5:
+            start = now()
+            await round_of_work(bus)
+            slowest = max(slowest, now() - start)
+            await asyncio.sleep(0.02)
     assert slowest < 1.0, "every try to heal the silent store stops the living one"
 
 
@@ -70,7 +70,7 @@ async def test_a_publish_to_a_silent_store_ends_with_an_unknown_outcome(
     batch = [holdfast.Event({}, id_of(SILENT, number)) for number in range(count)]
     await proxy.cut_replies()
     with pytest.raises(holdfast.Unavailable):
-        await asyncio.wait_for(bus.publish_many(CHANNEL, batch), 15)
+        await asyncio.wait_for(bus.publish_many(CHANNEL, batch), 60)
     await proxy.heal()
     await eventually(lambda: bus.publish_many(CHANNEL, batch))
     assert await logged(bus, SILENT) == [event.id for event in batch]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,3 +221,36 @@ async def test_what_no_store_will_ever_take_is_set_aside(tmp_path: Path) -> None
 
             await until(drained, 30)
         assert b'"a"' in (tmp_path / "spool" / "refused").read_bytes()
+
+
+async def test_a_publish_that_was_given_up_takes_nobody_elses_event_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread still writes when the next publish comes, and then meets a full disk."""
+    fsync, blocked, go = os.fsync, threading.Event(), threading.Event()
+
+    def full_at_first(descriptor: int) -> None:
+        if blocked.is_set():
+            return fsync(descriptor)
+        blocked.set()
+        go.wait(60)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    async with holdfast.connect("redis://127.0.0.1:1", spool=tmp_path / "spool") as bus:
+        monkeypatch.setattr(os, "fsync", full_at_first)
+        given_up = asyncio.create_task(bus.publish(CHANNEL, {}, id="given-up"))
+
+        async def writes() -> bool:
+            return blocked.is_set()
+
+        await until(writes, 30)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        kept = asyncio.create_task(bus.publish(CHANNEL, {}, id="kept"))
+        await asyncio.wait([kept], timeout=0.5)
+        go.set()
+        assert (await kept).id == "kept"
+    spool = Spool(tmp_path / "spool")
+    spool.open()
+    assert [entry.event.id for entry in spool.peek(10)] == ["kept"]
+    spool.close()

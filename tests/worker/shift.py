@@ -13,7 +13,7 @@ from holdfast.model.event import DEFAULT_SOURCE
 from holdfast.model.job import JobRecord, State
 from kit import CHANNEL, states, until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @asynccontextmanager

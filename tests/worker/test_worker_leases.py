@@ -100,12 +100,12 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled_and_its_result_is_not_
 
     await publish(backend, "a")
     async with shift(app, bus):
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 60)
         held = await record(backend, "a")
         if successor == "somebody else":
             await backend.set_paused(CHANNEL, CONSUMER, paused=True)  # the worker gets no more
         assert await bus.requeue(CHANNEL, CONSUMER, held.id)  # CORRECTIONS 001.5: it raises the token
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), 60)
         await backend.set_paused(CHANNEL, CONSUMER, paused=False)
         found = await ended(backend, "a")
     assert (found.state, found.token, found.attempts, found.errors) == (State.DONE, 3, 1, [])
@@ -168,7 +168,7 @@ async def test_forgetting_a_lost_lease_does_not_forget_the_newer_one_of_the_same
             now = (await record(backend, "a")).lease_until
             return now is not None and now > new.lease_until
 
-        await until(extended, 5)
+        await until(extended)
 
 
 async def test_heartbeats_end_with_their_job(bus: holdfast.Bus, backend: Backend) -> None:

@@ -14,7 +14,7 @@ from holdfast.embedded import Postgres
 from holdfast.model.job import JobRecord, State
 from kit import CHANNEL, CONSUMER, until
 
-SOON = 4.0
+SOON = 20.0
 """How soon after its return the store is in use again: well below any timeout of a connection."""
 _numbers = count(1)
 
@@ -60,7 +60,7 @@ async def find(bus: holdfast.Bus, name: str) -> JobRecord | None:
     return found
 
 
-async def done(bus: holdfast.Bus, name: str, patience: float = 20.0) -> JobRecord:
+async def done(bus: holdfast.Bus, name: str, patience: float = 60.0) -> JobRecord:
     async def is_done() -> JobRecord | None:
         found = await find(bus, name)
         return found if found is not None and found.state is State.DONE else None
@@ -165,7 +165,7 @@ async def test_a_shutdown_ends_although_the_store_is_away(
         if signals == 2:
             await asyncio.wait([running], timeout=0.2)
             running.cancel()
-        ended, _ = await asyncio.wait([running], timeout=12)
+        ended, _ = await asyncio.wait([running], timeout=60)
         assert ended, "the app still waits for the store"
         assert running.cancelled() == (signals == 2), "only who is cancelled ends so"
     finally:

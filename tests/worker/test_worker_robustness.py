@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from shift import ended, shift
@@ -11,9 +12,13 @@ from shift import ended, shift
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.contracts import Backend
+from holdfast.bus.heartbeat import Heartbeat
+from holdfast.contracts import Applied, Backend
+from holdfast.model.decide import Action
 from holdfast.model.job import State
-from kit import CHANNEL, CONSUMER, publish, states, until
+from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Lifecycle
+from kit import CHANNEL, CONSUMER, claim_one, publish, record, states, subscribe, until
 
 ODD: dict[str, BaseException] = {
     "its own cancellation": asyncio.CancelledError("a task of the handler was cancelled"),
@@ -22,30 +27,40 @@ ODD: dict[str, BaseException] = {
     "an error that cannot be stored as it is": ValueError("\x00 \ud800"),
     "an error without words": ValueError(),
     "a group": ExceptionGroup("two", [ValueError("one"), ValueError("other")]),
+    "a group of exits": BaseExceptionGroup("one", [SystemExit(3)]),
+    "an exit": SystemExit(3),
+    "the end of an iterator": StopIteration("none left"),
+}
+ODD_IN_A_THREAD: dict[str, BaseException] = ODD | {
+    "an interrupt": KeyboardInterrupt(),
+    "the end of a generator": GeneratorExit(),
 }
 
 
-@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize(
+    ("what", "plain"), [*((what, False) for what in ODD), *((what, True) for what in ODD_IN_A_THREAD)]
+)
 async def test_an_odd_answer_fails_its_own_attempt_and_nothing_else(
-    bus: holdfast.Bus, backend: Backend, what: str
+    bus: holdfast.Bus, backend: Backend, what: str, plain: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = holdfast.App()
 
-    @app.handler(CHANNEL, CONSUMER, concurrency=1, max_attempts=1, start="earliest")
-    async def odd(event: holdfast.Event) -> None:
+    def odd(event: holdfast.Event) -> None:
         if event.id == "odd":
-            raise ODD[what]
+            raise ODD_IN_A_THREAD[what]
 
+    async def odd_async(event: holdfast.Event) -> None:
+        odd(event)
+
+    handler = app.handler(CHANNEL, CONSUMER, concurrency=1, max_attempts=1, start="earliest")
+    handler(odd if plain else odd_async)
     await publish(backend, "odd", "even")
     async with shift(app, bus):
-
-        async def even_is_done() -> bool:
-            found = await bus.find_jobs(CHANNEL, "even")
-            return bool(found) and found[0].state is State.DONE
-
-        await until(even_is_done, 5)
+        assert (await ended(backend, "even")).state is State.DONE
         found = await ended(backend, "odd")
     assert (found.state, found.reason, len(found.errors)) == (State.DEAD, "max_attempts", 1)
+    [said] = [entry.getMessage() for entry in caplog.records if "event odd" in entry.getMessage()]
+    assert said.startswith(f"{CHANNEL}/{CONSUMER}: attempt 1 at event odd failed: ")
 
 
 async def test_an_answer_that_cannot_be_settled_does_not_hang_silently(
@@ -73,10 +88,10 @@ async def test_an_answer_that_cannot_be_settled_does_not_hang_silently(
             found = await bus.find_jobs(CHANNEL, "a")
             return running.done() or (bool(found) and found[0].state is State.DONE)
 
-        await until(settled_or_said, 5)
+        await until(settled_or_said)
     finally:
         running.cancel()
-        await asyncio.wait([running], timeout=10)
+        await asyncio.wait([running], timeout=60)
 
 
 async def test_an_error_of_the_runtime_itself_ends_the_app_with_that_error(
@@ -90,7 +105,7 @@ async def test_an_error_of_the_runtime_itself_ends_the_app_with_that_error(
 
     await publish(backend, "a")
     with failpoints.active("worker.after_claim", "raise"), pytest.raises(failpoints.FailpointError):
-        await asyncio.wait_for(app.run(bus, idle="100ms"), 10)
+        await asyncio.wait_for(app.run(bus, idle="100ms"), 60)
 
 
 async def test_a_poll_that_is_refused_is_asked_again(
@@ -115,6 +130,56 @@ async def test_a_poll_that_is_refused_is_asked_again(
     assert await states(backend) == {State.DONE: 1}
 
 
+async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, apply = [RuntimeError("no known kind")], PostgresBackend.apply
+
+    async def apply_but_once(self: PostgresBackend, actions: Sequence[Action]) -> Applied:
+        if broken:
+            raise broken.pop()
+        return await apply(self, actions)
+
+    monkeypatch.setattr(PostgresBackend, "apply", apply_but_once)
+    await subscribe(backend)
+    await publish(backend, "a", at=await backend.now() + timedelta(minutes=1))
+    await backend.advance(timedelta(minutes=2))
+    keeping_time = asyncio.create_task(Lifecycle(backend, Health()).run(interval=0.01))
+
+    async def promoted() -> bool:
+        return await states(backend) == {State.READY: 1}
+
+    await until(promoted, 30)
+    keeping_time.cancel()
+    await asyncio.wait([keeping_time])
+
+
+async def test_a_heart_that_meets_an_unknown_error_beats_on(
+    bus: holdfast.Bus, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, extend = [RuntimeError("no known kind")], PostgresBackend.extend
+
+    async def extend_but_once(
+        self: PostgresBackend, jobs: Sequence[holdfast.Job], by: timedelta
+    ) -> list[bool]:
+        if broken:
+            raise broken.pop()
+        return await extend(self, jobs, by)
+
+    monkeypatch.setattr(PostgresBackend, "extend", extend_but_once)
+    await subscribe(backend)
+    await publish(backend, "a")
+    job = await claim_one(backend)
+    async with Heartbeat(bus, timedelta(milliseconds=30), asyncio.get_running_loop()) as heart:
+        heart.watch([job], timedelta(hours=1), lambda _: None)
+
+        async def extended() -> bool:
+            now = (await record(backend, "a")).lease_until
+            return now is not None and now > job.lease_until
+
+        await until(extended, 30)
+
+
 async def test_what_cannot_run_is_refused_before_it_runs(bus: holdfast.Bus) -> None:
     app = holdfast.App()
     with pytest.raises(holdfast.InvalidInput, match="no handler"):
@@ -129,6 +194,12 @@ async def test_what_cannot_run_is_refused_before_it_runs(bus: holdfast.Bus) -> N
             await app.run(bus, idle=idle)
     with pytest.raises(holdfast.InvalidInput, match="has a handler"):
         app.handler(CHANNEL, CONSUMER)
-    for options in ({"concurrency": 0}, {"prefetch": 0}, {"timeout": "soon"}, {"lease": "1ms"}):
+    for options in (
+        {"concurrency": 0},
+        {"prefetch": 0},
+        {"timeout": "soon"},
+        {"timeout": 0},
+        {"lease": "1ms"},
+    ):
         with pytest.raises(holdfast.InvalidInput):
             app.handler(CHANNEL, "other", **options)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from holdfast.bus.client import Bus
@@ -54,6 +55,10 @@ class App:
         if any((h.channel, h.consumer) == (channel, consumer) for h in self.handlers):
             raise InvalidInput(f"consumer {consumer!r} of {channel!r} has a handler; name another consumer")
         limit = None if timeout is None else parse_duration(timeout, what="timeout")
+        if limit == timedelta(0):
+            raise InvalidInput(
+                f"timeout {timeout!r} fails every attempt; leave it out where there is no limit"
+            )
 
         def register(function: Function) -> Function:
             self.handlers.append(
@@ -83,14 +88,15 @@ class App:
         if not self.handlers:
             raise InvalidInput("the app has no handler; register one with @app.handler(channel, consumer)")
         stop = stop or asyncio.Event()
-        leases = {}
+        policies = []
         for handler in self.handlers:
             made = await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
-            leases[handler.channel, handler.consumer] = made.policy.lease
-        async with Heartbeat(bus, min(leases.values()), asyncio.get_running_loop()) as heart:
+            policies.append(made.policy)
+        shortest = min(policy.lease for policy in policies)
+        async with Heartbeat(bus, shortest, asyncio.get_running_loop()) as heart:
             workers = [
-                Worker(bus, handler, heart, leases[handler.channel, handler.consumer], pause.total_seconds())
-                for handler in self.handlers
+                Worker(bus, handler, heart, policy, pause.total_seconds())
+                for handler, policy in zip(self.handlers, policies, strict=True)
             ]
             await _attend(bus, workers, stop, listen, parse_duration(grace, what="grace"))
 
@@ -106,23 +112,26 @@ async def _attend(
     """Run the workers, each partition's lifecycle and its listener until `stop`; then drain."""
     channels = sorted({worker.handler.channel for worker in workers})
 
-    def on_wake(channel: str) -> None:
+    def on_wake(store: int, channel: str) -> None:
         for worker in workers:
             if worker.handler.channel == channel:
-                worker.wake()
+                worker.wake(store)
 
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
         upkeep.append(asyncio.create_task(partition.lifecycle.run()))
         if listen:
-            listeners.append(await partition.backend.listen(channels, on_wake))
-    working = [worker.start() for worker in workers]
+            listeners.append(await partition.backend.listen(channels, partial(on_wake, partition.index)))
+    failed = [worker.start() for worker in workers]
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait([stopped, *working], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopped, *failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(worker.drain(grace.total_seconds()) for worker in workers))
-        await asyncio.gather(*working)  # a worker that failed says so
+        for error in failed:
+            if error.done():
+                error.result()  # a worker that failed says so
     except asyncio.CancelledError:
         await asyncio.gather(*(worker.drain(0) for worker in workers))
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, 
 from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
+
+log = logging.getLogger(__name__)
 
 
 class Bus:
@@ -155,8 +158,14 @@ class Bus:
             raise InvalidInput(f"limit {limit} is below 1; ask for at least one job")
         check_name(channel)
         check_name(consumer, "consumer")
+        return await self._poll(await self.partitions.usable(), channel, consumer, limit)
+
+    async def poll_at(self, partition: Partition, channel: str, consumer: str, *, limit: int) -> list[Job]:
+        """Lease jobs of one store only. For workers."""
+        return await self._poll([partition], channel, consumer, limit)
+
+    async def _poll(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
         began = tracing.began()
-        usable = await self.partitions.usable()
         jobs = await self._claim(usable, channel, consumer, limit)
         # Nobody else may be keeping time: an empty poll, or a second of busy ones, takes one bounded step.
         due = [partition for partition in usable if not jobs or partition.overdue]
@@ -167,14 +176,16 @@ class Bus:
         return jobs
 
     async def _claim(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
+        """Ask store after store. An error of one does not cost the jobs that another has leased to us."""
         jobs: list[Job] = []
+        errors: list[Exception] = []
         for partition in usable:
             try:
                 claimed = await partition.backend.claim(channel, consumer, limit - len(jobs), self.name)
-            except Unavailable as error:
-                partition.health.failed(str(error))
-                if len(self.partitions.all) == 1:
-                    raise
+            except Exception as error:
+                if isinstance(error, Unavailable):
+                    partition.health.failed(str(error))
+                errors.append(error)
                 continue
             for job in claimed:
                 job.partition = partition.index
@@ -182,6 +193,11 @@ class Bus:
             jobs += claimed
             if len(jobs) >= limit:
                 break
+        graver = [error for error in errors if not isinstance(error, Unavailable)]
+        if jobs and graver:
+            log.warning("%s/%s: poll failed in part: %s", channel, consumer, graver[0])
+        elif graver or len(errors) == len(usable):
+            raise (graver or errors)[0]
         return jobs
 
     async def _step(self, partition: Partition) -> int:
@@ -189,6 +205,9 @@ class Bus:
             return (await partition.step()).total
         except HoldfastError:
             return 0  # its health says so already
+        except Exception:  # what was leased must still be handed out
+            log.exception("a step of the lifecycle failed")
+            return 0
 
     async def finalize(
         self, job: Job, *, success: bool, error: BaseException | str | None = None, terminal: bool = False

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from holdfast.bus.client import Bus
-from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Job
 
@@ -27,17 +27,18 @@ class Heartbeat:
         self._home = loop
         # By object: a worker may claim a job again while the handler that lost it still runs.
         self._held: dict[int, tuple[Job, timedelta, Callable[[Job], None]]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
+        self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join)  # a silent store may hold it up, but not the whole loop
 
     def watch(self, jobs: Iterable[Job], lease: timedelta, on_lost: Callable[[Job], None]) -> None:
@@ -50,36 +51,47 @@ class Heartbeat:
         for job in jobs:
             self._held.pop(id(job), None)
 
-    def _beat(self) -> None:
-        with asyncio.Runner() as runner:
-            opened: set[int] = set()
-            while not self._stop.wait(self._every):
-                runner.run(self._extend_all(opened))
-            for index in opened:
-                runner.run(self._backends[index].close())
+    def _run(self) -> None:
+        with closing(self._loop) as loop:
+            loop.run_until_complete(self._beat())
 
-    async def _extend_all(self, opened: set[int]) -> None:
-        held = list(self._held.values())
-        groups: dict[tuple[int, timedelta], list[Job]] = {}
-        for job, lease, _ in held:
-            groups.setdefault((job.partition, lease), []).append(job)
-        for (index, lease), jobs in groups.items():
-            try:
-                backend = await self._opened(index, opened)
-                accepted = await backend.extend(jobs, lease)
-            except HoldfastError as error:
-                log.warning("heartbeat failed: %s", error)  # the next beat comes before the deadline
-                continue
-            self._tell([job for job, answer in zip(jobs, accepted, strict=True) if not answer])
+    async def _beat(self) -> None:
+        """Each store in a loop of its own: one that is slow holds up no other's leases."""
+        await asyncio.gather(*map(self._keep, range(len(self._backends))))
 
-    async def _opened(self, index: int, opened: set[int]) -> Backend:
-        if index not in opened:
-            await self._backends[index].open()
-            opened.add(index)
-        return self._backends[index]
+    async def _keep(self, index: int) -> None:
+        backend, opened = self._backends[index], False
+        while not await self._over():
+            for lease, jobs in self._groups(index).items():
+                try:
+                    if not opened:
+                        await backend.open()
+                        opened = True
+                    self._tell(jobs, await backend.extend(jobs, lease))
+                except HoldfastError as error:
+                    log.warning("heartbeat failed: %s", error)  # the next beat comes before the deadline
+                except Exception:
+                    log.exception("heartbeat failed and goes on")
+        if opened:
+            await backend.close()
 
-    def _tell(self, lost: list[Job]) -> None:
-        for job in lost:
+    async def _over(self) -> bool:
+        """Wait for the next beat, or the end."""
+        try:
+            async with asyncio.timeout(self._every):
+                return await self._stop.wait()
+        except TimeoutError:
+            return False
+
+    def _groups(self, index: int) -> dict[timedelta, list[Job]]:
+        groups: dict[timedelta, list[Job]] = {}
+        for job, lease, _ in list(self._held.values()):
+            if job.partition == index:
+                groups.setdefault(lease, []).append(job)
+        return groups
+
+    def _tell(self, jobs: list[Job], accepted: list[bool]) -> None:
+        for job, answer in zip(jobs, accepted, strict=True):
             entry = self._held.get(id(job))
-            if entry is not None:  # a job that ended meanwhile is no loss
+            if not answer and entry is not None:  # a job that ended meanwhile is no loss
                 self._home.call_soon_threadsafe(entry[2], job)

@@ -48,6 +48,7 @@ class Partition:
     """What this process' steps of the lifecycle did."""
     _stepped_at: float = 0.0
     _healing: asyncio.Task[None] | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -59,18 +60,26 @@ class Partition:
 
         The consumers that are wanted are created where they are missing.
         """
-        if not self.health.worth_trying:
-            raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
-        try:
-            if not self.opened:
-                await self.backend.open()
-                self.opened = True
-            for each in wanted:
-                await self._ensure(*each)
-        except HoldfastError as error:
-            self.health.failed(str(error))
-            raise
-        await self.step()
+        async with self._turn:
+            if self.usable:
+                return  # somebody else has done it meanwhile
+            if not self.health.worth_trying:
+                raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
+            try:
+                if not self.opened:
+                    await self.backend.open()
+                    self.opened = True
+                for each in wanted:
+                    await self._ensure(*each)
+            except HoldfastError as error:
+                self.health.failed(str(error))
+                raise
+            await self.step()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is connected and takes new items."""
+        return self.opened and not self.health.faulty
 
     async def _ensure(self, channel: str, consumer: str, policy: Policy, start: Start) -> None:
         try:
@@ -95,6 +104,7 @@ class Partition:
             self._healing.cancel()
             await asyncio.gather(self._healing, return_exceptions=True)
         if self.opened:
+            self.opened = False
             await self.backend.close()
 
     async def step(self) -> Applied:
@@ -138,13 +148,13 @@ class Partitions:
 
     async def ready(self, partition: Partition) -> Partition:
         """The partition if it takes new items, healing it if it is time to try."""
-        if partition.health.faulty or not partition.opened:
+        if not partition.usable:
             await partition.heal(self.wanted)
         return partition
 
     async def usable(self) -> list[Partition]:
         """Every healthy partition, each call starting at the next one."""
-        usable = [each for each in self.all if each.opened and not each.health.faulty]
+        usable = [each for each in self.all if each.usable]
         if not usable:
             self._turn += 1
             usable = [await self.ready(self.all[self._turn % len(self.all)])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,6 +66,9 @@ class Settlement:
 
     async def fail(self, failed: Sequence[Failed]) -> list[bool]:
         """Judge failed attempts by their consumers' policies, then retry or bury them."""
+        return await self._spread(failed, lambda f: f.job, lambda _, mine: self._fail(mine))
+
+    async def _fail(self, failed: Sequence[Failed]) -> list[bool]:
         policies = await self._policies([item.job for item in failed])
         verdicts = [
             after_failure(job, policies[_owner(job)], failure, terminal=terminal, chance=self._chance)
@@ -90,7 +94,10 @@ class Settlement:
         job_of: Callable[[T], Job],
         apply: Callable[[Backend, Sequence[T]], Awaitable[list[bool]]],
     ) -> list[bool]:
-        """Ask each job's own store; the answers come back in the order of the items."""
+        """Ask each job's own store; the answers come back in the order of the items.
+
+        Where one of several stores fails, that is raised after the others have answered.
+        """
         if not items:
             return []
         backends = self._partitions.all
@@ -99,10 +106,20 @@ class Settlement:
         places: dict[int, list[int]] = defaultdict(list)
         for place, item in enumerate(items):
             places[job_of(item).partition].append(place)
+        asked = [
+            apply(backends[index].backend, [items[place] for place in mine]) for index, mine in places.items()
+        ]
         answers: dict[int, bool] = {}
-        for index, mine in places.items():
-            accepted = await apply(backends[index].backend, [items[place] for place in mine])
-            answers.update(zip(mine, accepted, strict=True))
+        errors: list[BaseException] = []
+        for mine, accepted in zip(
+            places.values(), await asyncio.gather(*asked, return_exceptions=True), strict=True
+        ):
+            if isinstance(accepted, BaseException):
+                errors.append(accepted)
+            else:
+                answers.update(zip(mine, accepted, strict=True))
+        if errors:
+            raise errors[0]
         return [answers[place] for place in range(len(items))]
 
 

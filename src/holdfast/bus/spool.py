@@ -51,7 +51,7 @@ class Spool:
     def __init__(self, path: str | Path, max_bytes: int = MAX_BYTES) -> None:
         self._path, self._max_bytes = Path(path), max_bytes
         self._lock = self._tail = -1
-        self._access = threading.Lock()  # a cancelled task's thread may still be at work when we close
+        self._access = threading.Lock()  # a cancelled task's thread may still be at work
         self._first = self._next = self._bytes = 0
 
     def open(self) -> None:
@@ -110,6 +110,10 @@ class Spool:
 
     def append(self, entries: Sequence[Spooled]) -> None:
         """Keep events; they are durable when this returns. `Overloaded` where the bound is reached."""
+        with self._access:
+            self._append(entries)
+
+    def _append(self, entries: Sequence[Spooled]) -> None:
         lines = b"".join(_line(entry) for entry in entries)
         if self._bytes + len(lines) > self._max_bytes:
             raise Overloaded(

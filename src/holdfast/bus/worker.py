@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
 
 from holdfast import failpoints, tracing
+from holdfast.bus.answers import Answers
+from holdfast.bus.bench import Bench, Threads
 from holdfast.bus.client import Bus
 from holdfast.bus.handler import Handler
 from holdfast.bus.heartbeat import Heartbeat
-from holdfast.bus.prefetch import MOST, Prefetch
-from holdfast.bus.settlement import Failed
-from holdfast.bus.settler import Settler
+from holdfast.bus.prefetch import MOST
+from holdfast.bus.supply import Supply
 from holdfast.correlation import job_at_hand
-from holdfast.model.decide import describe
-from holdfast.model.duration import parse_duration
-from holdfast.model.errors import HoldfastError, InvalidInput, Snooze, Terminal
-from holdfast.model.job import Job, Retry
+from holdfast.model.job import Job
+from holdfast.model.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -32,155 +28,151 @@ _PATIENCE = 5.0  # how long a shutdown waits for a store that does not answer
 class Worker:
     """Keeps a small buffer of leased jobs, runs the handler on them, and settles what it answers."""
 
-    def __init__(self, bus: Bus, handler: Handler, heart: Heartbeat, lease: timedelta, idle: float) -> None:
+    def __init__(self, bus: Bus, handler: Handler, heart: Heartbeat, policy: Policy, idle: float) -> None:
         self.handler = handler
-        self.settler = Settler(bus.settlement, heart, self._make_room)
-        self._bus, self._heart, self._lease, self._idle = bus, heart, lease, idle
-        self._prefetch = Prefetch(handler.concurrency, handler.prefetch)
-        self._finished, self._learnt_at = 0, time.monotonic()
-        self._pool = ThreadPoolExecutor(handler.concurrency) if handler.threaded else None
-        self._call = handler.bind(self._pool)
+        self._heart, self._policy = heart, policy
+        self._answers = Answers(bus, heart, self._settled)
+        self._threads = Threads(handler.concurrency) if handler.threaded else None
         self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
         self._waiting: deque[Job] = deque()
+        self._supply = Supply(bus, handler, idle, self._waiting, self._take, self._refuses)
         self._running: dict[int, asyncio.Task[None]] = {}
         self._gone: set[int] = set()
-        self._news, self._room, self._work = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._stuck: set[asyncio.Task[None]] = set()
+        self._work, self._stopping = asyncio.Event(), False
         self._runners: list[asyncio.Task[None]] = []
-        self._fetching: asyncio.Task[None]
+        self._polling: list[asyncio.Task[None]] = []
 
-    def wake(self) -> None:
-        """There may be new work."""
-        self._news.set()
+    def wake(self, store: int) -> None:
+        """A store may have new work."""
+        self._supply.wake(store)
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin; the task ends when the worker is drained."""
+    def start(self) -> asyncio.Future[None]:
+        """Begin. The answer is an error of the worker itself, should there be one."""
+        failed = asyncio.get_running_loop().create_future()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None and not failed.done():
+                failed.set_exception(error)
+
         self._runners = [asyncio.create_task(self._runner()) for _ in range(self.handler.concurrency)]
-        self._fetching = asyncio.create_task(self._fetch_on())
-        return self._fetching
-
-    async def _fetch_on(self) -> None:
-        while not self._stopping.is_set():
-            self._news.clear()
-            try:
-                fetched = await self._fetch()
-            except HoldfastError as error:
-                log.warning("%s/%s: poll failed: %s", self.handler.channel, self.handler.consumer, error)
-                fetched = 0
-            if not fetched and not self._stopping.is_set():
-                await self._doze()
+        self._polling = self._supply.start()
+        for task in (*self._runners, *self._polling):
+            task.add_done_callback(ended)
+        return failed
 
     async def drain(self, grace: float) -> None:
         """Release what has not begun, let running handlers finish within `grace`, release the rest."""
-        self._stopping.set()
-        self._give_back(self._waiting)
-        self._waiting.clear()
-        for event in (self._news, self._room, self._work):
-            event.set()
-        # A claim that is on its way is waited for: cut short, it would leave leases that nobody holds.
-        _, late = await asyncio.wait([self._fetching, *self._runners], timeout=grace)
-        for task in late - {self._fetching}:
+        self._stopping = True
+        self._supply.stop()
+        self._work.set()
+        for task in self._stuck:
+            task.cancel()
+        # A claim that is on its way is waited for: it would take again what is released before it, and cut
+        # short, it would leave leases that nobody holds.
+        await asyncio.wait(self._polling, timeout=min(grace, _PATIENCE))
+        self._empty()
+        _, late = await asyncio.wait([*self._polling, *self._runners], timeout=grace)
+        for task in late.difference(self._polling):
             task.cancel()
         if late:
-            await asyncio.wait(late, timeout=_PATIENCE)
-            self._fetching.cancel()
-        await self.settler.close(_PATIENCE)
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            _, late = await asyncio.wait(late, timeout=_PATIENCE)
+            for task in late:
+                task.cancel()
+        await self._answers.close(_PATIENCE)
+        if self._threads is not None:
+            self._threads.close()
 
-    async def _fetch(self) -> int:
-        """Lease the next batch while the last one is worked on."""
-        while self._full() and not self._stopping.is_set():
-            self._room.clear()
-            await self._room.wait()
-        if self._stopping.is_set():
-            return 0
-        if self._finished:
-            now = time.monotonic()
-            self._prefetch.learn(self._finished, now - self._learnt_at)
-            self._finished, self._learnt_at = 0, now
-        limit = max(self._prefetch.room(len(self._waiting)), 1)
-        jobs = await self._bus.poll(self.handler.channel, self.handler.consumer, limit=limit)
-        failpoints.hit("worker.after_claim")
-        if self._stopping.is_set():
-            self._give_back(jobs)
-            return 0
-        self._heart.watch(jobs, self._lease, self._lost)
+    def _take(self, jobs: list[Job]) -> None:
+        if self._stopping or self._blocked:
+            self._answers.give_back(jobs)
+            return
+        self._heart.watch(jobs, self._policy.lease, self._lost)
         self._waiting.extend(jobs)
         self._work.set()
-        return len(jobs)
 
-    def _full(self) -> bool:
-        return not self._prefetch.room(len(self._waiting)) or self.settler.pending > 4 * MOST
+    def _refuses(self, store: int) -> bool:
+        return self._answers.pending(store) > 4 * MOST or self._blocked
 
-    async def _doze(self) -> None:
-        try:
-            async with asyncio.timeout(self._idle):
-                await self._news.wait()
-        except TimeoutError:
-            return
+    @property
+    def _blocked(self) -> bool:
+        return len(self._stuck) == self.handler.concurrency
+
+    def _settled(self, store: int) -> None:
+        self._supply.ask_again()
+        if self._policy.ordered:  # it may have held back the next of its key
+            self._supply.wake(store)
 
     async def _runner(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - runners are tasks
+        bench = None if self._threads is None else Bench(self._threads)
+        call = self.handler.bind(bench)
         done = 0
-        while True:
-            while not self._waiting:
-                if self._stopping.is_set():
-                    return
+        while not self._stopping:
+            if not self._waiting:
                 self._work.clear()
                 await self._work.wait()
+                continue
             job = self._waiting.popleft()
-            if self._prefetch.room(len(self._waiting)):
-                self._make_room()
-            await self._attempt(job, task)
+            self._supply.begun()
+            await self._attempt(job, task, call)
+            if bench is not None and bench.busy and not self._stopping:
+                await self._freed(bench, task)
             done += 1
-            self._finished += 1
+            self._supply.finished()
             if done % _BREATH == 0:
                 await asyncio.sleep(0)
 
-    async def _attempt(self, job: Job, task: asyncio.Task[None]) -> None:
+    async def _attempt(
+        self, job: Job, task: asyncio.Task[None], call: Callable[[Job], Awaitable[object]]
+    ) -> None:
         """Run the handler once and hand its answer to the settler."""
         self._running[id(job)] = task
-        settler = self.settler
         outside = job_at_hand.set(job)
         try:
             failpoints.hit("worker.mid_handler")
             if self._timeout is None and tracing.tracer() is None:
-                await self._call(job)
+                await call(job)
             else:
                 with tracing.handling(job):
                     async with asyncio.timeout(self._timeout):
-                        await self._call(job)
+                        await call(job)
             failpoints.hit("worker.after_effect")
-            settler.done.append(job)
+            self._answers.done(job)
         except asyncio.CancelledError as error:
             # A shutdown releases, it does not fail. A lost lease has nothing left to settle. And what
             # nobody asked for is the handler's own doing.
             if not task.cancelling():
-                self._refused(job, error)
+                self._answers.refused(job, error)
             elif id(job) not in self._gone:
-                self._give_back([job])
+                self._answers.give_back([job])
                 raise
-        except Exception as error:
-            self._refused(job, error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a handler that exits, say, answers for its own job only
+            self._answers.refused(job, error)
         finally:
             job_at_hand.reset(outside)
             del self._running[id(job)]
             if id(job) in self._gone:
                 self._gone.remove(id(job))
                 task.uncancel()
-        settler.kick()
 
-    def _refused(self, job: Job, error: BaseException) -> None:
-        """What a handler raised, as an answer."""
-        if isinstance(error, Snooze):
-            try:
-                self.settler.back.append(Retry(job, parse_duration(error.delay, what="snooze")))
-                return
-            except InvalidInput as unusable:
-                error = unusable
-        self.settler.failed.append(Failed(job, describe(error), isinstance(error, Terminal)))
+    async def _freed(self, bench: Bench, task: asyncio.Task[None]) -> None:
+        """Wait for a handler that goes on in its thread although its attempt is over."""
+        log.warning(
+            "%s/%s: a handler goes on after its timeout or its lease; its thread takes no job before it ends",
+            *(self.handler.channel, self.handler.consumer),
+        )
+        self._stuck.add(task)
+        if self._blocked:
+            self._empty()  # nobody here will begin them soon
+        try:
+            await bench.free()
+        finally:
+            self._stuck.discard(task)
+            self._supply.ask_again()
 
     def _lost(self, job: Job) -> None:
         """The heartbeat was refused: somebody else may have this job now."""
@@ -192,9 +184,6 @@ class Worker:
             self._gone.add(id(job))
             task.cancel()
 
-    def _give_back(self, jobs: Iterable[Job]) -> None:
-        self.settler.back.extend([Retry(job, None) for job in jobs])
-        self.settler.kick()
-
-    def _make_room(self) -> None:
-        self._room.set()
+    def _empty(self) -> None:
+        self._answers.give_back(self._waiting)
+        self._waiting.clear()

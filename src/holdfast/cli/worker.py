@@ -55,13 +55,13 @@ def worker(
     effective = configured(flat(urls), config)
     logs.configure(log_format or effective.log_format, as_json=as_json)
     options = {"listen": not poll_only, "idle": idle, "grace": grace}
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
             runner.run(_serve(app, connect(config=effective), metrics_port, options))
-    except asyncio.CancelledError:
-        say("aborted: what ran was released and will run again")
-        sys.stderr.flush()
-        os._exit(1)  # a handler that blocks in its thread must not hold the process
+        except asyncio.CancelledError:
+            say("aborted: what ran was released and will run again")
+            sys.stderr.flush()
+            os._exit(1)  # the runner's end would wait for a thread in which a handler blocks
 
 
 async def _serve(app: App, bus: Bus, metrics_port: int | None, options: dict[str, Any]) -> None:

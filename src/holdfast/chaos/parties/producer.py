@@ -24,7 +24,8 @@ from holdfast.model.event import Event
 
 KINDS = ("ok",) * 12 + ("flaky", "flaky", "slow", "fail", "terminal", "bad")
 """What becomes of an event: `fail` uses up its attempts, `bad` has a total that no warehouse takes."""
-SIZES = (1, 1, 1, 1, 5, 40)
+SIZES = (1,) * 20 + (5,) * 6 + (40,) * 3 + (210,)
+"""How many events a batch has. The largest goes by the bulk way of its store."""
 LARGE, KEYS = 150_000, 7
 _PAUSE, _FULL, _SPOOLED = 0.003, 0.1, 100
 
