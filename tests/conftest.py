@@ -16,6 +16,7 @@ import redis
 
 import holdfast
 from holdfast import failpoints
+from holdfast.backends.postgres import pool
 from holdfast.embedded import Nats, Postgres, Redis
 
 # The same examples in every run: a failure that comes and goes helps nobody.
@@ -51,6 +52,21 @@ def _turn(item: pytest.Item) -> int:
     return 2 if item.path.parent.name == "conformance" else 1
 
 
+STORES = ("postgres.session", "postgres.log", "redis.session", "nats.link", "nats.batch")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """A machine that stalls for some seconds is no store that is away. Tests of patience set their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in STORES:
+            patch.setattr(f"holdfast.backends.{module}.PATIENCE", 30.0)
+        patch.setattr("holdfast.backends.redis.session._CONNECTING", 30.0)
+        patch.setitem(pool._OPTIONS, "connect_timeout", 30)
+        patch.setattr("holdfast.bus.publisher._PATIENCE", 30.0)
+        yield
+
+
 @contextmanager
 def _in_memory() -> Iterator[None]:
     """Folders of servers that are started here are in memory, where there is enough."""
@@ -81,7 +97,7 @@ def redis_server() -> Iterator[Redis]:
 @pytest.fixture
 def empty_redis(redis_server: Redis) -> str:
     """The URL of the session's Redis, with nothing in it."""
-    with redis.Redis.from_url(redis_server.url) as client:
+    with redis.Redis.from_url(redis_server.url, socket_timeout=60) as client:
         client.flushall()
     return redis_server.url
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -128,10 +129,27 @@ def by_id(jobs: Sequence[Job]) -> dict[str, Job]:
     return {job.event.id: job for job in jobs}
 
 
-async def until(condition: Callable[[], Awaitable[T]], patience: float = 20.0) -> T:
+async def until(condition: Callable[[], Awaitable[T]], patience: float = 60.0) -> T:
     """Wait until the condition answers something true, and answer that."""
     deadline = time.monotonic() + patience
     while not (answer := await condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.01)
     return answer
+
+
+@asynccontextmanager
+async def calm_clock() -> AsyncIterator[Callable[[], float]]:
+    """Seconds that passed while the machine did its work: one that stands still stops this clock too."""
+    passed = 0.0
+
+    async def tick() -> None:
+        nonlocal passed
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.02)
+            passed += min(time.monotonic() - began, 0.1)
+
+    ticking = asyncio.create_task(tick())
+    yield lambda: passed
+    ticking.cancel()

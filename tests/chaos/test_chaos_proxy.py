@@ -18,7 +18,7 @@ from holdfast.embedded import Redis
 from kit import until
 
 Raw = tuple[Proxy, redis.asyncio.Redis, redis.Redis]
-SOON = 15.0
+SOON = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -33,14 +33,18 @@ def explained(report: Report) -> str:
     return json.dumps([account.to_json() for account in report.accounts], indent=1, default=str)
 
 
+# It is over with the last kill; the time is only a limit, for a slow machine.
 @pytest.mark.parametrize("store", STORES)
-async def test_nothing_is_lost_or_doubled_while_everything_is_killed(store: str, tmp_path: Path) -> None:
-    plan = Plan(SEED, SHORT, seconds=40, kills=12, server_kills=2)
+@pytest.mark.parametrize(("kills", "servers"), [(6, 1), pytest.param(24, 3, marks=pytest.mark.slow)])
+async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
+    store: str, kills: int, servers: int, tmp_path: Path
+) -> None:
+    plan = Plan(SEED, SHORT, seconds=150, kills=kills, server_kills=servers)
     report = await run([store], plan, tmp_path, tell=lambda _: None)
     [account] = report.accounts
     assert report.holds, explained(report)
-    assert account.killed >= 12
-    assert account.server_kills >= 2
+    assert account.killed >= kills
+    assert account.server_kills >= servers
     assert account.events > 0
     assert account.archived == account.ingested + account.failed > 0
     assert report.bound == 3 / (report.kills + report.server_kills)
@@ -54,7 +58,7 @@ async def test_the_handlers_of_a_user_are_besieged_too(
     samples.write_text('{"amount": 3}\n{"amount": -1}\n')
     monkeypatch.syspath_prepend(tmp_path)
     app = "shop_under_siege"
-    plan = Plan(SEED, frozenset({"kill"}), 30, kills=4, pipeline=False, app=app, samples=samples)
+    plan = Plan(SEED, frozenset({"kill"}), 150, kills=2, pipeline=False, app=app, samples=samples)
     report = await run(["redis"], plan, tmp_path / "kept", tell=lambda _: None)
     [account] = report.accounts
     assert report.holds, explained(report)

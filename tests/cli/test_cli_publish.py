@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from shell import Run, Start
 
+from holdfast.bus.publisher import MAX_BATCH
 from holdfast.bus.sync import SyncBus
+from holdfast.cli.lines import read_events
 
 
 def test_one_event_carries_everything_that_was_said(run: Run, hf: SyncBus) -> None:
@@ -146,3 +151,72 @@ def test_what_arrives_is_published_without_waiting_for_the_end(start: Start) -> 
     assert process.stdout.readline()
     process.stdin.close()
     assert process.wait() == 0
+
+
+def test_what_stands_before_a_wrong_line_is_published_and_counted(start: Start, hf: SyncBus) -> None:
+    process = start("publish", "orders", "-")
+    out, err = process.communicate("1\n2\n{oops\n4\n")
+    assert process.returncode == 2
+    assert [entry.event.json() for entry in hf.read("orders")] == [1, 2]
+    assert len(out.splitlines()) == 2
+    assert err.startswith("2 events published, 0 were there before\nholdfast: line 3: not JSON")
+
+
+def test_what_a_batch_that_was_refused_means_is_counted(start: Start, hf: SyncBus) -> None:
+    hf.publish("orders", 1, id="a")
+    process = start("publish", "orders", "-", "--envelope")
+    _, err = process.communicate('{"id": "b"}\n{"id": "a", "data": 2}\n')
+    assert process.returncode == 1
+    assert err.startswith("0 events published, 0 were there before; 2 more were sent and not acknowledged\n")
+    assert "'a'" in err
+
+
+def test_nobody_reads_the_receipts_and_the_count_is_right(start: Start, hf: SyncBus) -> None:
+    process = start("publish", "orders", "-")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.write("1\n2\n3\n")
+    process.stdin.close()
+    assert process.stderr.read() == "3 events published, 0 were there before\n"
+    assert process.wait() == 1
+    assert len(hf.read("orders")) == 3
+
+
+def test_a_result_that_cannot_be_written_is_said(database: str) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "publish", "orders", "1", "--url", database]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "No space left on device" in done.stderr
+
+
+def test_a_closed_stdin_is_said(database: str) -> None:
+    command = f"{sys.executable} -m holdfast.cli publish orders - --url '{database}' <&-"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "holdfast: stdin is closed; - reads lines from it\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_its_count(start: Start, number: signal.Signals, code: int) -> None:
+    process = start("publish", "orders", "-")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("1\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode == code
+    assert err.startswith("1 events published, 0 were there before\n")
+    assert "Traceback" not in err
+
+
+def test_a_file_of_more_lines_than_a_batch_may_have(tmp_path: Path) -> None:
+    file = tmp_path / "many.ndjson"
+    file.write_bytes(b"1\n" * (MAX_BATCH + 1))
+    with file.open("rb") as stream:
+        sizes = [len(events) for events in read_events(stream, {}, envelope=False)]
+    assert sum(sizes) == MAX_BATCH + 1
+    assert max(sizes) <= MAX_BATCH

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from shell import Run
+from shell import Run, Start
 
 import holdfast
 from holdfast.bus.sync import SyncBus
@@ -72,3 +74,22 @@ def test_a_store_that_does_not_answer_is_named_and_the_others_are_swept(run: Run
 
 def test_where_no_store_answers_the_exit_code_is_3(run: Run) -> None:
     assert run("sweep", "--once", "--url", NOBODY).code == 3
+
+
+@pytest.fixture
+def stops_with_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a sweep that is a process of its own."""
+    monkeypatch.setenv("HOLDFAST_FAILPOINTS", "sweeper.after_lock=stop")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_frees_its_lock(
+    stops_with_its_lock: None, start: Start, run: Run, number: signal.Signals, code: int
+) -> None:
+    process = start("sweep")
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (code, "", "")
+    assert run("sweep", "--once").out.endswith(": nothing to do\n")

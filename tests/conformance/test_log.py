@@ -84,7 +84,7 @@ async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Back
             await backend.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
 
     expected = sum(turn % 3 for turn in range(40)) * 6
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         publishers = asyncio.gather(*(publisher(number) for number in range(6)))
         while len(seen) < expected:
             for entry in await backend.read(CHANNEL, position, 25):

@@ -116,7 +116,7 @@ async def test_a_publish_wakes_whoever_listens(backend: Backend) -> None:
     woken = asyncio.Event()
     listener = await backend.listen([CHANNEL], lambda _: woken.set())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await woken.wait()  # at the start, for what was said before
             for number in range(100):  # a wake-up may be missed, but not every one
                 woken.clear()

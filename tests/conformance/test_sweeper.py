@@ -210,6 +210,17 @@ async def test_what_it_has_to_tell_does_not_keep_it_from_making_room(backend: Ba
     assert [retried.event_id for retried in await told(backend, Retried)] == ["a"]
 
 
+async def test_a_chore_that_has_no_room_does_not_keep_it_from_making_some(backend: Backend) -> None:
+    async def chore() -> int:
+        raise Overloaded("no room to tell")
+
+    await publish(backend, "old")
+    await backend.advance(DAY)
+    with pytest.raises(Overloaded, match="no room"):
+        await Sweeper(backend, RULES, "tester", chores={"chore": chore}).run_once()
+    assert await backend.read(CHANNEL, None, 10) == []
+
+
 async def test_drop_oldest_drops_what_nobody_has_read_and_says_so(backend: Backend) -> None:
     await backend.attach(CHANNEL, "archiver")
     await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
@@ -292,7 +303,7 @@ async def test_a_sweeper_paused_past_its_lock_changes_nothing_more(backend: Back
     asleep, awake = asyncio.Event(), asyncio.Event()
     napping: Any = _Pause(backend, asleep, awake)
     running = asyncio.create_task(sweeper(napping, "slow").run_once())
-    await asyncio.wait_for(asleep.wait(), 20)
+    await asyncio.wait_for(asleep.wait(), 60)
     await backend.advance(RULES.lock_ttl)
     assert (await sweep(backend)).trimmed == {CHANNEL: 1}
     awake.set()

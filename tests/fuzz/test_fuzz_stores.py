@@ -140,7 +140,7 @@ async def send_raw(client: Client, channel: str, headers: bytes, data: bytes) ->
     sizes = f"{len(headers)} {len(headers) + len(data)}"
     await client._send_command(f"HPUB {channel} {reply} {sizes}\r\n".encode() + headers + data + b"\r\n")
     await client._flush_pending()
-    assert b"seq" in (await heard.next_msg(timeout=5)).data
+    assert b"seq" in (await heard.next_msg(timeout=60)).data
     await heard.unsubscribe()
 
 

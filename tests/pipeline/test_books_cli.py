@@ -195,4 +195,4 @@ def test_wrong_input_is_said_before_spark_starts(run: Run, config: str, database
 
 
 def test_an_empty_wal_has_no_failed_events(run: Run, tmp_path: Path) -> None:
-    assert run("failed", "list", "--wal", str(tmp_path / "empty"), "--json").json == []
+    assert run("failed", "list", "--wal", str(tmp_path), "--json").json == []

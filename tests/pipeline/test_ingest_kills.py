@@ -11,10 +11,11 @@ from holdfast.chaos.judge.ingest import judge
 from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS, Trial
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
+# The point that only a driver on Spark has is enough for a usual run: test_wal_kills.py has the others.
 STORES = [
-    pytest.param("database", "wal.after_pending", id="postgres"),
+    pytest.param("database", "wal.after_pending", id="postgres", marks=pytest.mark.slow),
     pytest.param("empty_redis", "driver.after_batch", id="redis"),
-    pytest.param("empty_nats", "loader.after_commit", id="nats"),
+    pytest.param("empty_nats", "loader.after_commit", id="nats", marks=pytest.mark.slow),
 ]
 
 

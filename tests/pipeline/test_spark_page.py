@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,14 +19,32 @@ from holdfast.pipeline.source import SCHEMA
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 REDIS, NATS, POSTGRES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"o-1 *\|customer-7\|.*\| *17\|")
 
 
-def test_a_redis_stream_as_a_table(empty_redis: str, drive: Callable[..., str], tmp_path: Path) -> None:
-    """In a process of its own, where nobody has registered the source."""
+@pytest.fixture
+def orders(empty_redis: str) -> str:
+    """The first example, on a store with an order."""
     with holdfast.connect_sync(empty_redis) as hf:
         hf.publish("orders", {"total": 17}, id="o-1", key="customer-7")
-    (tmp_path / "example.py").write_text(REDIS.replace("redis://localhost:6379/0", empty_redis))
-    assert re.search(r"o-1 *\|customer-7\|.*\| *17\|", drive(sys.executable, "example.py"))
+    return REDIS.replace("redis://localhost:6379/0", empty_redis)
+
+
+def test_a_redis_stream_as_a_table(
+    spark: SparkSession, orders: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.pipeline.session.session", lambda _: nullcontext(spark))
+    exec(orders, {})  # noqa: S102 - our own page
+    assert TABLE.search(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_it_is_one_in_a_process_of_its_own_too(
+    orders: str, drive: Callable[..., str], tmp_path: Path
+) -> None:
+    """Where nobody has registered the source."""
+    (tmp_path / "example.py").write_text(orders)
+    assert TABLE.search(drive(sys.executable, "example.py"))
 
 
 def test_jetstream_as_a_stream(spark: SparkSession, empty_nats: str, tmp_path: Path) -> None:

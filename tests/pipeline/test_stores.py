@@ -54,6 +54,15 @@ def test_what_was_put_is_there(store: ObjectStore, make: Callable[[], ObjectStor
         again.get("a/c.bin")
 
 
+def test_what_is_not_there_is_empty(store: ObjectStore) -> None:
+    assert list(store.list()) == []
+    assert store.size("a/b") is None
+    assert not store.swap("a/b", "tag", b"x")
+    store.delete("a/b")
+    with pytest.raises(NotFound, match="a/b"):
+        store.tagged("a/b")
+
+
 def test_a_repeat_is_success_and_other_bytes_are_a_conflict(store: ObjectStore) -> None:
     assert store.put("a/b.bin", b"one")
     assert not store.put("a/b.bin", b"one")
@@ -175,9 +184,23 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
     assert list(store.list()) == []
     [draft] = (tmp_path / ".drafts").iterdir()
     os.utime(draft, (0, 0))
-    FolderStore(tmp_path)
+    assert FolderStore(tmp_path).put("a/b", b"whole")
     assert not draft.exists(), "a draft of long ago is removed"
-    assert store.put("a/b", b"whole")
+
+
+def test_to_look_at_a_folder_does_not_make_it(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "cold")
+    assert list(store.list("archive")) == []
+    assert store.size("a/b") is None
+    assert not store.swap("a/b", "tag", b"x")
+    store.delete("a/b")
+    assert not (tmp_path / "cold").exists()
+
+
+def test_what_cannot_be_listed_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "cold").write_text("a file where a folder must be")
+    with pytest.raises(Unavailable, match="Not a directory"):
+        list(FolderStore(tmp_path / "cold").list())
 
 
 def test_a_full_or_closed_disk_is_unavailable(tmp_path: Path) -> None:
@@ -190,6 +213,7 @@ def test_a_full_or_closed_disk_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_server_that_comes_back_gets_the_object(s3: S3, aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "_RETRIES", 1000)  # a server takes as long as it takes to start
     store = open_store("s3://bucket/outage")
     store.put("before", b"x")
     with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
@@ -307,6 +331,14 @@ def test_lines_become_rows(blank: str) -> None:
     store.delete("archive/x/1.jsonl.gz")
     with psycopg.connect(blank) as connection:
         assert connection.execute("SELECT count(*) FROM cold").fetchone() == (0,)
+
+
+def test_to_look_at_a_table_does_not_make_it(blank: str) -> None:
+    store = open_store(f"{blank}?table=cold")
+    assert list(store.list()) == []
+    with psycopg.connect(blank) as connection:
+        row = connection.execute("SELECT to_regclass('cold_objects')").fetchone()
+    assert row == (None,)
 
 
 def test_an_object_that_is_no_lines_leaves_nothing(blank: str) -> None:

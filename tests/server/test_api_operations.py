@@ -185,3 +185,10 @@ async def test_a_channels_token_operates_on_its_own_and_a_consumers_on_nothing(g
         assert asked.status_code == 202
         await found.system.runner.follow(asked.json()["id"])
         assert await states(graves.partitions.all[0].backend) == {"purged": 5}
+
+
+async def test_an_empty_word_of_a_filter_does_not_mean_all(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        for word in ("consumer", "reason", "fingerprint", "text"):
+            wanted = {"kind": "purge", "filter": {"channel": CHANNEL, word: ""}}
+            problem(await found.client.post("/api/v1/operations", json=wanted), 422)

@@ -143,7 +143,7 @@ async def test_who_went_away_takes_nothing_along(bus: holdfast.Bus, monkeypatch:
         _hold(monkeypatch, bus, reached, go_on)
         async with httpx.AsyncClient(base_url=system.client.base_url) as gone:
             waiter = poll(gone)
-            await asyncio.wait_for(reached.wait(), 10)
+            await asyncio.wait_for(reached.wait(), 60)
             waiter.cancel()
             await asyncio.gather(waiter, return_exceptions=True)
         await publish(store, "a")

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.embedded import Postgres
 from holdfast.model.errors import InvalidInput
 from holdfast.server.http import HttpPart, listen
+from holdfast.server.metrics import serve
 from kit import CHANNEL, CONSUMER, until
 
 JOBS = ("0", CHANNEL, CONSUMER)
@@ -109,6 +110,23 @@ async def test_a_port_that_is_taken_is_refused_in_words() -> None:
             InvalidInput, match=rf"cannot listen on 127\.0\.0\.1 port {port}: .*choose another"
         ):
             listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("wrong", [-1, 65_536])
+async def test_a_port_for_metrics_that_cannot_be_is_refused_in_words(bus: holdfast.Bus, wrong: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port in (taken.getsockname()[1], wrong):
+            with (
+                pytest.raises(InvalidInput, match=f"cannot answer metrics on .* port {port}"),
+                serve(bus, port),
+            ):
+                pass
+
+
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_host_does_not_mean_every_address(host: str) -> None:
+    with pytest.raises(InvalidInput, match="the host is empty"):
+        listen(host, 0)
 
 
 def test_an_answer_does_not_wait_to_be_acknowledged() -> None:

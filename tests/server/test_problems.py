@@ -161,6 +161,25 @@ async def test_what_does_not_fit_is_said_without_its_value(bus: holdfast.Bus) ->
         assert SECRET not in answer.text
 
 
+async def test_a_wrong_value_in_a_query_is_named_and_cut(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        for value in ("abc", f"postgresql://user:{SECRET}@host/db", "x" * 5000):
+            answer = await found.client.get("/api/v1/channels", params={"limit": value})
+            assert str(problem(answer, 422)["detail"]).startswith("query.limit: Input should be")
+            assert SECRET not in answer.text
+            assert len(answer.text) < 1000
+        assert "not 'abc'" in (await found.client.get("/api/v1/channels", params={"limit": "abc"})).text
+
+
+async def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        twice = await found.client.get("/api/v1/channels?limit=1&limit=1000")
+        assert "'limit' is given 2 times" in str(problem(twice, 400)["detail"])
+        listed = await found.client.get("/api/v1/deadletters?kinds=job&kinds=stream")
+        assert listed.status_code == 200
+        problem(await found.client.get("/api/v1/deadletters?channel=a&channel=b"), 400)
+
+
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b'{"number": NaN', b"", b'"\\ud800"'])
 async def test_a_body_that_is_no_json_is_a_problem(bus: holdfast.Bus, body: bytes) -> None:
     async with house(bus) as found:

@@ -132,6 +132,6 @@ async def test_the_first_signal_asks_and_the_second_one_insists(number: int) -> 
             await asyncio.Event().wait()
 
     task = asyncio.create_task(main())
-    await asyncio.wait([task], timeout=10)
+    await asyncio.wait([task], timeout=60)
     assert asked.is_set()
     assert task.cancelled()

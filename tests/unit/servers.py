@@ -20,7 +20,7 @@ SERVERS: list[type[Server]] = [Postgres, Redis, Nats, S3]
 LIGHT: list[type[Server]] = [Postgres, Redis]
 
 
-def wait_for(condition: Callable[[], object], patience: float = 20.0) -> None:
+def wait_for(condition: Callable[[], object], patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

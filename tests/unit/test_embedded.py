@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import redis
 from pyarrow import fs  # type: ignore[import-untyped]
-from servers import LIGHT, SERVERS, is_alive, pid_of, wait_for
+from servers import LIGHT, SERVERS, is_alive, pid_of, python, read_line, wait_for
 
 from holdfast.embedded import (
     S3,
@@ -40,7 +40,7 @@ def postgres() -> Iterator[Postgres]:
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_answers_and_leaves_nothing_behind(kind: type[Server]) -> None:
     with kind() as server:
-        assert server.ready()
+        wait_for(server.ready)
         folder, pid = server.folder, pid_of(server)
         assert str(server.port) in server.url
         assert (folder / "server.log").stat().st_size > 0
@@ -175,7 +175,7 @@ def test_a_paused_server_is_silent_until_it_is_resumed(kind: type[Server]) -> No
         wait_for(server.ready)
         server.pause()
         server.restart()
-        assert server.ready()
+        wait_for(server.ready)
 
 
 def test_a_pause_reaches_the_sessions_of_postgres(postgres: Postgres) -> None:
@@ -194,6 +194,17 @@ def test_starting_twice_changes_nothing() -> None:
         assert server.start() is server
         assert pid_of(server) == pid
     server.stop()
+
+
+def test_a_server_that_has_started_has_its_pid_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon it answers: whoever kills it would find nobody, or one of long ago."""
+    monkeypatch.setattr(Redis, "ready", lambda _: True)
+    with Redis() as server:
+        former = pid_of(server)
+        server.kill()
+        assert not is_alive(former)
+        server.start()
+        assert is_alive(pid_of(server))
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
@@ -234,6 +245,23 @@ def test_a_folder_whose_port_is_taken_gets_another(tmp_path: Path) -> None:
     assert ports.keep(tmp_path, 1) == [server.port]
 
 
+CHOOSE = """
+    import secrets, sys
+    from holdfast.embedded import ports
+    first, choice = iter([int(sys.argv[1])]), secrets.choice
+    secrets.choice = lambda span: next(first, None) or choice(span)
+    print(ports.choose(1)[0], flush=True)
+"""
+
+
+def test_the_port_of_a_server_that_is_down_is_given_to_nobody() -> None:
+    with Redis() as server:
+        server.kill()
+        with python(CHOOSE, server.port) as process:
+            assert int(read_line(process)) != server.port
+        server.start()
+
+
 def test_two_servers_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Redis(tmp_path):
         monkeypatch.setattr(Redis, "grace", 0.1)
@@ -252,7 +280,7 @@ def test_a_long_log_is_put_aside(tmp_path: Path) -> None:
 def test_a_cluster_that_was_half_made_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "data.new" / "base").mkdir(parents=True)
     with Postgres(tmp_path) as server:
-        assert server.ready()
+        wait_for(server.ready)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "data",
         "ports",

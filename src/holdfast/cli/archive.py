@@ -12,6 +12,7 @@ from holdfast import wiring
 from holdfast.cli import logs
 from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
+from holdfast.cli.places import check_archive
 from holdfast.cli.policies import destinations, from_flags, policies
 from holdfast.cli.stopping import told_to_stop
 
@@ -105,12 +106,14 @@ def verify(
     """Read every object back and compare it with its manifest. Ends with 1 when anything is wrong.
 
     Named are objects that are missing, damaged, or in no manifest, and gaps between manifests. Objects beyond
-    the last manifest are an archiver's work in progress, and no fault.
+    the last manifest are an archiver's work in progress, and no fault. No manifest at all is no archive.
     """
     from holdfast.pipeline.archive.verify import verify as read_back
     from holdfast.pipeline.session import session
 
     where = [destination] if destination else destinations(wiring.configured(None, config))
+    for each in where:
+        check_archive(each)
     with session(master, name="holdfast archive verify") as spark:
         reports = {each: read_back(spark, each) for each in where}
     if as_json:

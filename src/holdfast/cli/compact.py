@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.archive import Master
 from holdfast.cli.options import Json, examples
 from holdfast.cli.output import say, write_json, write_table
+from holdfast.cli.places import check_archive
 from holdfast.cli.replay import From
 from holdfast.model.errors import InvalidInput
 
@@ -28,6 +29,7 @@ def compact(source: From, day: Day, master: Master = "local[*]", as_json: Json =
     from holdfast.pipeline.compact import compact as write_parquet
     from holdfast.pipeline.session import session
 
+    check_archive(source)
     with session(master, name="holdfast compact") as spark:
         done = write_parquet(spark, source, wanted)
     if as_json:

@@ -16,6 +16,7 @@ from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.session import look_up
 from holdfast.contracts import Backend, Consumer, ConsumerStats
 from holdfast.deadletters import Filter, Request
+from holdfast.model.errors import NotFound
 from holdfast.model.job import State
 
 app = typer.Typer(help="Look at worker consumers, name, pause, resume and remove them.", no_args_is_help=True)
@@ -29,7 +30,13 @@ def list_(
     channel: OfChannel = None, urls: Urls = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """All worker consumers, of one channel or of all."""
-    answers = look_up(urls, config, lambda store: store.consumers(channel))
+
+    async def ask(store: Backend) -> list[Consumer]:
+        if channel is not None and channel not in await store.channels():
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        return await store.consumers(channel)
+
+    answers = look_up(urls, config, ask)
     found = list({(each.channel, each.name): each for answer in answers for each in answer}.values())
     if as_json:
         write_json(found)

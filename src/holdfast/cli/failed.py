@@ -12,6 +12,7 @@ import typer
 from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, examples
 from holdfast.cli.output import plain, say, write_json, write_pairs, write_table
+from holdfast.cli.places import check_wal
 from holdfast.model.errors import Transient
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
@@ -50,7 +51,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Failed events, as the WAL knows them."""
-    with service(config, wal, None) as failed:
+    with service(config, wal, None, existing=True) as failed:
         found = failed.find(status=status, channel=channel, limit=limit)
     if as_json:
         write_json(found)
@@ -78,7 +79,7 @@ def list_(
 @app.command(epilog=examples("holdfast failed show 4f0c… --config holdfast.yaml"))
 def show(failed_id: FailedId, wal: WalPath = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Everything about one of them, its payload included."""
-    with service(config, wal, None) as failed:
+    with service(config, wal, None, existing=True) as failed:
         _print(failed.show(failed_id), as_json)
 
 
@@ -135,7 +136,7 @@ def _act(
     act: Callable[[FailedEvents], FailedEvent],
 ) -> FailedEvent:
     """In the WAL at once; in the warehouse's `failed_events` too, if it can be reached."""
-    with service(config, wal, warehouse) as failed:
+    with service(config, wal, warehouse, existing=True) as failed:
         event = act(failed)
         try:
             failed.mirror()
@@ -145,8 +146,13 @@ def _act(
 
 
 @contextmanager
-def service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Iterator[FailedEvents]:
-    """The failed events of a WAL, for the length of a block."""
+def service(
+    config: ConfigFile, wal: str | None, warehouse: str | None, *, existing: bool = False
+) -> Iterator[FailedEvents]:
+    """The failed events of a WAL, for the length of a block.
+
+    The WAL must be there if it is named, or if it is said to be `existing`.
+    """
     from holdfast.config.load import load
     from holdfast.pipeline.failed.service import FailedEvents
     from holdfast.pipeline.stores import open_store
@@ -158,6 +164,8 @@ def service(config: ConfigFile, wal: str | None, warehouse: str | None) -> Itera
     if not effective.ingest.channels:  # failed events are those of the WAL, of whatever channel
         effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
     plan = plan_of(effective, wal)
+    if existing or wal is not None:
+        check_wal(plan.wal.path)
     sink = open_warehouse(plan.warehouse, plan.tables)
     try:
         yield FailedEvents(Wal(open_store(plan.wal.path), plan.wal), sink, plan.tables, plan.rules.problem)

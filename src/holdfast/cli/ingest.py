@@ -137,7 +137,13 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
     ):
         job = Ingest(spark, urls, plan, checkpoints)
         if config.ingest.metrics_port is not None:
-            port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
+            try:
+                port = stack.enter_context(job.metrics.serve(config.ingest.metrics_port))
+            except OSError as error:
+                wanted = config.ingest.metrics_port
+                raise InvalidInput(
+                    f"cannot answer metrics on port {wanted}: {error}; choose another"
+                ) from None
             log.info("metrics on http://127.0.0.1:%s/metrics", port)
         if once:
             return job.run_once()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.model.duration import format_duration
+from holdfast.model.errors import HoldfastError
 
 # What an error's text or an event's id must not do to somebody's terminal.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -36,12 +38,14 @@ def say(message: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON document on one line."""
-    typer.echo(orjson.dumps(plain(value), default=str).decode())
+    with _written():
+        typer.echo(orjson.dumps(plain(value), default=str).decode())
 
 
 def write_line(text: str) -> None:
     """One line of a result."""
-    typer.echo(safe(text))
+    with _written():
+        typer.echo(safe(text))
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -107,4 +111,16 @@ def safe(text: str) -> str:
 
 def _print(table: Table) -> None:
     width = None if sys.stdout.isatty() else _WIDE
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    with _written():
+        Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """A result that cannot be written is an error in one line; where nobody reads it, the program ends."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise HoldfastError(f"the result cannot be written: {error.strerror}") from None

@@ -15,6 +15,7 @@ from holdfast.cli import (
     compact,
     config,
     consumers,
+    cursors,
     failed,
     ingest,
     jobs,
@@ -34,7 +35,9 @@ from holdfast.cli import (
 from holdfast.cli.chaos import program as chaos
 from holdfast.cli.demo import command as demo
 from holdfast.cli.dlq import program as dlq
+from holdfast.cli.extras import advice
 from holdfast.cli.output import say, write_line
+from holdfast.cli.stopping import unwind_on_sigterm
 from holdfast.config.problems import InvalidConfig
 from holdfast.embedded import MissingWheelError, ServerError
 from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
@@ -74,6 +77,7 @@ for name, group in (
     ("warehouse", warehouse.app),
     ("channels", channels.app),
     ("consumers", consumers.app),
+    ("cursors", cursors.app),
     ("jobs", jobs.app),
     ("dlq", dlq.app),
     ("tokens", tokens.app),
@@ -100,12 +104,19 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. An error of Holdfast's becomes one line and an exit code."""
+    unwind_on_sigterm()
     try:
         app(arguments, prog_name="holdfast")
     except (HoldfastError, ServerError, MissingWheelError) as error:
         for message in error.problems if isinstance(error, InvalidConfig) else [error]:
             say(f"holdfast: {' '.join(str(message).split())}")
         sys.exit(exit_code(error))
+    except ModuleNotFoundError as error:
+        missing = advice(error)
+        if missing is None:
+            raise
+        say(f"holdfast: {missing}")
+        sys.exit(FAILED)
 
 
 def exit_code(error: Exception) -> int:

@@ -59,7 +59,9 @@ def publish(
 ) -> None:
     """Append events, and print what the store acknowledged.
 
-    A line of the answer is an event's id, its position, and whether it was there before.
+    A line of the answer is an event's id, its position, and whether it was there before. Lines of stdin are
+    published in their order, as they arrive; the first one that is wrong ends it, and what stands before it
+    stays published.
     """
     common: dict[str, Any] = {"source": source, "type": type_, "key": key, "headers": _headers(header or [])}
     due = None if at is None else parse_time(at, "--at")
@@ -70,6 +72,8 @@ def publish(
         )
     if envelope and not many:
         raise InvalidInput("--envelope is about lines of stdin; use it with -")
+    if many and sys.stdin is None:
+        raise InvalidInput("stdin is closed; - reads lines from it")
     delivery: Delivery = {"at": due, "priority": priority}
     event = None if many else Event(_data(data), id=event_id or "", **common)
     with connect_sync(flat(urls), config=config) as bus:
@@ -84,19 +88,22 @@ def _publish_arriving(
     bus: SyncBus, channel: str, arriving: Iterator[list[Event]], delivery: Delivery, as_json: bool
 ) -> None:
     columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} events published"), TimeElapsedColumn()
-    published = duplicates = 0
+    published = duplicates = sent = 0
     with Progress(*columns, console=stderr(), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("publish", total=None)
         try:
             for events in arriving:
+                sent += len(events)
                 receipts = bus.publish_many(channel, events, **delivery)
-                _print(receipts, as_json)
-                published += len(receipts)
+                published += len(receipts)  # before they are printed: nobody may be there to read it
                 duplicates += sum(receipt.duplicate for receipt in receipts)
                 progress.advance(task, len(receipts))
+                _print(receipts, as_json)
         finally:
             progress.stop()
-            say(f"{published - duplicates} events published, {duplicates} were there before")
+            said = f"{published - duplicates} events published, {duplicates} were there before"
+            unknown = sent - published
+            say(f"{said}; {unknown} more were sent and not acknowledged" if unknown else said)
 
 
 def _print(receipts: Sequence[Receipt], as_json: bool) -> None:

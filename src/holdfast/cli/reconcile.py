@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import date
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.policies import destination_of
-from holdfast.model.errors import InvalidInput
+from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.model.names import check_name, selects
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
@@ -54,8 +55,11 @@ def reconcile(
     from holdfast.pipeline.reconcile.job import reconcile as compare
     from holdfast.pipeline.session import session
 
-    with wiring.addresses(effective.url) as stores, session(master, name="holdfast reconcile") as spark:
-        report = compare(spark, books_of(effective, stores, archive)(channel), wanted, limit)
+    with wiring.addresses(effective.url) as stores:
+        if channel not in asyncio.run(channels_of(effective, stores)):
+            raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        with session(master, name="holdfast reconcile") as spark:
+            report = compare(spark, books_of(effective, stores, archive)(channel), wanted, limit)
     print_reports([report], as_json)
 
 
@@ -97,6 +101,19 @@ def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[
         return Books(channel, tuple(urls), destination, plan=plan, namespace=config.namespace)
 
     return books
+
+
+async def channels_of(config: Config, urls: list[str]) -> set[str]:
+    """What the stores have."""
+    found: set[str] = set()
+    for url in urls:
+        store = wiring.backend(url, config=config)
+        await store.open()
+        try:
+            found.update(await store.channels())
+        finally:
+            await store.close()
+    return found
 
 
 def parse_day(text: str | None) -> date | None:

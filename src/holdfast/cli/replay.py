@@ -11,6 +11,7 @@ from holdfast import wiring
 from holdfast.cli.archive import Master
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_table
+from holdfast.cli.places import check_archive
 from holdfast.model.names import check_name
 
 From = Annotated[str, typer.Option("--from", metavar="URL", help="The archive.")]
@@ -45,6 +46,7 @@ def replay(
     from holdfast.pipeline.session import session
 
     effective = wiring.configured(flat(urls), config)
+    check_archive(source)
     with session(master, name="holdfast replay") as spark:
         events = select(spark, source, where)
         result = count(events)

@@ -7,9 +7,24 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def unwind_on_sigterm() -> None:
+    """SIGTERM ends a command as Ctrl-C does: it frees its locks and says how far it came. A second one kills.
+
+    Commands that drain take the signal over for as long as they run.
+    """
+
+    def unwind(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, unwind)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,8 @@ from holdfast.cli.archive import Master
 from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import say, write_json
-from holdfast.cli.reconcile import Archive, books_of, print_reports, settings
+from holdfast.cli.reconcile import Archive, books_of, channels_of, print_reports, settings
 from holdfast.model.names import selects
-
-if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
-    from holdfast.config.config import Config
 
 app = typer.Typer(help="The warehouse: fill a lost one again.", no_args_is_help=True)
 
@@ -48,7 +45,11 @@ def rebuild(
     from holdfast.pipeline.session import session
 
     with wiring.addresses(effective.url) as addresses:
-        names = channels or asyncio.run(_channels(effective, addresses))
+        names = channels or [
+            channel
+            for channel in sorted(asyncio.run(channels_of(effective, addresses)))
+            if any(selects(pattern, channel) for pattern in effective.ingest.channels)
+        ]
         books = books_of(effective, addresses, archive)
         with session(master, name="holdfast warehouse rebuild") as spark:
             done = fill(spark, addresses, plan, [books(name) for name in names], say)
@@ -64,16 +65,3 @@ def rebuild(
         )
         raise typer.Exit(0 if done.equal else 1)
     print_reports(list(done.reports), as_json=False)
-
-
-async def _channels(config: Config, urls: list[str]) -> list[str]:
-    """What the stores have of the channels that are ingested."""
-    found: set[str] = set()
-    for url in urls:
-        store = wiring.backend(url, config=config)
-        await store.open()
-        try:
-            found.update(await store.channels())
-        finally:
-            await store.close()
-    return sorted(c for c in found if any(selects(pattern, c) for pattern in config.ingest.channels))

@@ -1,6 +1,6 @@
 """The folder of a server: all that it keeps, and the locks that tell who is there.
 
-`server.lock` is held by the guard as long as the server runs, and contains the server's pid.
+`server.lock` is held by the guard as long as the server runs, and contains the server's pid once it has one.
 `users.lock` is shared by the users of a shared server; `start.lock` lets them start it one at a time.
 """
 
@@ -46,8 +46,10 @@ class Folder:
         """The lock of a running server, or None when one runs already."""
         return locks.try_exclusive(self.make() / "server.lock")
 
-    def pid(self) -> int:
-        return int((self.make() / "server.lock").read_text())
+    def pid(self) -> int | None:
+        """The pid of the server that runs here, or None when it has just been launched."""
+        text = (self.make() / "server.lock").read_text()
+        return int(text) if text else None
 
     @contextmanager
     def joining(self) -> Iterator[None]:

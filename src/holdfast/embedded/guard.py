@@ -90,7 +90,6 @@ def launch(spec: Spec) -> "subprocess.Popen[bytes]":
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    os.ftruncate(spec["lock"], 0)
     os.pwrite(spec["lock"], f"{server.pid}\n".encode(), 0)
     return server
 

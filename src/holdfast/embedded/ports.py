@@ -1,5 +1,6 @@
-"""The ports of a server: chosen once, and kept in its folder."""
+"""The ports of a server: chosen once, kept in its folder, and held while its owner lives."""
 
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -8,9 +9,13 @@ from holdfast.embedded import private
 
 # Below the ranges from which Linux and macOS take the ports of outgoing connections. Above, a client that
 # retries while its server is down can be given the server's own port, and then it talks to itself.
-RANGE = range(10_000, 22_000)
-# SeaweedFS opens a second port at this distance from each of its ports.
+RANGE = range(10_000, 20_000)
+# SeaweedFS opens a second port at this distance from each of its ports, outside of our range.
 TWIN = 10_000
+
+# The UDP port of the same number, which no server of ours uses: bound, it holds the port for a server that is
+# down, against all other processes that choose one. The kernel lets go of it when its holder dies.
+_held: dict[int, int] = {}
 
 
 def is_free(port: int) -> bool:
@@ -24,12 +29,34 @@ def is_free(port: int) -> bool:
     return True
 
 
+def hold(port: int) -> bool:
+    """Let nobody else choose it until `let_go`. Whether we have it now."""
+    if port not in _held:
+        with socket.socket(type=socket.SOCK_DGRAM) as holder:
+            try:
+                holder.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            _held[port] = holder.detach()
+    return True
+
+
+def let_go(port: int) -> None:
+    if port in _held:
+        os.close(_held.pop(port))
+
+
 def choose(count: int) -> list[int]:
+    """Free ports, which are held from now on."""
     chosen: list[int] = []
     while len(chosen) < count:
         port = secrets.choice(RANGE)
-        if port not in chosen and is_free(port) and is_free(port + TWIN):
+        if port in _held or not hold(port):
+            continue
+        if is_free(port) and is_free(port + TWIN):
             chosen.append(port)
+        else:
+            let_go(port)
     return chosen
 
 
@@ -45,6 +72,8 @@ def keep(folder: Path, count: int) -> list[int]:
     """The folder's former ports while they are free, otherwise new ones, which it remembers."""
     former = read(folder)
     if len(former) == count and all(map(is_free, former)):
+        for port in former:
+            hold(port)  # another user of the same folder may have it already
         return former
     chosen = choose(count)
     private.write(folder / "ports", " ".join(map(str, chosen)) + "\n")

@@ -27,7 +27,7 @@ class Server(ABC):
     stop_signal: ClassVar[int] = signal.SIGTERM
     # For a server whose folder is thrown away: it has nothing left to write down.
     discard_signal: ClassVar[int] = signal.SIGKILL
-    start_timeout: ClassVar[float] = 30.0
+    start_timeout: ClassVar[float] = 60.0
     grace: ClassVar[float] = 10.0
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, shared: bool = False) -> None:
@@ -91,6 +91,8 @@ class Server(ABC):
     def stop(self) -> None:
         """Stop gracefully, after a while by force. A shared server stops when its last user does this."""
         self._let_go(keep=False)
+        for port in self._ports:
+            ports.let_go(port)
         self._folder.leave()
         self._folder.discard()
 
@@ -134,6 +136,7 @@ class Server(ABC):
             self._ports = ports.read(self.folder)
             return
         try:
+            os.ftruncate(lock, 0)  # the pid of a former server
             self._ports = self._ports or ports.keep(self.folder, self.ports_needed)
             self.prepare()
             self._leash = Leash(self._spec(lock), self._folder.open_log())
@@ -142,7 +145,7 @@ class Server(ABC):
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + self.start_timeout
-        while not (self.ready() and self.running):
+        while not (self.ready() and self.running and self._folder.pid()):
             if not self.running:
                 if self._leash is not None:
                     raise self._failure("ended while it started")
@@ -175,7 +178,7 @@ class Server(ABC):
         if lock is not None or self._shared:
             return lock
         # The guard of an owner that has just died may still be about to stop the former server.
-        _wait(lambda: not self.running, self.grace)
+        _wait(lambda: not self.running, 2 * self.grace)  # it may have to kill what does not stop
         lock = self._folder.occupy()
         if lock is None:
             raise ServerError(
@@ -186,7 +189,8 @@ class Server(ABC):
     def _pid(self) -> int:
         if not self.running:
             raise ServerError(f"{type(self).__name__} is not running")
-        return self._folder.pid()
+        _wait(lambda: self._folder.pid() is not None or not self.running, self.grace)
+        return self._started(self._folder.pid())
 
     def _wait_ended(self) -> bool:
         return _wait(lambda: not self.running, self.grace)

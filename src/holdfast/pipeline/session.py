@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.executor.memory": "1g",
@@ -69,10 +72,31 @@ def start(
         quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}"}
         for setting, value in {**SETTINGS, **_network(master), **quiet, **(settings or {})}.items():
             builder = builder.config(setting, value)
-        spark = builder.getOrCreate()
+        with _undisturbed():
+            spark = builder.getOrCreate()
     if not is_local(master):
         _ship(spark)
     return spark
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait: where a start of Java is broken off, Spark leaves the process behind."""
+    heard: list[int] = []
+
+    def hear(number: int, _: object) -> None:
+        heard.append(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, hear) for number in (_SIGNALS if main else ())}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is hear:  # Spark brings one of its own for Ctrl-C
+                signal.signal(number, handler)
+        for each in heard:
+            signal.raise_signal(each)
 
 
 def is_local(master: str) -> bool:

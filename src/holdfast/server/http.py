@@ -26,6 +26,8 @@ class _Server(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound and listens; port 0 takes a free one."""
+    if not host.strip():  # a shell's variable that is not set: it must not mean every address
+        raise InvalidInput("the host is empty; name an address, such as 127.0.0.1, or 0.0.0.0 for all")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         bound = socket.create_server((host, port), family=family)

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.bus.client import Bus
 from holdfast.contracts import Applied
+from holdfast.model.errors import InvalidInput
 from holdfast.server.catalog import ATTEMPTS, DEAD_JOBS, MOVES, PART_RESTARTS, PART_UP, SCRAPE_FAILED, SETTLED
 from holdfast.server.drivers import read_pipeline
 from holdfast.server.families import family
@@ -87,7 +88,12 @@ def serve(bus: Bus, port: int) -> Iterator[int]:
     """Answer Prometheus on this machine's loopback for the length of a block; answers the port."""
     registry = CollectorRegistry()
     registry.register(_OfBus(bus))
-    server, thread = start_http_server(port, "127.0.0.1", registry)
+    try:
+        server, thread = start_http_server(port, "127.0.0.1", registry)
+    except (OSError, OverflowError) as error:
+        raise InvalidInput(
+            f"cannot answer metrics on 127.0.0.1 port {port}: {error}; choose another"
+        ) from None
     try:
         yield server.server_port
     finally:

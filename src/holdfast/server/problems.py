@@ -20,6 +20,7 @@ from holdfast.server.routes import methods_at
 
 MEDIA_TYPE = "application/problem+json"
 _TYPES = "urn:holdfast:problem:"
+_SHOWN = 100
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 STATUSES: Mapping[type[Exception], int] = {
@@ -133,10 +134,17 @@ def _ours(error: e.HoldfastError) -> Response:
 
 
 def _invalid(error: RequestValidationError) -> Response:
-    """Where the request does not fit; not with which value: that may be a payload."""
-    faults = [{"where": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
+    """Where the request does not fit; with which value only in a query: elsewhere it may be a payload."""
+    faults = [{"where": ".".join(map(str, each["loc"])), "message": _fault(each)} for each in error.errors()]
     first = f"{faults[0]['where']}: {faults[0]['message']}" if faults else "the request does not fit"
     return answer(422, first, "InvalidRequest", errors=faults)
+
+
+def _fault(each: Mapping[str, Any]) -> str:
+    value = each.get("input")
+    if each["loc"][0] != "query" or not isinstance(value, str):
+        return str(each["msg"])
+    return f"{each['msg']}, not {mask(value)[:_SHOWN]!r}"
 
 
 def _phrase(status: int) -> str:

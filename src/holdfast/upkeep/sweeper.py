@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast import failpoints
 from holdfast.contracts import Applied, Backend
 from holdfast.model.deadletters import DeadFilter
+from holdfast.model.errors import Overloaded
 from holdfast.model.upkeep import Lock
 from holdfast.upkeep import deadconsumers, stuck
 from holdfast.upkeep.alerts import lag_alert, raise_alert
-from holdfast.upkeep.announcements import Alert, DeadGroup, Swept, announce
+from holdfast.upkeep.announcements import Alert, Announcement, DeadGroup, Swept, announce
 from holdfast.upkeep.deadconsumers import DeadConsumers
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.holding import holding
@@ -94,17 +96,24 @@ class Sweeper:
         unstuck = await stuck.unstick(backend, self._health)
         work.applied = unstuck.applied
         told = unstuck.told | await stuck.given_up(backend, await self._last_sweep())
-        for event_id, announcement in told.items():
-            await announce(backend, self._rules.namespace, announcement, event_id)
+        # A store that is full takes news only after it was trimmed.
+        with suppress(Overloaded):
+            await self._tell(told)
+            told = {}
         failpoints.hit("sweeper.after_stuck")
-        for name, chore in self._chores.items():
-            work.chores[name] = await chore()
         work.kept = await Retention(backend, self._rules).run_once(lock)
         work.groups = await DeadConsumers(backend, self._rules).run_once(lock)
         await self._forget(lock, work)
+        for name, chore in self._chores.items():  # they tell of what they did, too
+            work.chores[name] = await chore()
         await self._purge(lock, work)
+        await self._tell(told)
         work.alerts = work.kept.alerts + deadconsumers.alerts(work.groups) + await self._lagging()
         return work
+
+    async def _tell(self, told: Mapping[str, Announcement]) -> None:
+        for event_id, announcement in told.items():
+            await announce(self._backend, self._rules.namespace, announcement, event_id)
 
     async def _last_sweep(self) -> datetime | None:
         """When the last one that came to its end began."""

@@ -27,7 +27,7 @@ class RedisStore(Store):
         super().__init__(Redis(folder, appendfsync="always" if durable else "everysec").start())
 
     def _client(self, url: str) -> Client:
-        return redis.Redis.from_url(url, decode_responses=True)
+        return redis.Redis.from_url(url, decode_responses=True, socket_timeout=60)
 
     async def empty(self) -> str:
         async with self._client(self.server.url) as client:

@@ -13,7 +13,7 @@ from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import write_json, write_line
 from holdfast.deadletters import ConsumerDead
 from holdfast.embedded import MissingWheelError, ServerError
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, NotFound
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -64,11 +64,13 @@ def check(
 ) -> None:
     """For monitoring: one line with performance data; ends with 0 ok, 1 warning, 2 critical, 3 unknown."""
     try:
-        meant = wanted(channel=channel, consumer=consumer).where
+        meant = wanted(channel=channel, consumer=consumer)
         found = with_letters(urls, config, None, (), lambda letters: letters.status())
-        mine = [c for c in found if channel in (None, c.channel) and meant.consumer in (None, c.consumer)]
+        mine = [c for c in found if channel in (None, c.channel) and consumer in (None, c.consumer)]
+        if not mine and not meant.empty:  # a name that is misspelt must not look well
+            raise NotFound(f"no consumer fits: channel {channel or 'any'}, consumer {consumer or 'any'}")
         verdict = judge(mine, warn, crit)
-    except (HoldfastError, ServerError, MissingWheelError) as error:
+    except (HoldfastError, ServerError, MissingWheelError, ModuleNotFoundError) as error:
         verdict = Check(UNKNOWN, " ".join(str(error).split()), {})
     if as_json:
         write_json({"status": _NAMES[verdict.code], "message": verdict.message, "dead": verdict.figures})

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli.options import parse_time
 from holdfast.deadletters import Filter
+from holdfast.model.errors import InvalidInput
 
 Kinds = Annotated[
     list[str] | None,
@@ -67,16 +68,23 @@ def wanted(
     text: str | None = None,
 ) -> Filter:
     """The filter that the options make."""
+    texts = {
+        "channel": channel,
+        "consumer": consumer,
+        "reason": reason,
+        "kind": error_class,
+        "fingerprint": fingerprint,
+        "text": text,
+    }
+    for name, value in texts.items():
+        if value == "":  # a shell's variable that is not set: it must not mean all
+            option = "error-class" if name == "kind" else name
+            raise InvalidInput(f"--{option} is empty; give it a value, or leave it out")
     return Filter.of(
         kinds=list(kinds or []),
-        channel=channel,
-        consumer=consumer,
-        reason=reason,
-        kind=error_class,
-        fingerprint=fingerprint,
+        **texts,
         since=_time(since, "--since"),
         until=_time(until, "--until"),
-        text=text,
     )
 
 

@@ -16,12 +16,13 @@ def open_store(url: str, environment: Mapping[str, str] | None = None) -> Object
 
     `environment` adds to this process's own: an executor is given the driver's `AWS_*` so.
     """
-    if "://" not in url:
-        return _folder(Path(url))
+    folder = folder_of(url)
+    if folder is not None:
+        from holdfast.pipeline.stores.folder import FolderStore
+
+        return FolderStore(folder)
     parts = urlsplit(url)
     match parts.scheme:
-        case "file" if parts.netloc in ("", "localhost"):
-            return _folder(Path(unquote(parts.path)))
         case "s3" if parts.netloc:
             from holdfast.pipeline.stores.s3 import S3Store
 
@@ -36,12 +37,15 @@ def open_store(url: str, environment: Mapping[str, str] | None = None) -> Object
     )
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder that a URL means; None where it means something else."""
+    if "://" not in url:
+        return Path(url).expanduser()
+    parts = urlsplit(url)
+    local = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    return Path(unquote(parts.path)).expanduser() if local else None
+
+
 def cloud_environment() -> dict[str, str]:
     """What this process knows of S3, for processes elsewhere that write for it."""
     return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-
-
-def _folder(path: Path) -> ObjectStore:
-    from holdfast.pipeline.stores.folder import FolderStore
-
-    return FolderStore(path)

@@ -1,7 +1,8 @@
 """A folder as an object store: a name appears by a link to a synced file, and nothing is written over.
 
 Files being written are in `.drafts`, on the same file system. A link fails where the name exists, which is
-what a rename does not. Only `swap` replaces a file, under a lock on the folder.
+what a rename does not. Only `swap` replaces a file, under a lock on the folder. The first write makes the
+folder: to look at one that is not there changes nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().resolve()
         self.url = f"file://{self._root}"
-        with _translated(self.url):
-            _make(self._root / _DRAFTS)
-            self._remove_stale_drafts()
+        self._writes = False
 
     def put(self, name: str, data: bytes) -> bool:
         """See the contract."""
@@ -45,6 +44,8 @@ class FolderStore:
     def swap(self, name: str, tag: str, data: bytes) -> bool:
         """See the contract."""
         target = self._path(name)
+        if self.size(name) is None:
+            return False
         with _translated(name), self._exclusive():
             if not target.exists() or content_tag(target.read_bytes()) not in (tag, content_tag(data)):
                 return False
@@ -72,7 +73,8 @@ class FolderStore:
         """See the contract."""
         top = self._path(prefix.rstrip("/")) if prefix else self._root
         with _translated(prefix):
-            found = [Path(folder) / file for folder, _, files in os.walk(top) for file in files]
+            walked = os.walk(top, onerror=_unless_missing)
+            found = [Path(folder) / file for folder, _, files in walked for file in files]
             names = sorted(str(path.relative_to(self._root)) for path in found)
         for name in names:
             if not name.startswith("."):
@@ -103,6 +105,10 @@ class FolderStore:
 
     def _draft(self, data: bytes) -> Path:
         """A synced file without a name that anybody looks for."""
+        if not self._writes:
+            _make(self._root / _DRAFTS)
+            self._remove_stale_drafts()
+            self._writes = True
         path = self._root / _DRAFTS / secrets.token_hex(12)
         try:
             with path.open("xb") as file:
@@ -136,6 +142,12 @@ def _make(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     _sync_folder(folder.parent)
+
+
+def _unless_missing(error: OSError) -> None:
+    """A folder that cannot be read must not look empty; one that is not there is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync_folder(folder: Path) -> None:

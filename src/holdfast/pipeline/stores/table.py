@@ -1,19 +1,21 @@
 """A PostgreSQL table as an object store: objects by name, and the lines of `.jsonl.gz` objects as rows.
 
 An object and its rows are one transaction. Each call connects for itself: objects are large and rare enough.
+The first put makes the tables: to look at some that are not there changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import orjson
 import psycopg
+from psycopg.errors import UndefinedTable
 from psycopg.sql import SQL, Composed, Identifier
 
 from holdfast.model.errors import InvalidInput, NotFound, ObjectConflict, Unavailable
@@ -42,12 +44,11 @@ class TableStore:
             "by_message": Identifier(f"{name}_message_id"),
             "by_time": Identifier(f"{name}_channel_timestamp"),
         }
-        with self._connection() as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast archive tables'))")
-            connection.execute(self._sql(_read("tables.sql")))
+        self._made = False
 
     def put(self, name: str, data: bytes) -> bool:
         """See the contract."""
+        self._make()
         insert = "INSERT INTO {objects} (name, data) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING"
         with self._connection() as connection:
             if connection.execute(self._sql(insert), (check_key(name), data)).rowcount:
@@ -61,16 +62,16 @@ class TableStore:
     def swap(self, name: str, tag: str, data: bytes) -> bool:
         """See the contract. Objects of lines are never swapped, so no rows follow."""
         update = "UPDATE {objects} SET data = %s WHERE name = %s AND encode(sha256(data), 'hex') IN (%s, %s)"
-        with self._connection() as connection:
-            values = (data, check_key(name), tag, content_tag(data))
+        values = (data, check_key(name), tag, content_tag(data))
+        with contextlib.suppress(UndefinedTable), self._connection() as connection:
             return connection.execute(self._sql(update), values).rowcount == 1
+        return False
 
     def get(self, name: str) -> bytes:
         """See the contract."""
-        row = self._row("SELECT data FROM {objects} WHERE name = %s", check_key(name))
-        if row is None:
-            raise NotFound(f"there is no object {name!r} in {self.url}")
-        return bytes(row[0])
+        for row in self._rows("SELECT data FROM {objects} WHERE name = %s", check_key(name)):
+            return bytes(row[0])
+        raise NotFound(f"there is no object {name!r} in {self.url}")
 
     def tagged(self, name: str) -> Tagged:
         """See the contract."""
@@ -79,8 +80,8 @@ class TableStore:
 
     def size(self, name: str) -> int | None:
         """See the contract."""
-        row = self._row("SELECT length(data) FROM {objects} WHERE name = %s", check_key(name))
-        return None if row is None else int(row[0])
+        rows = self._rows("SELECT length(data) FROM {objects} WHERE name = %s", check_key(name))
+        return int(rows[0][0]) if rows else None
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """See the contract."""
@@ -88,14 +89,20 @@ class TableStore:
         query = (
             'SELECT name, length(data) FROM {objects} WHERE starts_with(name, %s) ORDER BY name COLLATE "C"'
         )
-        with self._connection() as connection:
-            for name, size in connection.execute(self._sql(query), (folder,)).fetchall():
-                yield Entry(name, size)
+        for name, size in self._rows(query, folder):
+            yield Entry(name, size)
 
     def delete(self, name: str) -> None:
         """See the contract."""
-        with self._connection() as connection:
+        with contextlib.suppress(UndefinedTable), self._connection() as connection:
             connection.execute(self._sql("DELETE FROM {objects} WHERE name = %s"), (check_key(name),))
+
+    def _make(self) -> None:
+        if not self._made:
+            with self._connection() as connection:
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast archive tables'))")
+                connection.execute(self._sql(_read("tables.sql")))
+        self._made = True
 
     def _insert(self, connection: psycopg.Connection, name: str, data: bytes) -> None:
         texts = gzip.decompress(data).splitlines()
@@ -104,9 +111,10 @@ class TableStore:
         columns.append([text.decode() for text in texts])
         connection.execute(self._sql(_read("lines.sql")), (name, *columns))
 
-    def _row(self, query: str, name: str) -> tuple[Any, ...] | None:
-        with self._connection() as connection:
-            return connection.execute(self._sql(query), (name,)).fetchone()
+    def _rows(self, query: str, name: str) -> Sequence[tuple[Any, ...]]:
+        with contextlib.suppress(UndefinedTable), self._connection() as connection:
+            return connection.execute(self._sql(query), (name,)).fetchall()
+        return []
 
     def _sql(self, text: str) -> Composed:
         return SQL(text).format(**self._names)

@@ -19,6 +19,7 @@ from fastapi import APIRouter
 from holdfast.server.api import (
     channels,
     consumers,
+    cursors,
     deadletters,
     events,
     failed,
@@ -32,6 +33,7 @@ PREFIX = "/api/v1"
 MODULES: tuple[ModuleType, ...] = (
     channels,
     consumers,
+    cursors,
     events,
     polls,
     jobs,

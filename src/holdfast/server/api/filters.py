@@ -25,15 +25,15 @@ class FilterIn(Model):
     """Which dead letters are meant; everything that is given must hold."""
 
     kinds: list[Kind] | None = Field(default=None, max_length=3)
-    channel: str | None = Field(default=None, max_length=128, examples=["orders"])
-    consumer: str | None = Field(default=None, max_length=128, examples=["billing"])
-    reason: str | None = Field(default=None, max_length=500)
-    kind: str | None = Field(default=None, max_length=500)
+    channel: str | None = Field(default=None, min_length=1, max_length=128, examples=["orders"])
+    consumer: str | None = Field(default=None, min_length=1, max_length=128, examples=["billing"])
+    reason: str | None = Field(default=None, min_length=1, max_length=500)
+    kind: str | None = Field(default=None, min_length=1, max_length=500)
     """The class of the last error."""
-    fingerprint: str | None = Field(default=None, max_length=500)
+    fingerprint: str | None = Field(default=None, min_length=1, max_length=500)
     since: Time | None = None
     until: Time | None = None
-    text: str | None = Field(default=None, max_length=500)
+    text: str | None = Field(default=None, min_length=1, max_length=500)
     """Part of the last error."""
 
     def filter(self) -> Filter:

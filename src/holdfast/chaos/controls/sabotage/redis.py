@@ -17,7 +17,7 @@ _JOB, _LEASES = "{holdfast}:job:", "{holdfast}:due:lease"
 
 def _with_client(work: Callable[[Client], Awaitable[bool]]) -> Sabotage:
     async def execute(url: str) -> None:
-        async with redis.Redis.from_url(url, decode_responses=True) as client:
+        async with redis.Redis.from_url(url, decode_responses=True, socket_timeout=60) as client:
             had_effect(await work(client))
 
     return execute

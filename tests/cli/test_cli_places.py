@@ -1,0 +1,57 @@
+"""What is not there is said to be missing, is not made, and never looks as if all were well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shell import Run
+
+from holdfast.bus.sync import SyncBus
+
+pytest.importorskip("pyspark")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["archive", "verify", "--destination"],
+        ["replay", "--to", "orders", "--where", "true", "--from"],
+        ["compact", "--day", "2026-02-14", "--from"],
+    ],
+)
+def test_an_archive(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    answer = run(*arguments, str(tmp_path / "cold"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no archive in file://{tmp_path}/cold" in answer.err
+    assert not (tmp_path / "cold").exists()
+
+
+@pytest.mark.parametrize("arguments", [["failed", "list"], ["failed", "show", "x"], ["dlq", "list"]])
+def test_a_wal(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    answer = run(*arguments, "--wal", str(tmp_path / "wal"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no WAL in {tmp_path}/wal" in answer.err
+    assert not (tmp_path / "wal").exists()
+
+
+def test_a_channel(run: Run, tmp_path: Path) -> None:
+    for arguments in (["consumers", "list", "none"], ["reconcile", "none", "--archive", str(tmp_path)]):
+        answer = run(*arguments)
+        assert (answer.code, answer.out) == (1, "")
+        assert "there is no channel 'none'" in answer.err
+
+
+def test_a_consumer_that_a_monitor_asks_for(run: Run, hf: SyncBus) -> None:
+    hf.subscribe("orders", "billing")
+    check = ("dlq", "check", "--warn", "0", "--crit", "1")
+    assert run(*check, "--channel", "orders", "--consumer", "billing").code == 0
+    for options in (["--channel", "order"], ["--channel", "orders", "--consumer", "bill"], ["--channel", ""]):
+        answer = run(*check, *options)
+        assert (answer.code, answer.out.startswith("DEAD LETTERS UNKNOWN")) == (3, True)
+
+
+def test_an_empty_filter_does_not_mean_all(run: Run, hf: SyncBus) -> None:
+    hf.subscribe("orders", "billing")
+    answer = run("dlq", "purge", "--channel", "orders", "--consumer", "", "--yes")
+    assert (answer.code, "--consumer is empty" in answer.err) == (2, True)
