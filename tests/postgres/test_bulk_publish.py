@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.event import Event
+from kit import until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 COPIED, INSERTED = "copied", "inserted"
@@ -99,3 +101,22 @@ def test_no_batch_has_more_events_than_a_publish_has_numbers(sql: Sql) -> None:
     with pytest.raises(psycopg.Error, match="131073 events") as refused:
         sql.execute(begin, [131_073])
     assert refused.value.sqlstate == "HF003"
+
+
+@pytest.mark.parametrize("count", [2, BATCH])
+async def test_publishers_that_share_ids_never_wait_in_a_circle(
+    backend: PostgresBackend, sql: Sql, transaction: Sql, count: int
+) -> None:
+    events = [Event(b"1", f"e-{number:03}") for number in reversed(range(count))]
+    publish = "SELECT holdfast.publish(%s, '1', id => %s)"
+    transaction.execute(publish, [COPIED, "e-000"])
+    publishing = asyncio.create_task(backend.publish(COPIED, events))
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    async def waits() -> bool:
+        return len(sql.execute(waiting).fetchall()) == 1
+
+    await until(waits)
+    transaction.execute(publish, [COPIED, "e-001"])  # it holds nothing that we could wait for
+    transaction.commit()
+    assert [receipt.duplicate for receipt in await publishing] == [False] * (count - 2) + [True, True]

@@ -19,6 +19,7 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, InvalidInput
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
+from holdfast.upkeep.lifecycle import INTERVAL, Lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ async def _attend(
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
-        upkeep.append(asyncio.create_task(partition.lifecycle.run()))
+        upkeep.append(asyncio.create_task(keep_time(partition.lifecycle)))
         if listen:
             listeners.append(await partition.backend.listen(channels, partial(on_wake, partition.index)))
     failed = [worker.start() for worker in workers]
@@ -141,3 +142,13 @@ async def _attend(
         await asyncio.gather(stopped, *upkeep, return_exceptions=True)
         for listener in listeners:
             await listener.close()
+
+
+async def keep_time(lifecycle: Lifecycle) -> None:
+    """Until cancelled: nobody else here keeps time for this partition."""
+    while True:
+        try:
+            await lifecycle.run()
+        except Exception:
+            log.exception("the lifecycle failed and begins again")
+            await asyncio.sleep(INTERVAL)

@@ -45,8 +45,6 @@ class Lifecycle:
                 _, more = await self._step()
             except HoldfastError as error:
                 log.warning("lifecycle step failed: %s", error)
-            except Exception:  # nobody else here keeps time for this partition
-                log.exception("lifecycle step failed and is tried again")
             if not more:
                 await asyncio.sleep(interval)
 

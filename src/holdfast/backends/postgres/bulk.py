@@ -106,8 +106,13 @@ def _rows(begun: _Begun, numbers: range, batch: Batch, delivery: bytes) -> dict[
     # The same as holdfast.content_hash() in SQL.
     hashes = [sha256(nature + datum).digest()[:16] for nature, datum in zip(natures, data, strict=True)]
     contents = [natures, _occasions(times, headers), map(_length, map(len, data)), data]
+    known = [*identities, hashes]
+    if names != sorted(names):
+        # In one order, as in holdfast.publish_many(): publishers that share ids must not wait in a circle.
+        order = sorted(range(len(names)), key=names.__getitem__)
+        known = [[column[place] for place in order] for column in known]
     return {
-        "keys": _joined(repeat(_prefix(8, begun)), *identities, repeat(_length(16)), hashes),
+        "keys": _joined(repeat(_prefix(8, begun)), *known[:-1], repeat(_length(16)), known[-1]),
         "log": _joined(repeat(_prefix(14, begun) + delivery), *identities, *contents),
     }
 

@@ -1,5 +1,5 @@
--- A dead job's copy has the data that it died with, under an id that nobody has taken; and the keys of scheduled events
--- are kept until these are due.
+-- Keys and copies: a batch takes its keys in one order; a dead job's copy has the data that it died with, under an id
+-- that nobody has taken; the keys of scheduled events are kept until these are due.
 
 -- Give up on jobs: into dead_letters, or into job_log where the policy discards, and from there into the
 -- dead-letter channel, all in the caller's transaction. `waiting` true buries what expired while it
@@ -101,4 +101,80 @@ BEGIN
     UPDATE holdfast.walks SET next_page = CASE WHEN v_removed < p_limit THEN v_page + v_step ELSE v_page END
     WHERE tablename = p_table;
     RETURN v_removed;
+END $$;
+
+-- Append a batch, all or none. `repeats` lists the events that were there before, by index from 0:
+-- [{"at": 3, "epoch": 1, "tx": 7, "seq": 9}]. Arrays may be null where every event takes the default.
+CREATE OR REPLACE FUNCTION holdfast.publish_many(
+    channel text, ids text[], data bytea[], sources text[] DEFAULT NULL, types text[] DEFAULT NULL,
+    keys text[] DEFAULT NULL, times timestamptz[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
+    at timestamptz DEFAULT NULL, priority smallint DEFAULT 0,
+    bounded boolean DEFAULT true, wake boolean DEFAULT true,
+    OUT epoch integer, OUT tx bigint, OUT seqs bigint[], OUT repeats jsonb
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_begun   record;
+    v_seqs    bigint[];
+    v_fresh   bigint;
+    v_clashes jsonb;
+BEGIN
+    v_begun := holdfast.begin_publish(channel, cardinality(data));
+    epoch := v_begun.epoch; tx := v_begun.tx; seqs := v_begun.seqs; v_seqs := v_begun.seqs;
+
+    INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
+    SELECT v_begun.channel_id, e.id, coalesce(e.source, 'default'),
+           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_begun.epoch, v_begun.tx, e.seq, v_begun.now
+    FROM unnest(v_seqs, ids, sources, types, keys, data) AS e (seq, id, source, type, key, data)
+    -- In one order: publishers that share ids wait for each other, and never in a circle.
+    ORDER BY e.id COLLATE "C", coalesce(e.source, 'default') COLLATE "C", e.seq
+    ON CONFLICT (channel_id, id, source) DO NOTHING;
+    GET DIAGNOSTICS v_fresh = ROW_COUNT;
+
+    IF v_fresh < cardinality(data) THEN
+        SELECT jsonb_agg(jsonb_build_object('at', e.at - 1, 'epoch', k.epoch, 'tx', k.tx, 'seq', k.seq)
+                         ORDER BY e.at),
+               jsonb_agg(e.id ORDER BY e.at) FILTER (
+                   WHERE k.content_hash <> holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data))
+        INTO repeats, v_clashes
+        FROM unnest(v_seqs, ids, sources, types, keys, data)
+             WITH ORDINALITY AS e (seq, id, source, type, key, data, at)
+        JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
+                                = (v_begun.channel_id, e.id, coalesce(e.source, 'default'))
+        WHERE k.seq <> e.seq;
+        IF v_clashes IS NOT NULL THEN
+            RAISE EXCEPTION 'channel % already holds % with other content', channel, v_clashes
+                USING ERRCODE = 'HF001', DETAIL = v_clashes::text,
+                      HINT = 'publish a changed event under a new id';
+        END IF;
+        IF v_fresh = 0 THEN
+            RETURN;
+        END IF;
+        -- Go on with the fresh ones only.
+        SELECT array_agg(e.seq), array_agg(e.id), array_agg(e.source), array_agg(e.type), array_agg(e.key),
+               array_agg(e.time), array_agg(e.headers), array_agg(e.data)
+        INTO v_seqs, ids, sources, types, keys, times, headers, data
+        FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
+             AS e (seq, id, source, type, key, time, headers, data)
+        JOIN holdfast.keys k ON (k.channel_id, k.id, k.source)
+                                = (v_begun.channel_id, e.id, coalesce(e.source, 'default'))
+        WHERE k.seq = e.seq;
+    END IF;
+
+    -- A repeat is answered even by a full consumer: only what is fresh needs room.
+    IF bounded AND v_begun.bounded THEN
+        PERFORM holdfast.check_depth(channel, v_begun.channel_id);
+    END IF;
+    INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
+                              published_at, at, priority)
+    SELECT v_begun.channel_id, v_begun.epoch, v_begun.tx, e.seq, e.id, coalesce(e.source, 'default'),
+           coalesce(e.type, 'event'), e.key, e.time, e.headers, e.data, v_begun.now,
+           publish_many.at, publish_many.priority
+    FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
+         AS e (seq, id, source, type, key, time, headers, data);
+    PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_seqs, keys, at, priority,
+                                 v_begun.now, v_begun.bounded);
+    IF wake THEN
+        PERFORM pg_notify('holdfast', channel);
+    END IF;
 END $$;
