@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(wildcard requirements/bench.txt)
 # Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host

@@ -4,15 +4,17 @@ others emptied before it."""
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import hypothesis
 import nats
 import psycopg
 import pytest
 import redis
+from xdist.scheduler import LoadScopeScheduling
 
 import holdfast
 from holdfast import failpoints
@@ -27,29 +29,41 @@ TEMPLATE = "holdfast_template"
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
 
 
-SPARK = "spark"
-"""The group of all that starts a JVM; a test that does so in a process of its own is marked with it."""
+SPARK = (
+    "tests/pipeline/",
+    "tests/cli/test_cli_demo.py",
+    "tests/server/test_children.py",
+    "tests/server/test_orphans.py",
+)
+"""Where tests start a JVM."""
+
+
+class ByFile(LoadScopeScheduling):
+    """The processes share the tests by file, except that only one of them has Spark: it takes all cores."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The processes share the tests by file, except that only one of them has Spark: it takes all cores.
-
-    Spark comes first, since it takes longest, and the conformance suite last: its many short files make the
-    processes end together.
-    """
-    jvms = {item.path for item in items if {"spark", "cluster"} & set(getattr(item, "fixturenames", ()))}
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(SPARK if item.path in jvms else str(item.path)))
-    items.sort(key=_turn)
+    """Spark comes first, since it takes longest, and the conformance suite last, so that the processes end
+    together: its files are many and short."""
+    items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), item.path.parent.name == "conformance"))
 
 
-def _turn(item: pytest.Item) -> int:
-    group = item.get_closest_marker("xdist_group")
-    if group is not None and group.args == (SPARK,):
-        return 0
-    return 2 if item.path.parent.name == "conformance" else 1
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test logged goes from process to process, and lone surrogates, which some tests log, cannot."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 STORES = ("postgres.session", "postgres.log", "redis.session", "nats.link", "nats.batch")

@@ -35,7 +35,7 @@ def explained(report: Report) -> str:
 
 # It is over with the last kill; the time is only a limit, for a slow machine.
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize(("kills", "servers"), [(6, 1), pytest.param(24, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "servers"), [(4, 1), pytest.param(24, 3, marks=pytest.mark.slow)])
 async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
     store: str, kills: int, servers: int, tmp_path: Path
 ) -> None:

@@ -48,7 +48,6 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_its_books_are_equal(tmp_path: Path) -> None:
     report, said = demo(tmp_path)

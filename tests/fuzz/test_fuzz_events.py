@@ -227,7 +227,7 @@ def test_parts_of_any_content_are_data(whole: bytes) -> None:
 
 
 def test_parts_are_put_together_again() -> None:
-    event = Event(b"x" * 1_000_000, "e", headers={"a": "b" * 16_000, "c": NASTY[-1]})
+    event = Event(b"x" * 1_040_000, "e", headers={"a": "b" * 16_000, "c": NASTY[-1]})
     [*parts, last] = nats_codec.encode("orders", event, nats_codec.Delivery(), 1 << 20)
     assert nats_codec.unpacked(b"".join(part.data for part in parts)) == (event.data, event.headers)
     numbered = last.headers | {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(len(parts) + 2)}

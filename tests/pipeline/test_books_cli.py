@@ -171,7 +171,6 @@ def test_a_difference_ends_with_1_and_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 def test_reconcile_and_rebuild_from_the_shell(site: Site, config: str) -> None:
     equal = spark_command(config, "reconcile", CHANNEL, "--json")

@@ -10,7 +10,7 @@ import pytest
 from holdfast.chaos.judge.ingest import judge
 from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS, Trial
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(600)
 # The point that only a driver on Spark has is enough for a usual run: test_wal_kills.py has the others.
 STORES = [
     pytest.param("database", "wal.after_pending", id="postgres", marks=pytest.mark.slow),

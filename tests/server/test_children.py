@@ -55,7 +55,6 @@ def archived(folder: Path) -> set[str]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
     up: Up, database: str, tmp_path: Path
 ) -> None:
@@ -81,7 +80,6 @@ async def test_the_archiver_runs_inside_up_and_flushes_when_it_is_stopped(
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 async def test_the_ingest_runs_inside_up(up: Up, database: str, tmp_path: Path) -> None:
     config, warehouse = tmp_path / "holdfast.yaml", tmp_path / "warehouse.duckdb"
     config.write_text(INGEST.format(folder=tmp_path))

@@ -177,7 +177,6 @@ async def test_up_killed_and_started_again_has_lost_nothing(up: Up, tmp_path: Pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 async def test_a_spark_driver_flushes_and_ends_when_up_is_killed(up: Up, tmp_path: Path) -> None:
     (tmp_path / "holdfast.yaml").write_text(ARCHIVE)
     arguments = ("--json", "--no-sweeper", "--config", "holdfast.yaml", "--log-folder", "logs")
