@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import psycopg
 import pytest
 from explain import explain, pooled
 
+import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.queries import QUERIES
+from holdfast.backends.postgres.session import Session
 from holdfast.model.event import Event
 from holdfast.model.job import Job, State
 from kit import CHANNEL, CONSUMER, MINUTE, claim, ids, publish, states, subscribe, until
@@ -23,9 +26,9 @@ ALL = [f"b-{number}" for number in range(BATCH)]
 ROWS = "SELECT count(*), count(upto) FROM holdfast.jobs"
 
 
-async def bulk(backend: PostgresBackend, count: int = BATCH, name: str = "b", priority: int = 0) -> None:
+async def bulk(backend: PostgresBackend, most: int = BATCH, name: str = "b", priority: int = 0) -> None:
     await backend.publish(
-        CHANNEL, [Event(b"{}", f"{name}-{number}") for number in range(count)], priority=priority
+        CHANNEL, [Event(b"{}", f"{name}-{number}") for number in range(most)], priority=priority
     )
 
 
@@ -130,6 +133,22 @@ async def test_what_somebody_leaves_of_a_stretch_is_waited_for(
     await asyncio.wait_for(waited.wait(), 60)
     transaction.commit()
     assert ids(await claiming) == ALL[400:500]
+
+
+async def test_what_was_taken_before_the_store_went_away_is_handed_out(
+    stretched: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, asked = Session.rows, count(1)
+
+    async def rows_but_twice(self: Session, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        if name == "claim" and next(asked) > 2:
+            raise holdfast.Unavailable("gone")
+        return await rows(self, name, **parameters)
+
+    monkeypatch.setattr(Session, "rows", rows_but_twice)
+    assert ids(await claim(stretched, BATCH)) == ALL[:2000]
+    with pytest.raises(holdfast.Unavailable):
+        await claim(stretched, BATCH)
 
 
 @pytest.mark.parametrize("number", [0, 1, 500, 998, 999, 1000, 2499])

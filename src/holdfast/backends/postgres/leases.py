@@ -13,6 +13,7 @@ import orjson
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.operators import number
 from holdfast.backends.postgres.session import Session
+from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
 
@@ -39,7 +40,12 @@ class Leases:
         jobs: list[Job] = []
         pauses = iter(_PAUSES)
         while len(jobs) < limit:
-            rows = await self._session.rows("claim", limit=limit - len(jobs), **names)
+            try:
+                rows = await self._session.rows("claim", limit=limit - len(jobs), **names)
+            except Unavailable:
+                if not jobs:
+                    raise
+                break  # what is leased already must be handed out
             found = [_job(channel, consumer, row) for row in rows if row[2] is not None]
             jobs += found
             is_stretched = rows[0][-1]

@@ -6,10 +6,10 @@
 -- match it), and OFFSET 0 (the log is looked up row by row).
 
 -- name: claim
--- Lease a batch of one unordered consumer: by priority, then due time. One stretch at the most: what is before it,
--- then jobs off its beginning. So few that the row of the rest would be written again and again take a hundred
--- ready ones along. Sorted before the events come to it, which are much wider. The last column tells whether
--- there are stretches at all: then there may be more than this answer, even where it is empty.
+-- Lease a batch of one unordered consumer: by priority, then due time. What comes before the first stretch, then jobs
+-- off its beginning, as rows of their own, and one row for the rest. Small claims make a hundred of it ready at once:
+-- otherwise that row would be written again for each. Sorted before the events come to it, which are much wider. The
+-- last column tells whether there are stretches at all: then there may be more than this, even where it is nothing.
 WITH consumer AS MATERIALIZED (
     SELECT c.id, c.lease, holdfast.now() AS now
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
