@@ -50,6 +50,7 @@ async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
     assert report.bound == 3 / (report.kills + report.server_kills)
 
 
+@pytest.mark.slow
 async def test_the_handlers_of_a_user_are_besieged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

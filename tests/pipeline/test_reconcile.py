@@ -43,7 +43,9 @@ def execute(site: Site, statement: str) -> None:
         connection.execute(statement)
 
 
-@pytest.mark.parametrize("backend", ["database", "empty_redis", "empty_nats"])
+@pytest.mark.parametrize(
+    "backend", ["database", pytest.param("empty_redis", marks=pytest.mark.slow), "empty_nats"]
+)
 def test_everything_is_accounted_for(
     spark: SparkSession, tmp_path: Path, backend: str, request: pytest.FixtureRequest
 ) -> None:
