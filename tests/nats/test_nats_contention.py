@@ -10,7 +10,7 @@ from kit import publish, read_all
 
 async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> None:
     """Each one changes the stream's subjects, which the server lets everybody overwrite, and the registry."""
-    others = [backend.fork() for _ in range(16)]
+    others = [backend.fork() for _ in range(8)]
     for other in others:
         await other.open()
 
@@ -21,8 +21,8 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
     try:
         await asyncio.gather(*map(begin, range(len(others))))
         channels = await backend.channels()
-        assert len(channels) == 64
-        assert [len(await read_all(backend, channel)) for channel in channels] == [1] * 64
+        assert len(channels) == 4 * len(others)
+        assert [len(await read_all(backend, channel)) for channel in channels] == [1] * len(channels)
     finally:
         for other in others:
             await other.close()

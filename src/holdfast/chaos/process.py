@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,7 +55,8 @@ class Process:
 
     def send(self, number: int) -> None:
         if self._process.pid is not None and self.code is None:
-            os.kill(self._process.pid, number)
+            with suppress(ProcessLookupError):  # it may end at this very moment
+                os.kill(self._process.pid, number)
 
     async def ended(self, patience: float = 20.0) -> int:
         """Wait for the end of it; answers how it ended."""

@@ -22,7 +22,7 @@ from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
 _DOUBT = 10
-_TURNS = 20
+_TURNS = 40
 TRIES = 60
 """How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
 
