@@ -14,6 +14,7 @@ from explain import explain, pooled
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.leases import Leases
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session
 from holdfast.model.event import Event
@@ -121,18 +122,18 @@ async def test_what_somebody_leaves_of_a_stretch_is_waited_for(
     await bulk(backend, 500)
     names = {"channel": CHANNEL, "consumer": CONSUMER, "worker": "other", "limit": 400}
     transaction.execute(QUERIES["claim"], names)
-    waited = asyncio.Event()
-    sleep = asyncio.sleep
+    rows, answers = Session.rows, []
 
-    async def noticed(pause: float) -> None:
-        waited.set()
-        await sleep(pause)
+    async def rows_then_commit(self: Session, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        answers.append(await rows(self, name, **parameters))
+        transaction.commit()
+        return answers[-1]
 
-    monkeypatch.setattr("holdfast.backends.postgres.leases.asyncio.sleep", noticed)
-    claiming = asyncio.create_task(claim(backend, 500))
-    await asyncio.wait_for(waited.wait(), 60)
-    transaction.commit()
-    assert ids(await claiming) == ALL[400:500]
+    monkeypatch.setattr(Session, "rows", rows_then_commit)
+    assert (
+        ids(await Leases(backend._session).claim(CHANNEL, CONSUMER, 500, "w", ordered=False)) == ALL[400:500]
+    )
+    assert [answer[0][2] for answer in answers[:1]] == [None], "nothing was free at first"
 
 
 async def test_what_was_taken_before_the_store_went_away_is_handed_out(
