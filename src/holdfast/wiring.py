@@ -101,7 +101,7 @@ def sweeper(store: Backend, config: Config, owner: str, health: Health | None = 
 
     chores = {
         "tasks": TaskRecords(store, config.namespace).settle,
-        "folded": Folding(store, owner).run_once,
+        "folded": Folding(store, owner, config.dlq.interval).run_once,
     }
     return Sweeper(store, rules(config), owner, health=health, chores=chores)
 

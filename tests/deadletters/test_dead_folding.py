@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,9 @@ from holdfast.config.config import Config
 from holdfast.deadletters import DeadLetters, Folding, folding
 from holdfast.deadletters.folding import LOCK
 from holdfast.model.errors import Unavailable
+from holdfast.model.policy import Policy
+from holdfast.server.parts import FoldingPart
+from kit import CHANNEL, CONSUMER
 
 MINUTE = timedelta(minutes=1)
 
@@ -63,3 +67,37 @@ async def test_the_sweeper_folds(bus: holdfast.Bus) -> None:
     assert report is not None
     assert report.chores["folded"] > 0
     assert await dead(bus) == 2
+
+
+async def test_the_interval_is_a_setting(bus: holdfast.Bus) -> None:
+    config = Config.model_validate({"dlq": {"interval": "1m"}})
+    await subscribe(bus)
+    await wiring.sweeper(store(bus), config, "tester").run_once()
+    await die(bus, "a", "b")
+    await later(bus, 2 * MINUTE)
+    report = await wiring.sweeper(store(bus), config, "tester").run_once()
+    assert report is not None
+    assert report.chores["folded"] > 0
+    assert await dead(bus) == 2
+
+
+async def test_instances_without_a_sweeper_fold_once_between_them(each: holdfast.Bus) -> None:
+    await subscribe(each)
+    parts = [FoldingPart(each.partitions, f"instance-{name}", 10 * MINUTE) for name in "ab"]
+    await parts[0].run_once()
+    await die(each, "a", "b")
+    await later(each, 11 * MINUTE)
+    counted = await asyncio.gather(*(part.run_once() for part in parts))
+    left = await Folding(store(each), "tester", fresh=timedelta(0)).fold()
+    deltas = 2 if store(each).url.startswith("postgres") else 0  # the others keep counters
+    assert (sum(counted), left.folded, await dead(each)) == (deltas, 0, 2)
+    assert sorted(counted)[0] == 0
+
+
+async def test_a_store_that_does_not_answer_keeps_no_other_from_being_folded(database: str) -> None:
+    async with holdfast.connect(["redis://127.0.0.1:1/0", database]) as bus:
+        await store(bus, 1).subscribe(CHANNEL, CONSUMER, Policy())
+        part = FoldingPart(bus.partitions, "tester", MINUTE)
+        assert await part.run_once() == 0
+        assert part.status().startswith("partition 0: ")
+        assert (await Folding(store(bus, 1), "tester").fold()).skipped  # it is fresh: it was just folded

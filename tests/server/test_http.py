@@ -36,6 +36,7 @@ async def test_a_system_that_is_well_is_alive_and_ready(bus: holdfast.Bus) -> No
             "http",
             "watch",
             "operations",
+            "dlq-summary",
             "lifecycle-0",
             "sweeper-0",
         ]

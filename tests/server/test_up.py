@@ -31,6 +31,7 @@ LifecyclePart.run = ignore
 main(["up", "--no-http", "--no-sweeper"])
 """
 
+PARTS = {"http", "watch", "operations", "dlq-summary", "lifecycle-0", "sweeper-0"}
 
 BARE = """
 import sys
@@ -69,7 +70,7 @@ def test_it_starts_serves_drains_and_ends_with_0(up: Up, number: signal.Signals)
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     last = {line["part"]: line["phase"] for line in map(json.loads, out.splitlines())}
-    assert last == dict.fromkeys(["http", "watch", "operations", "lifecycle-0", "sweeper-0"], "stopped")
+    assert last == dict.fromkeys(PARTS, "stopped")
     assert process.returncode == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz")
@@ -123,7 +124,7 @@ def test_without_spark_it_says_so_and_runs_the_rest(python: Up, tmp_path: Path) 
     process.terminate()
     out, _ = process.communicate(timeout=30)
     parts = {json.loads(line)["part"] for line in out.splitlines()}
-    assert parts == {"http", "watch", "operations", "lifecycle-0", "sweeper-0"}
+    assert parts == PARTS
     assert process.returncode == 0
     assert "need Spark: pip install 'holdfast[spark]'; the rest runs" in (tmp_path / "stderr").read_text()
 

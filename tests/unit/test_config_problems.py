@@ -35,7 +35,7 @@ def problems(folder: Path, text: str | bytes) -> list[str]:
         (
             "colour: red\n",
             "h.yaml:1:1: colour: unknown key, with the value 'red'; known here: url, namespace, "
-            "log_format, log_folder, sweeper, retention, archiver, archival, ingest, tasks, server",
+            "log_format, log_folder, sweeper, retention, dlq, archiver, archival, ingest, tasks, server",
         ),
         ("sweeper:\n  interval: 7x\n", f"h.yaml:2:13: sweeper.interval: '7x' {NOT_A_DURATION}"),
         ("sweeper: {interval: null}", f"h.yaml:1:21: sweeper.interval: None {NOT_A_DURATION}"),
@@ -243,7 +243,7 @@ def test_an_id_must_not_be_forgotten_before_its_event(tmp_path: Path) -> None:
             "HOLDFAST_SWEEPR__INTERVAL",
             "1s",
             "sweepr.interval: there is no section 'sweepr'; use one of url, namespace, log_format, "
-            "log_folder, sweeper, retention, archiver, archival, ingest, tasks, server",
+            "log_folder, sweeper, retention, dlq, archiver, archival, ingest, tasks, server",
         ),
         (
             "HOLDFAST_RETENTION",

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from holdfast.config.ingest import Ingest
-from holdfast.config.sections import Archiver, ArchiveStream, Keep, Section, Sweeper, Tasks, TaskType
+from holdfast.config.sections import Archiver, ArchiveStream, Dlq, Keep, Section, Sweeper, Tasks, TaskType
 from holdfast.config.server import Server
 from holdfast.config.values import Namespace, Pattern, Urls
 
@@ -37,6 +37,7 @@ class Config(Section):
     retention: dict[Pattern, Keep] = Field(default_factory=dict)
     """By pattern. The most specific pattern decides: compared token by token from the left, a name says more
     than `*`, and `*` more than `>`. A channel that none selects is kept for ever."""
+    dlq: Dlq = Dlq()
     archiver: Archiver = Archiver()
     archival: list[ArchiveStream] = Field(default_factory=list)
     """Another spelling of `archiver.streams`; both count."""

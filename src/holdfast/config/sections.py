@@ -65,6 +65,13 @@ class Sweeper(Section):
     a channel count. A group that does not exist keeps everything."""
 
 
+class Dlq(Section):
+    """The summary of dead letters. Counts are exact at any time; this is about how they are kept."""
+
+    interval: Positive = timedelta(minutes=10)
+    """How often changes are folded into the summary. Every instance looks after it, one does it."""
+
+
 class Keep(Section):
     """How long, and how much of, a channel's log is kept. A duration alone means `max_age`."""
 

@@ -43,7 +43,7 @@ class Folding:
                 return Fold(folded=0, skipped=True)
 
     async def run_once(self) -> int:
-        """The sweeper's chore: answers how many deltas were folded."""
+        """Fold where it is time; returns how many deltas were folded."""
         return (await self.fold()).folded
 
     async def recount(self, repair: bool) -> list[Drift]:

@@ -1,4 +1,4 @@
-"""Parts: the lifecycle and the sweeper of each partition, as the supervisor runs them."""
+"""Parts: the lifecycle and the sweeper of each partition, and the dead-letter summary of all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from datetime import timedelta
 from prometheus_client.core import Metric
 
 from holdfast.bus.partitions import Partition, Partitions
+from holdfast.deadletters.folding import Folding
 from holdfast.model.errors import HoldfastError
 from holdfast.server.catalog import SWEEP_SECONDS, SWEEPER_ACTIONS, SWEEPS
 from holdfast.server.families import family, observed
@@ -20,6 +21,8 @@ from holdfast.upkeep.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
+LOOK = 30.0
+"""The longest time between two looks at the deltas: many of them are folded before the interval is over."""
 SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 ACTIONS = (
     "retried",
@@ -111,6 +114,43 @@ class SweeperPart:
         yield family(SWEEPS, {(partition, name): count for name, count in self._outcomes.items()})
         yield family(SWEEPER_ACTIONS, {(partition, name): count for name, count in self._actions.items()})
         yield from self._seconds.collect()
+
+
+class FoldingPart:
+    """Folds dead-letter deltas on every store, as each instance does: a lock makes it once between them."""
+
+    name = "dlq-summary"
+
+    def __init__(self, partitions: Partitions, owner: str, interval: timedelta) -> None:
+        self._partitions, self._owner, self._interval = partitions, owner, interval
+        self._status = "not yet looked"
+
+    async def run(self) -> None:
+        """Fold until cancelled, at once on start."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(min(self._interval.total_seconds(), LOOK))
+
+    async def run_once(self) -> int:
+        """Fold where it is time; returns how many deltas were folded. A store that fails stops no other."""
+        folded, problems = 0, []
+        for partition in self._partitions.all:
+            try:
+                store = (await self._partitions.ready(partition)).backend
+                folded += (await Folding(store, self._owner, self._interval).fold()).folded
+            except HoldfastError as error:
+                log.info("dead-letter deltas of partition %s were not folded: %s", partition.index, error)
+                problems.append(f"partition {partition.index}: {error}")
+        self._status = "; ".join(problems) or "up to date"
+        return folded
+
+    def status(self) -> str:
+        """What went wrong in the last look, if anything did."""
+        return self._status
+
+    def metrics(self) -> Iterator[Metric]:
+        """Nothing of its own: the counts are read from the stores."""
+        yield from ()
 
 
 def actions(report: Swept) -> dict[str, int]:
