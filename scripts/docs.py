@@ -49,7 +49,8 @@ CONFIGURATION = """\
 One YAML file, named by `--config` or `HOLDFAST_CONFIG`. What comes first here wins:
 
 1. flags: `--url`, and for `holdfast up` also `--host` and `--port`
-2. `HOLDFAST_…` variables; two underscores lead into a section: `HOLDFAST_SWEEPER__INTERVAL=10s`
+2. `HOLDFAST_…` variables; two underscores lead into a section: `HOLDFAST_SWEEPER__INTERVAL=10s`. For
+   `ingest.wal` also [`CONSUMER_WAL_…`](ingest.md#knobs), which goes before the other name
 3. the file
 4. for `url` only: `DATABASE_URL`
 5. the defaults; with neither a file nor a store, those of [the private

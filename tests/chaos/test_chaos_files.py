@@ -187,7 +187,7 @@ def commit(wal: Wal, *names: str) -> Batch:
 
 def wal_on(disk: Disk) -> Wal:
     path = str(disk.path / "wal")
-    return Wal(open_store(path), WalSettings.of({}, path=path), lambda: NOW)
+    return Wal(open_store(path), WalSettings(path=path), lambda: NOW)
 
 
 def test_a_committed_batch_of_the_wal_survives_a_cut(disk: Disk) -> None:

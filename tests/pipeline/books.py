@@ -39,7 +39,7 @@ class Site:
         self.plan = IngestPlan(
             (CHANNEL,),
             warehouse or f"duckdb://{self.file}",
-            WalSettings.of({}, path=str(folder / "wal")),
+            WalSettings(path=str(folder / "wal")),
             TABLES,
             Rules({CHANNEL: Rule(required=("n",))}),
         )

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Site:
         self.plan = IngestPlan(
             channels=("gbe.events.>",),
             warehouse=f"duckdb://{self.file}",
-            wal=WalSettings.of({}, path=str(folder / "wal"), **knobs),
+            wal=WalSettings(path=str(folder / "wal"), **knobs),
             tables=TABLES,
             rules=RULES,
             max_rows=60,
@@ -166,7 +167,14 @@ def test_a_cursor_that_is_set_back_is_followed_and_nothing_is_passed_over(site: 
 
 @pytest.mark.slow
 def test_a_full_wal_holds_the_source_back(spark: SparkSession, database: str, tmp_path: Path) -> None:
-    site = Site(spark, database, tmp_path, max_bytes="1", retry_interval="1s", retry_backoff="1s")
+    site = Site(
+        spark,
+        database,
+        tmp_path,
+        max_bytes=1,
+        retry_interval=timedelta(seconds=1),
+        retry_backoff=timedelta(seconds=1),
+    )
     site.publish(CHANNELS[0], 1, 100)
     site.file.mkdir()  # nobody can open the warehouse
     job = site.ingest()

@@ -55,9 +55,7 @@ def test_an_ingest_reports_while_it_runs_and_how_its_wal_is(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:
     publish(database, 20)
-    plan = IngestPlan(
-        (CHANNEL,), f"duckdb://{tmp_path}/w.duckdb", WalSettings.of({}, path=str(tmp_path / "wal"))
-    )
+    plan = IngestPlan((CHANNEL,), f"duckdb://{tmp_path}/w.duckdb", WalSettings(path=str(tmp_path / "wal")))
     job, stop = Ingest(spark, [database], plan, tmp_path / "checkpoints"), threading.Event()
     thread = threading.Thread(target=job.run, args=[stop])
     thread.start()

@@ -258,7 +258,7 @@ def test_a_loader_that_is_late_cannot_load_what_another_gave_up(place: Place) ->
 
 
 def test_a_hundred_attempts_are_the_end(tmp_path: Path) -> None:
-    place = Place(tmp_path, max_retries="3")
+    place = Place(tmp_path, max_retries=3)
     batch = place.commit(source_rows(["a"]))
     with failpoints.active("loader.before_commit", "raise"):
         for _ in range(3):
@@ -273,7 +273,7 @@ def test_a_hundred_attempts_are_the_end(tmp_path: Path) -> None:
 
 def test_a_batch_that_kills_its_loader_is_not_tried_for_ever(tmp_path: Path) -> None:
     """No attempt of it ends, so none leaves a record: the leases count."""
-    place = Place(tmp_path, max_retries="3")
+    place = Place(tmp_path, max_retries=3)
     batch = place.commit(source_rows(["a"]))
     for _ in range(3):
         assert place.wal.leases.claim(batch.name, "dies") is not None

@@ -288,7 +288,7 @@ def test_a_confirmation_is_written_once(place: Place) -> None:
 
 
 def test_the_whole_wal_works_on_s3(aws: None, tmp_path: Path) -> None:
-    settings = WalSettings.of({}, path="s3://wal/ingest")
+    settings = WalSettings(path="s3://wal/ingest")
     place = Place(tmp_path)
     place.wal = Wal(open_store(settings.path), settings, place.clock)
     batch = place.commit(source_rows(["a", "b"], data=[b"{}", b"\xff"]))

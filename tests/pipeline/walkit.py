@@ -90,7 +90,7 @@ class Place:
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.tables, self.rules = tables or Tables(), rules or Rules()
-        self.settings = WalSettings.of({}, path=str(folder / "wal"), **knobs)
+        self.settings = WalSettings(path=str(folder / "wal"), **knobs)
         self.wal = Wal(open_store(self.settings.path), self.settings, self.clock)
         self.file = folder / "warehouse.duckdb"
         self.url = warehouse or f"duckdb://{self.file}"

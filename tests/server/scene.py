@@ -25,7 +25,7 @@ NAMESPACE = "gbe"
 
 def ingest_reporter(folder: Path, **knobs: Any) -> Reporter:
     """The reporter of an ingest with an empty WAL."""
-    wal = Wal(open_store(str(folder / "wal")), WalSettings.of({}, **knobs))
+    wal = Wal(open_store(str(folder / "wal")), WalSettings(**knobs))
     return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
 
 

@@ -62,7 +62,7 @@ async def ingested(bus: holdfast.Bus, tmp_path: Path) -> AsyncIterator[House]:
 
 def _ingest(folder: Path, events: list[tuple[str, str]]) -> None:
     """What the ingest does with these events, without Spark."""
-    settings = WalSettings.of({}, path=str(folder / "wal"))
+    settings = WalSettings(path=str(folder / "wal"))
     wal = Wal(open_store(settings.path), settings)
     now = datetime.now(UTC)
     rows = [

@@ -93,7 +93,7 @@ async def test_a_driver_elsewhere_does_not_make_this_instance_not_ready(bus: hol
 
 async def test_a_full_wal_and_a_damaged_one_are_not_ready(bus: holdfast.Bus, tmp_path: Path) -> None:
     store = bus.partitions.all[0].backend
-    wal = Wal(open_store(str(tmp_path / "wal")), WalSettings.of({}, max_bytes=1))
+    wal = Wal(open_store(str(tmp_path / "wal")), WalSettings(max_bytes=1))
     batch = wal.commit(_batch(wal))
 
     def reporter() -> Reporter:

@@ -252,3 +252,50 @@ def test_a_given_url_goes_before_a_given_configuration() -> None:
     assert wiring.configured("nats://c", config).url == ("nats://c",)
     with pytest.raises(InvalidInput, match="no backend for the URL scheme ''"):
         wiring.configured("", config)
+
+
+def test_the_wal_has_its_own_variables_and_they_are_shown() -> None:
+    environ = {
+        "CONSUMER_WAL_PATH": "s3://bucket/wal",
+        "CONSUMER_WAL_RETRY_INTERVAL": "10s",
+        "CONSUMER_WAL_MAX_RETRIES": "7",
+        "CONSUMER_WAL_RETRY_BACKOFF": "2s",
+        "CONSUMER_WAL_ENTRY_TTL": "24h",
+        "CONSUMER_WAL_CLOSE_TIMEOUT": "5s",
+        "CONSUMER_WAL_LEASE_DURATION": "3m",
+        "CONSUMER_WAL_MAX_BYTES": "1048576",
+    }
+    expected = dict(zip(environ, ["s3://bucket/wal", "10s", 7, "2s", "1d", "5s", "3m", "1MiB"], strict=True))
+    others = {"HOLDFAST_INGEST__WAL__PATH": "/loses", "CONSUMER_WAL_MAX_BACKOFF": ""}
+    found = origins(environ=environ | others)
+    for name, value in expected.items():
+        key = f"ingest.wal.{name.removeprefix('CONSUMER_WAL_').lower()}"
+        assert found[key] == (value, name)
+    assert found["ingest.wal.max_backoff"] == ("5m", "default")
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-1"])
+def test_a_variable_of_the_wal_that_makes_no_sense_is_named(value: str) -> None:
+    with pytest.raises(InvalidInput, match=r"CONSUMER_WAL_MAX_RETRIES: ingest\.wal\.max_retries"):
+        load(environ={"CONSUMER_WAL_MAX_RETRIES": value})
+
+
+def test_a_variable_without_a_meaning_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.config.load._warned", set())
+    names = ("SYNC_WRITES", "MEMTABLE_SIZE", "VLOG_SIZE", "NUM_COMPACTORS", "COMPRESSION", "RETRY_INTERVALL")
+    environ = {f"CONSUMER_WAL_{name}": "1" for name in names}
+    for _ in range(2):
+        load(environ=environ)
+    assert sorted(each.getMessage().split()[0] for each in caplog.records) == sorted(environ)
+    assert "CONSUMER_WAL_MAX_BYTES" in caplog.text
+    assert "CONSUMER_WAL_RETRY_INTERVAL," in caplog.text
+
+
+def test_the_interval_of_the_dead_letter_summary(tmp_path: Path) -> None:
+    assert origins(environ={})["dlq.interval"] == ("10m", "default")
+    file = written(tmp_path, "dlq: {interval: 5m}\n")
+    assert origins(file, environ={})["dlq.interval"] == ("5m", "h.yaml:1:17")
+    over = origins(file, environ={"HOLDFAST_DLQ__INTERVAL": "90s"})
+    assert over["dlq.interval"] == ("1m30s", "HOLDFAST_DLQ__INTERVAL")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.ingest import plan_of
-from holdfast.config.load import check
+from holdfast.config.load import check, load
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.warehouse import Column
 
@@ -36,10 +36,10 @@ def test_the_environment_goes_over_the_file_and_a_flag_over_both(
 ) -> None:
     monkeypatch.setenv("CONSUMER_WAL_PATH", "/from/environment")
     monkeypatch.setenv("CONSUMER_WAL_ENTRY_TTL", "1h")
-    config = check(EXAMPLE).config
-    assert plan_of(config).wal.path == "/from/environment"
-    assert plan_of(config, "/from/flag").wal.path == "/from/flag"
-    assert plan_of(config, "/from/flag").wal.entry_ttl == timedelta(hours=1)
+    monkeypatch.setenv("HOLDFAST_INGEST__WAL__PATH", "/from/the/other/name")
+    assert plan_of(load(EXAMPLE).config).wal.path == "/from/environment"
+    flagged = plan_of(load(EXAMPLE, flags={"ingest.wal.path": "/from/flag"}).config).wal
+    assert (flagged.path, flagged.entry_ttl) == ("/from/flag", timedelta(hours=1))
 
 
 def test_a_schema_is_read_and_checked(tmp_path: Path) -> None:

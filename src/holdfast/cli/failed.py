@@ -163,7 +163,7 @@ def service(
     effective = load(config, flags=flags).config
     if not effective.ingest.channels:  # failed events are those of the WAL, of whatever channel
         effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
-    plan = plan_of(effective, wal)
+    plan = plan_of(effective)
     if existing or wal is not None:
         check_wal(plan.wal.path)
     sink = open_warehouse(plan.warehouse, plan.tables)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,14 +75,14 @@ def ingest(
     effective = load(config, flags=flags).config
     logs.configure(log_format or effective.log_format, as_json=as_json)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
-    summary = _ingest(effective, plan_of(effective, wal), checkpoints, master, once=once)
+    summary = _ingest(effective, plan_of(effective), checkpoints, master, once=once)
     _print(summary, as_json)
     if once and summary.left:
         raise typer.Exit(1)
 
 
-def plan_of(config: Config, wal: str | None = None) -> IngestPlan:
-    """What the configuration wants to have ingested. A path given as a flag goes before the environment's."""
+def plan_of(config: Config) -> IngestPlan:
+    """What the configuration wants to have ingested."""
     from holdfast.pipeline.ingest.plan import IngestPlan
     from holdfast.pipeline.ingest.validation import Rule, Rules
     from holdfast.pipeline.wal import WalSettings
@@ -92,9 +91,7 @@ def plan_of(config: Config, wal: str | None = None) -> IngestPlan:
     given = config.ingest
     if not given.channels:
         raise InvalidInput("nothing to ingest: give --channel, or a --config with ingest: channels:")
-    knobs = {name: getattr(given.wal, name) for name in type(given.wal).model_fields}
-    flags = {"CONSUMER_WAL_PATH": wal} if wal else {}
-    settings = WalSettings.of(os.environ | flags, **knobs)
+    settings = WalSettings(**{name: getattr(given.wal, name) for name in type(given.wal).model_fields})
     tables = {
         pattern: Table(
             each.table,

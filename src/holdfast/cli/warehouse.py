@@ -40,7 +40,7 @@ def rebuild(
     and is not loaded again: it can be cut short and repeated.
     """
     effective = settings(urls, config, archive, wal, warehouse, None)
-    plan = plan_of(effective, wal)
+    plan = plan_of(effective)
     from holdfast.pipeline.rebuild.job import rebuild as fill
     from holdfast.pipeline.session import session
 

@@ -1,4 +1,7 @@
-"""The environment over the file: `HOLDFAST_SWEEPER__INTERVAL=10s` is `sweeper: {interval: 10s}`."""
+"""The environment over the file: `HOLDFAST_SWEEPER__INTERVAL=10s` is `sweeper: {interval: 10s}`.
+
+The WAL has a second name for each variable, `CONSUMER_WAL_RETRY_BACKOFF`, which goes over the first.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,22 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from pydantic_settings.exceptions import SettingsError
 
 from holdfast.config.config import Config
+from holdfast.config.ingest import WalKnobs
 from holdfast.config.problems import Origin, Path, Problem
 from holdfast.config.urls import mask
 
 PREFIX, BETWEEN = "HOLDFAST_", "__"
+WAL_PREFIX = "CONSUMER_WAL_"
+_WAL = {WAL_PREFIX + name.upper(): name for name in WalKnobs.model_fields}
+# What the WAL of a BadgerDB was set up with, and what takes its place.
+_REPLACED = {
+    "SYNC_WRITES": "every write is synced before it is acknowledged, whatever this says",
+    "MEMTABLE_SIZE": "there is no memtable; ingest.batch_rows (HOLDFAST_INGEST__BATCH_ROWS) bounds a segment",
+    "VLOG_SIZE": "there is no value log; ingest.wal.max_bytes (CONSUMER_WAL_MAX_BYTES) bounds the WAL",
+    "NUM_COMPACTORS": "nothing is compacted; ingest.wal.confirmed_retention "
+    "(CONSUMER_WAL_CONFIRMED_RETENTION) says when a loaded batch is removed",
+    "COMPRESSION": "segments are always compressed, with zstd",
+}
 Variable = tuple[Origin, dict[str, Any]]
 _DEEPEST = 50
 _LONGEST_VALUE = 80
@@ -46,6 +61,19 @@ def variables(environ: Mapping[str, str]) -> Iterator[Variable | Problem]:
         elif len(path) > 1:  # other variables of ours have no two underscores
             known = ", ".join(Config.model_fields)
             yield Problem(origin, path, f"there is no section {path[0]!r}; use one of {known}")
+
+    yield from (
+        (Origin("environment", name), {"ingest": {"wal": {_WAL[name]: environ[name]}}})
+        for name in _WAL
+        if environ.get(name)
+    )
+
+
+def without_meaning(environ: Mapping[str, str]) -> dict[str, str]:
+    """The WAL's variables that change nothing here, each with what to use instead."""
+    names = [name for name in environ if name.startswith(WAL_PREFIX) and name not in _WAL]
+    known = f"there is no such setting; use one of {', '.join(_WAL)}"
+    return {name: _REPLACED.get(name.removeprefix(WAL_PREFIX), known) for name in sorted(names)}
 
 
 def _read(origin: Origin, path: Path, value: str) -> Variable | Problem:

@@ -46,7 +46,8 @@ class Validation(Section):
 
 
 class WalKnobs(Section):
-    """The WAL between the channels and the warehouse. `CONSUMER_WAL_…` variables go first."""
+    """The WAL between the channels and the warehouse. `CONSUMER_WAL_PATH` is another name for the variable of
+    `path`, and so on; it goes first."""
 
     path: Address = ".holdfast/wal"
     """A folder or `s3://bucket/prefix`."""

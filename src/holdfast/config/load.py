@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +14,17 @@ from pydantic import ValidationError
 from holdfast.config.config import Config
 from holdfast.config.document import read
 from holdfast.config.embedded import lay_embedded
-from holdfast.config.environment import variables
+from holdfast.config.environment import variables, without_meaning
 from holdfast.config.faults import contradictions, faults
 from holdfast.config.layers import Layers
 from holdfast.config.problems import InvalidConfig, Origin, Problem
 
+log = logging.getLogger(__name__)
+
 FILE = "HOLDFAST_CONFIG"
 FALLBACK = "DATABASE_URL"
+_warned: set[str] = set()
+"""Variables that were warned about: once in a process is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ def load(
             problems.append(variable)
         else:
             layers.lay(*variable)
+    _warn(environ)
     _lay_flags(layers, flags or {})
     if "url" not in layers.data and environ.get(FALLBACK):
         layers.lay(Origin("environment", FALLBACK), {"url": environ[FALLBACK]})
@@ -65,6 +71,13 @@ def load(
 def check(file: str | os.PathLike[str]) -> Loaded:
     """The file by itself, whatever the environment says."""
     return load(file, environ={})
+
+
+def _warn(environ: Mapping[str, str]) -> None:
+    for name, instead in without_meaning(environ).items():
+        if name not in _warned:
+            _warned.add(name)
+            log.warning("%s has no effect: %s", name, instead)
 
 
 def _lay_flags(layers: Layers, flags: Mapping[str, Any]) -> None:

@@ -41,7 +41,7 @@ KINDS = {"duckdb": "duckdb://{}/warehouse.duckdb", "delta": "delta://{}/tables"}
 
 def plan_of(folder: Path, kind: str) -> IngestPlan:
     """What a driver is to do. Confirmed batches go soon, so that a cleanup has something to do."""
-    wal = WalSettings.of({}, path=str(folder / "wal"), confirmed_retention=timedelta(minutes=5))
+    wal = WalSettings(path=str(folder / "wal"), confirmed_retention=timedelta(minutes=5))
     return IngestPlan((CHANNEL,), KINDS[kind].format(folder), wal, TABLES, max_rows=PORTION)
 
 

@@ -1,23 +1,19 @@
-"""Settings of the WAL and its loader, under the names that operators know from the environment."""
+"""Settings of the WAL and its loader."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self
 
-from holdfast.model.duration import format_duration, parse_duration
+from holdfast.model.duration import format_duration
 from holdfast.model.errors import InvalidInput
 
-PREFIX = "CONSUMER_WAL_"
 SHORTEST_LEASE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class WalSettings:
-    """Each field is also a variable: `retry_backoff` is `CONSUMER_WAL_RETRY_BACKOFF`."""
+    """What `ingest.wal` of the configuration says, whatever it comes from."""
 
     path: str = ".holdfast/wal"
     """A folder or `s3://bucket/prefix`."""
@@ -53,21 +49,3 @@ class WalSettings:
             )
         if self.max_retries < 1 or self.max_bytes < 1:
             raise InvalidInput("max_retries and max_bytes are counts from 1 on")
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """The environment over what is given, and that over the defaults."""
-        environ = os.environ if environ is None else environ
-        named = {field.name: environ.get(PREFIX + field.name.upper()) for field in fields(cls)}
-        values = given | {name: value for name, value in named.items() if value}
-        return cls(**{name: _parse(name, value) for name, value in values.items() if value is not None})
-
-
-def _parse(name: str, value: Any) -> Any:
-    if name == "path" or not isinstance(value, str):
-        return value
-    if not name.startswith("max_") or name == "max_backoff":
-        return parse_duration(value, what=PREFIX + name.upper())
-    if not value.isascii() or not value.isdecimal():
-        raise InvalidInput(f"{PREFIX}{name.upper()} {value!r} is no whole number")
-    return int(value)
