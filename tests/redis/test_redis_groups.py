@@ -176,6 +176,27 @@ async def alerts(backend: RedisBackend) -> list[Alert]:
     return [Alert.model_validate_json(entry.event.data) for entry in entries]
 
 
+async def test_a_group_that_left_nothing_pending_is_no_alert(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    """Before 7.2 the server does not note a member that polls and gets nothing: it looks like one that is gone."""
+    await publish(backend, "a")
+    client.xgroup_create(CHANNEL, "mail", id="0")
+    client.xgroup_create(CHANNEL, "never read", id="0")
+    client.xack(CHANNEL, "mail", *read(client, "polls"))
+
+    async def idle() -> bool:
+        assert read(client, "polls") == []
+        groups = await backend.groups(ALIVE)
+        return all(not group.members for group in groups)
+
+    await until(idle)
+    for dead in (DeadConsumers(ALIVE, ALIVE), DeadConsumers(ALIVE, ALIVE, "remove")):
+        assert await swept(backend, dead_consumers=dead) == []
+    assert await alerts(backend) == []
+    assert {group.name for group in await backend.groups(LONG)} == {"mail", "never read"}
+
+
 async def test_a_sweep_reports_reclaims_and_by_policy_removes(
     backend: RedisBackend, client: redis.Redis
 ) -> None:

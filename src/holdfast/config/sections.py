@@ -29,7 +29,7 @@ class DeadConsumers(Section):
     alive: Positive = timedelta(minutes=5)
     """A member that was seen within this time is living."""
     after: Positive = timedelta(days=7)
-    """A group without a living member for so long is dead."""
+    """A group with pending entries and without a living member for so long is dead."""
     action: Literal["report", "remove"] = "report"
     """What becomes of a dead group. One that guards a channel is never removed."""
 

@@ -58,7 +58,7 @@ class Held(BaseModel):
 
 
 class DeadGroup(BaseModel):
-    """A foreign group without living members, or with entries that only a dead member holds."""
+    """A foreign group with pending entries that only a dead member holds."""
 
     channel: str = Field(description="The channel that it reads.")
     group: str = Field(description="Its name.")

@@ -1,4 +1,4 @@
-"""Dead consumers: foreign groups whose members are gone, reported, reclaimed and, by policy, removed."""
+"""Dead consumers: groups that left entries pending with members who are gone; reported, helped, removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeadConsumers:
         """Every group that needs attention, and what was done about it. Without a lock: nothing is done."""
         found = []
         for group in await self._backend.groups(self._rules.dead_consumers.alive):
-            if group.members and not group.stale:
+            if not group.stale:  # nothing is lost with it; and a server may not see who waits for news
                 continue
             reclaimed = removed = 0
             if lock is not None and group.members:
