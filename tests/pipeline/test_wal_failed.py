@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import duckdb
 import pytest
 from walkit import Place, position, source_rows
 
@@ -13,7 +15,8 @@ from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
 from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.warehouse import Column, Table, Tables
+from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
+from holdfast.pipeline.warehouse.duck_file import QUERIES
 
 COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))
 TABLES = Tables({"orders": Table("events", COLUMNS)})
@@ -59,6 +62,71 @@ def test_lists_can_be_narrowed(place: Place) -> None:
     assert failed.find(channel="other") == []
     failed.abandon(named(place, "bytes"), "ann", "noise")
     assert [event.event_id for event in failed.find(status="abandoned")] == ["bytes"]
+
+
+def test_what_is_pending_can_come_first(place: Place) -> None:
+    failed = service(place)
+    failed.resolve(named(place, "bytes"), "ann", "noise")
+    failed.abandon(named(place, "typed"), "ann", "noise")
+    found = failed.find(pending_first=True)
+    assert [event.status for event in found] == ["pending", "abandoned", "resolved"]
+    assert failed.find(pending_first=True, limit=1) == found[:1]
+
+
+def test_a_permanent_failure_is_logged_with_its_context(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = place.commit(source_rows(["again"], first=5, data=[b'{"total":"secret"}']))
+    with caplog.at_level("ERROR"):
+        assert place.loader().load(batch) == Result.LOADED
+    [told] = [record.getMessage() for record in caplog.records if "failed for good" in record.getMessage()]
+    [event] = [event for event in service(place).find() if event.event_id == "again"]
+    for value in (event.id, "again", "orders", "rejected", event.failure_layer, event.transaction_id):
+        assert value in told
+    assert str(event.last_error) in told
+    assert position(5) in told
+    assert batch.name in told
+
+
+def test_a_batch_that_is_given_up_is_logged_with_its_context(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = place.commit(source_rows(["late"], first=5))
+    place.clock.advance(days=365)
+    with caplog.at_level("ERROR"):
+        assert place.loader().load(batch) == Result.EXPIRED
+    [told] = [record.getMessage() for record in caplog.records if "failed for good" in record.getMessage()]
+    for value in (batch.name, "orders", "expired", "consumer_wal", position(5), "1 events"):
+        assert value in told
+
+
+DEFAULTS = """
+    INSERT INTO failed_events
+        (id, transaction_id, event_id, source, event_payload, failure_reason, failure_layer)
+    VALUES (uuid(), 't', 'e', 's', '{}', 'r', 'consumer_wal')
+    RETURNING status, retry_count, max_retries_exceeded, batch,
+              failed_at = created_at AND created_at = updated_at
+"""
+
+
+def test_duckdb_has_the_indexes_and_the_defaults_also_in_an_older_file(tmp_path: Path) -> None:
+    file = tmp_path / "warehouse.duckdb"
+    with duckdb.connect(str(file)) as connection:  # as it was made before it had any
+        connection.execute(re.sub(r" DEFAULT [^,\n]+", "", QUERIES["schema"]))
+        connection.execute(
+            "INSERT INTO failed_events SELECT uuid(), 't', 'old', NULL, NULL, 's', '{}', now(), "
+            "'r', 'l', NULL, 0, NULL, false, 'pending', NULL, NULL, NULL, now(), now(), 'c', 0, 'p', 'b'"
+        )
+    for _ in range(2):  # a second time changes nothing
+        warehouse = open_warehouse(f"duckdb://{file}", TABLES)
+        assert [event.event_id for event in warehouse.failed()] == ["old"]
+        warehouse.close()
+    with duckdb.connect(str(file)) as connection:
+        indexes = connection.execute("SELECT index_name FROM duckdb_indexes() ORDER BY 1").fetchall()
+        assert [name for (name,) in indexes] == [
+            f"idx_failed_events_{column}" for column in ("failed_at", "source", "status", "transaction_id")
+        ]
+        assert connection.execute(DEFAULTS).fetchall() == [("pending", 0, False, "", True)]
 
 
 def test_the_warehouse_shows_the_same_as_the_wal(place: Place) -> None:

@@ -179,7 +179,7 @@ async def alerts(backend: RedisBackend) -> list[Alert]:
 async def test_a_group_that_left_nothing_pending_is_no_alert(
     backend: RedisBackend, client: redis.Redis
 ) -> None:
-    """Before 7.2 the server does not note a member that polls and gets nothing: it looks like one that is gone."""
+    """Before 7.2 the server does not note a member that polls and gets nothing: it looks like a dead one."""
     await publish(backend, "a")
     client.xgroup_create(CHANNEL, "mail", id="0")
     client.xgroup_create(CHANNEL, "never read", id="0")

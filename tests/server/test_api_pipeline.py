@@ -123,6 +123,26 @@ async def test_failed_events_are_listed_shown_and_settled(ingested: House) -> No
     assert (await failed(ingested, channel="other"))["items"] == []
 
 
+async def test_the_page_shows_what_is_pending_first_and_pages_the_rest(
+    ingested: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.pages.pipeline.SHOWN", 2)
+    bad = {each["event_id"]: each["id"] for each in (await failed(ingested))["items"]}
+
+    async def shown(number: int) -> list[str]:
+        text = (await ingested.client.get("/pipeline", params={"page": number})).text
+        assert (f"page={number + 1}" in text, f"page={number - 1}" in text) == (number == 1, number == 2)
+        return [name for name in sorted(bad) if bad[name] in text]
+
+    for name in ("bad-0", "bad-1"):
+        await ingested.client.post(f"{FAILED}/{bad[name]}/resolve", json={"notes": "by hand"})
+    assert "bad-2" in await shown(1)
+    assert len(await shown(2)) == 1
+    assert await shown(3) == []
+    assert "There is no such page." in (await ingested.client.get("/pipeline?page=3")).text
+    assert (await ingested.client.get("/pipeline?page=0")).status_code == 422
+
+
 async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: House, tmp_path: Path) -> None:
     """A server lives long; DuckDB's file belongs to one process at a time."""
     [one, *_] = (await failed(ingested))["items"]

@@ -50,9 +50,9 @@ def list_(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Failed events, as the WAL knows them."""
+    """Failed events, as the WAL knows them: those that are pending first."""
     with service(config, wal, None, existing=True) as failed:
-        found = failed.find(status=status, channel=channel, limit=limit)
+        found = failed.find(status=status, channel=channel, limit=limit, pending_first=True)
     if as_json:
         write_json(found)
     elif not found:

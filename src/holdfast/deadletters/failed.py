@@ -59,9 +59,14 @@ class FailedRecords(Protocol):
     """Where they are, and what can be done about them. Its verbs may block: they get a thread."""
 
     def find(
-        self, *, status: Status | None = None, channel: str | None = None, limit: int = 100
+        self,
+        *,
+        status: Status | None = None,
+        channel: str | None = None,
+        limit: int = 100,
+        pending_first: bool = False,
     ) -> Sequence[FailedRecord]:
-        """Failed records."""
+        """Failed records; with `pending_first` those that need somebody before the others."""
 
     def show(self, failed: str) -> FailedRecord:
         """One of them, or `NotFound`."""

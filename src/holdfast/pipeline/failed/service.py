@@ -6,6 +6,7 @@ when the warehouse is back.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import sys
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 Validate = Callable[[str, bytes], str | None]
 """From a channel and data to what is wrong with it."""
 _OVER = ("resolved", "abandoned")
+_ORDER: tuple[Status, ...] = ("pending", "retrying", "abandoned", "resolved")
 _BY_RETRY = "loaded by a retry"
 
 
@@ -58,13 +60,21 @@ class FailedEvents:
         self._turn = threading.Lock()
 
     def find(
-        self, *, status: Status | None = None, channel: str | None = None, limit: int = 100
+        self,
+        *,
+        status: Status | None = None,
+        channel: str | None = None,
+        limit: int = 100,
+        pending_first: bool = False,
     ) -> list[FailedEvent]:
-        """Failed events, from the WAL, batch by batch."""
+        """Failed events, from the WAL, batch by batch; with `pending_first` by status, the latest first."""
         batches = sorted(_by_batch(self._wal.journal.names("failed")))
         wanted = (each for each in batches if channel is None or BatchKey.parse(each).channel == channel)
         found = (event for batch in wanted for event in self.of(batch))
-        return list(itertools.islice((e for e in found if status is None or e.status == status), limit))
+        chosen = (event for event in found if status is None or event.status == status)
+        if pending_first:
+            return heapq.nsmallest(limit, chosen, key=_pending_first)
+        return list(itertools.islice(chosen, limit))
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
         """The failed events of one batch, in the order of the log."""
@@ -206,6 +216,10 @@ class FailedEvents:
     def _acts(self, batch: str, failed: str, numbers: Iterable[str]) -> list[Act]:
         folder = f"acts/{batch}/{failed}"
         return [Act.from_json(self._wal.journal.read(f"{folder}/{number}")) for number in numbers]
+
+
+def _pending_first(event: FailedEvent) -> tuple[int, float, str]:
+    return _ORDER.index(event.status), -event.failed_at.timestamp(), event.id
 
 
 def failures(wal: Wal, batch: str) -> Iterator[Failure]:

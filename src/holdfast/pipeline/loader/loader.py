@@ -132,7 +132,13 @@ class Loader:
         last = self.wal.last_attempt(batch.name)
         error = last.error if last else None
         gave_up = GaveUp(self.wal.clock(), outcome.refused, CONSUMER_WAL, error, hold.attempt)
-        self.wal.give_up(batch.name, gave_up)
+        if self.wal.give_up(batch.name, gave_up):
+            log.error(
+                "batch %s failed for good: reason %s in %s at attempt %s, created at %s: %s "
+                "(%s events of %s, partition %s, positions %s to %s)",
+                *(batch.name, gave_up.reason, gave_up.layer, gave_up.attempts, batch.created_at, error),
+                *(batch.rows, batch.key.channel, batch.key.partition, batch.key.first, batch.key.last),
+            )
         return Result.EXPIRED if outcome.refused == EXPIRED else Result.FAILED
 
     def _retry_later(self, batch: Batch, hold: Hold, error: Exception) -> None:

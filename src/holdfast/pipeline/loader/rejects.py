@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,10 +15,12 @@ from holdfast.model.errors import Terminal
 from holdfast.pipeline.failed.view import failure_of
 from holdfast.pipeline.loader.decisions import CONFLICT, INVALID, REJECTED, VALIDATION, isolate
 from holdfast.pipeline.wal import Batch, Wal, segments
+from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.rows import only
 from holdfast.pipeline.warehouse import Warehouse
 
+log = logging.getLogger(__name__)
 ABREAST = 16
 """Failed records that are written at once: each is an object of its own."""
 
@@ -74,4 +77,11 @@ class Rejects:
             error=error,
             attempts=self._hold.attempt,
         )
-        self._wal.fail(self._batch.name, failure)
+        if self._wal.fail(self._batch.name, failure):
+            log.error(
+                "event %s of %s failed for good: reason %s in %s at attempt %s: %s "
+                "(failed event %s, transaction %s, source %s, type %s, partition %s, position %s, batch %s)",
+                *(failure.id, failure.channel, reason, failure.layer, failure.attempts, error),
+                *(failed_id(self._batch.name, failure.position), failure.transaction_id, failure.source),
+                *(failure.type, failure.partition, failure.position, self._batch.name),
+            )

@@ -21,24 +21,47 @@ CREATE TABLE IF NOT EXISTS failed_events (
     correlation_key VARCHAR,
     source VARCHAR NOT NULL,
     event_payload JSON NOT NULL,
-    failed_at TIMESTAMPTZ NOT NULL,
+    failed_at TIMESTAMPTZ NOT NULL DEFAULT current_timestamp,
     failure_reason VARCHAR NOT NULL,
     failure_layer VARCHAR NOT NULL,
     last_error VARCHAR,
-    retry_count INTEGER NOT NULL,
+    retry_count INTEGER NOT NULL DEFAULT 0,
     last_retry_at TIMESTAMPTZ,
-    max_retries_exceeded BOOLEAN NOT NULL,
-    status VARCHAR NOT NULL,
+    max_retries_exceeded BOOLEAN NOT NULL DEFAULT false,
+    status VARCHAR NOT NULL DEFAULT 'pending',
     resolved_at TIMESTAMPTZ,
     resolved_by VARCHAR,
     resolution_notes VARCHAR,
-    created_at TIMESTAMPTZ NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    channel VARCHAR NOT NULL,
-    "partition" INTEGER NOT NULL,
-    "position" VARCHAR NOT NULL,
-    batch VARCHAR NOT NULL
+    created_at TIMESTAMPTZ NOT NULL DEFAULT current_timestamp,
+    updated_at TIMESTAMPTZ NOT NULL DEFAULT current_timestamp,
+    channel VARCHAR NOT NULL DEFAULT '',
+    "partition" INTEGER NOT NULL DEFAULT 0,
+    "position" VARCHAR NOT NULL DEFAULT '',
+    batch VARCHAR NOT NULL DEFAULT ''
 );
+
+-- name: failed_is_old
+-- Whether the table has no defaults yet: an earlier version made it. The last of them tells, should one step be cut off.
+SELECT count(*) > 0 FROM information_schema.columns
+WHERE table_name = 'failed_events' AND column_name = 'batch' AND column_default IS NULL;
+
+-- name: failed_defaults
+ALTER TABLE failed_events ALTER COLUMN failed_at SET DEFAULT current_timestamp;
+ALTER TABLE failed_events ALTER COLUMN retry_count SET DEFAULT 0;
+ALTER TABLE failed_events ALTER COLUMN max_retries_exceeded SET DEFAULT false;
+ALTER TABLE failed_events ALTER COLUMN status SET DEFAULT 'pending';
+ALTER TABLE failed_events ALTER COLUMN created_at SET DEFAULT current_timestamp;
+ALTER TABLE failed_events ALTER COLUMN updated_at SET DEFAULT current_timestamp;
+ALTER TABLE failed_events ALTER COLUMN channel SET DEFAULT '';
+ALTER TABLE failed_events ALTER COLUMN "partition" SET DEFAULT 0;
+ALTER TABLE failed_events ALTER COLUMN "position" SET DEFAULT '';
+ALTER TABLE failed_events ALTER COLUMN batch SET DEFAULT '';
+
+-- name: failed_indexes
+CREATE INDEX IF NOT EXISTS idx_failed_events_status ON failed_events (status);
+CREATE INDEX IF NOT EXISTS idx_failed_events_source ON failed_events (source);
+CREATE INDEX IF NOT EXISTS idx_failed_events_failed_at ON failed_events (failed_at);
+CREATE INDEX IF NOT EXISTS idx_failed_events_transaction_id ON failed_events (transaction_id);
 
 -- name: create_table
 -- No unique index: the join below, inside the transaction, does its work at a third less cost.

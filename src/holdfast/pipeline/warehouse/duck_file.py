@@ -40,7 +40,7 @@ class DuckFile:
             if self._open is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._open = self._connect()
-                self._open.execute(QUERIES["schema"])
+                _bring_up_to_date(self._open)
             yield self._open
         except _DATA_ERRORS as error:
             raise Terminal(_brief(error)) from error
@@ -131,6 +131,13 @@ class DuckFile:
             act()
         except duckdb.Error:
             self._open = None
+
+
+def _bring_up_to_date(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(QUERIES["schema"])
+    if connection.execute(QUERIES["failed_is_old"]).fetchall() == [(True,)]:
+        connection.execute(QUERIES["failed_defaults"])
+    connection.execute(QUERIES["failed_indexes"])
 
 
 def quote(name: str) -> str:

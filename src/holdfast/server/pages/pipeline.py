@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from holdfast.deadletters.failed import FailedRecord, FailedRecords
@@ -23,7 +23,8 @@ from holdfast.server.reconciled import Reconciled, read_reconciled
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-SHOWN = 50
+SHOWN, LAST = 50, 200
+"""Failed events on one page, and how many pages there are at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,19 @@ class PipelineView:
     streams: list[tuple[Name, StreamFigures, list[float]]]
     figures: Figures
     failed: Sequence[FailedRecord] | None
-    """None: there is no ingest here."""
+    """One page of them, pending ones first. None: there is no ingest here."""
+    number: int
+    """Of the page, from 1."""
+    more: bool
 
 
 @router.get("/pipeline")
-async def pipeline(request: Request, system: Known, visit: Annotated[Visit, visits("read")]) -> Response:
+async def pipeline(
+    request: Request,
+    system: Known,
+    visit: Annotated[Visit, visits("read")],
+    number: Annotated[int, Query(alias="page", ge=1, le=LAST)] = 1,
+) -> Response:
     """Archiver and ingest, how far behind they are, whether the books agree, and what failed."""
     watch: Watch = request.app.state.watch
     figures = watch.history.latest or await watch.look()
@@ -48,9 +57,13 @@ async def pipeline(request: Request, system: Known, visit: Annotated[Visit, visi
     streams = [
         (name, each, watch.history.series("lag", *name)) for name, each in sorted(figures.streams.items())
     ]
-    records = _records(system)
-    failed = None if records is None else await asyncio.to_thread(lambda: records.find(limit=SHOWN))
-    view = PipelineView(list(drivers.values()), reconciled, streams, figures, failed)
+    found, records = None, _records(system)
+    if records is not None:
+        most = number * SHOWN + 1
+        found = await asyncio.to_thread(lambda: records.find(limit=most, pending_first=True))
+    shown = None if found is None else found[(number - 1) * SHOWN : number * SHOWN]
+    more = found is not None and len(found) > number * SHOWN and number < LAST
+    view = PipelineView(list(drivers.values()), reconciled, streams, figures, shown, number, more)
     return page(request, "pipeline.html", visit, view=view)
 
 
