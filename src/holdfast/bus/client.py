@@ -46,6 +46,7 @@ class Bus:
         if spool is not None:
             self._publisher = SpoolingPublisher(self._publisher, spool)
         self._on_close = on_close
+        self._returning: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -73,6 +74,8 @@ class Bus:
         """Give every connection back; an embedded server is left to its last user."""
         if isinstance(self._publisher, SpoolingPublisher):
             await self._publisher.close()
+        if self._returning:
+            await asyncio.wait(self._returning)
         await self.partitions.close()
         if self._on_close is not None:
             await asyncio.to_thread(self._on_close)
@@ -165,6 +168,27 @@ class Bus:
         return await self._poll([partition], channel, consumer, limit)
 
     async def _poll(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
+        """Poll in a task of its own: a caller who is cancelled meanwhile never learns what it leased."""
+        polling = asyncio.create_task(self._poll_stores(usable, channel, consumer, limit))
+        try:
+            return await asyncio.shield(polling)
+        except asyncio.CancelledError:
+            returning = asyncio.create_task(self._give_back(polling))
+            self._returning.add(returning)
+            returning.add_done_callback(self._returning.discard)
+            raise
+
+    async def _give_back(self, polling: asyncio.Task[list[Job]]) -> None:
+        """Release what a cancelled caller's poll still leases."""
+        try:
+            jobs = await polling
+            await self.settlement.retry([Retry(job, None) for job in jobs])
+        except Exception as error:
+            log.warning("a poll was cancelled, and what it leased was not released: %s", error)
+
+    async def _poll_stores(
+        self, usable: Sequence[Partition], channel: str, consumer: str, limit: int
+    ) -> list[Job]:
         began = tracing.began()
         jobs = await self._claim(usable, channel, consumer, limit)
         # Nobody else may be keeping time: an empty poll, or a second of busy ones, takes one bounded step.

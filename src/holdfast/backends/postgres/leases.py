@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -13,9 +14,10 @@ import orjson
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.operators import number
 from holdfast.backends.postgres.session import Session
-from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Job, Retry
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Accepted = set[tuple[int, int]]  # seq and token
@@ -32,7 +34,10 @@ class Leases:
     async def claim(
         self, channel: str, consumer: str, limit: int, worker: str, *, ordered: bool
     ) -> list[Job]:
-        """Lease a batch: in one statement, but for stretches, which are taken from one by one."""
+        """Lease a batch: in one statement, but for stretches, which are taken from one by one.
+
+        Raises only where nothing was leased: what is leased is returned, whatever happens after it.
+        """
         names = {"channel": channel, "consumer": consumer, "worker": worker}
         if ordered:
             rows = await self._session.rows("claim_ordered", limit=limit, **names)
@@ -42,17 +47,18 @@ class Leases:
         while len(jobs) < limit:
             try:
                 rows = await self._session.rows("claim", limit=limit - len(jobs), **names)
-            except Unavailable:
+            except Exception as error:
                 if not jobs:
                     raise
-                break  # what is leased already must be handed out
+                log.warning("%s/%s: a claim was cut short: %s", channel, consumer, error)
+                break  # what is leased already must be handed out, whatever is wrong
             found = [_job(channel, consumer, row) for row in rows if row[2] is not None]
             jobs += found
-            is_stretched = rows[0][-1]
-            if not is_stretched:
+            ask_again = rows[0][-1]
+            if not ask_again:
                 break
             if not found:
-                # Others take from every stretch at this moment: what they leave of it is there in the next.
+                # Others change these rows at this moment: what they leave is there in the next statement.
                 if jobs or (pause := next(pauses, None)) is None:
                     break
                 await asyncio.sleep(pause)

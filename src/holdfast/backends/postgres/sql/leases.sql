@@ -9,7 +9,9 @@
 -- Lease a batch of one unordered consumer: by priority, then due time. What comes before the first stretch, then jobs
 -- off its beginning, as rows of their own, and one row for the rest. Small claims make a hundred of it ready at once:
 -- otherwise that row would be written again for each. Sorted before the events come to it, which are much wider. The
--- last column tells whether there are stretches at all: then there may be more than this, even where it is nothing.
+-- last column tells whether to ask again: there are stretches, or a row was changed between our snapshot and our lock on
+-- it. Such a row is locked in its new version, which an update under the old snapshot does not find: nothing is made of
+-- it before the next statement sees it as it is.
 WITH consumer AS MATERIALIZED (
     SELECT c.id, c.lease, holdfast.now() AS now
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
@@ -54,7 +56,7 @@ WITH consumer AS MATERIALIZED (
     SELECT t.consumer_id, t.channel_id, t.epoch, t.tx, n.seq, n.upto, n.lease, t.due_at, t.created_at,
            CASE WHEN n.lease = 1 THEN (SELECT now + lease FROM consumer) END, n.state::holdfast.job_state, t.priority,
            n.lease, CASE WHEN n.lease = 1 THEN %(worker)s END
-    FROM taken t CROSS JOIN LATERAL (
+    FROM taken t JOIN claimed c ON c.seq = t.seq CROSS JOIN LATERAL (
         SELECT seq, NULL::bigint AS upto, 1 AS lease, 'leased' AS state
         FROM generate_series(t.seq + 1, t.first_ready - 1) AS seq
         UNION ALL
@@ -68,6 +70,8 @@ WITH consumer AS MATERIALIZED (
 SELECT f.epoch, f.tx, f.seq, f.attempts, f.abandonments, f.token, f.lease_until, f.data, f.id, f.source, f.type,
        f.key, f.time, f.headers,
        EXISTS (SELECT FROM holdfast.jobs j WHERE j.consumer_id = (SELECT id FROM consumer) AND j.upto IS NOT NULL)
+       OR (SELECT count(*) FROM claimed)
+          < (SELECT count(*) FROM higher) + (SELECT count(*) FROM earlier) + (SELECT count(*) FROM taken)
 FROM (SELECT) AS always LEFT JOIN (
     SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.priority, j.due_at,
            coalesce(j.data, e.data) AS data, e.id, e.source, e.type, e.key, e.time, e.headers
@@ -82,17 +86,14 @@ FROM (SELECT) AS always LEFT JOIN (
 ORDER BY f.priority DESC, f.due_at, f.seq;
 
 -- name: claim_ordered
--- Lease a batch of one ordered consumer: only the first live job of each key.
-SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
-       coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
+-- Lease a batch of one ordered consumer: only the first live job of each key. The function looks up the events itself:
+-- it sees jobs that were published after this statement's snapshot.
+SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.data, j.id, j.source, j.type,
+       j.key, j.time, j.headers
 FROM holdfast.claim_ordered((
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND c.ordered
 ), %(worker)s, %(limit)s) j
-CROSS JOIN LATERAL (
-    SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers FROM holdfast.log l
-    WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
-) e
 ORDER BY j.priority DESC, j.due_at, j.seq;
 
 -- name: complete

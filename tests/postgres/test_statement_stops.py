@@ -1,0 +1,127 @@
+"""Two verbs at once, one of them stopped between its statements while the other commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import stops
+
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.model.event import Event
+from holdfast.model.job import State
+from kit import CHANNEL, CONSUMER, claim, ids, publish, record, states, subscribe
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture
+async def stoppable(database: str, backend: PostgresBackend, sql: Sql) -> AsyncIterator[PostgresBackend]:
+    """Another backend on the same database, whose one session stops where it is told to."""
+    stops.install(sql)
+    opened = PostgresBackend(database, connections=1)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_a_claim_beside_a_cancel_of_the_same_range(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend
+) -> None:
+    """The claim sees the range as it was; by the time it has the row, a cancel has shortened it."""
+    await subscribe(backend)
+    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    await stops.stop_at(stoppable, 1)
+    jobs, stopped = await stops.Gate(database).while_stopped(
+        claim(stoppable, 10), backend.cancel(CHANNEL, "default", "b-300", None)
+    )
+    assert stopped
+    assert ids(jobs) == [f"b-{number}" for number in range(10)]
+    rest = await claim(backend, 1000)
+    assert ids(rest) == [f"b-{number}" for number in range(10, 600) if number != 300]
+    assert await backend.complete([*jobs, *rest]) == [True] * 599
+
+
+@pytest.mark.parametrize("at", ["first", "middle", "last"])
+async def test_a_claim_beside_a_requeue_of_the_same_range(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend, at: str
+) -> None:
+    await subscribe(backend)
+    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    name = {"first": "b-0", "middle": "b-300", "last": "b-599"}[at]
+    job = await record(backend, name)
+    await stops.stop_at(stoppable, 1)
+    jobs, stopped = await stops.Gate(database).while_stopped(
+        claim(stoppable, 1000), backend.requeue(CHANNEL, CONSUMER, job.id)
+    )
+    assert stopped
+    rest = await claim(backend, 1000)
+    assert sorted(ids([*jobs, *rest])) == sorted(f"b-{number}" for number in range(600))
+    assert await states(backend) == {State.LEASED: 600}
+
+
+async def test_an_ordered_claim_hands_out_what_was_published_while_it_waited(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend
+) -> None:
+    await subscribe(backend, ordered=True)
+    await stops.stop_at(stoppable, 1)
+    jobs, stopped = await stops.Gate(database).while_stopped(
+        claim(stoppable), publish(backend, "e-1", "e-2", "e-3")
+    )
+    assert stopped
+    leased = (await states(backend)).get(State.LEASED, 0)
+    assert len(jobs) == leased, "every lease is somebody's"
+    assert sorted(ids([*jobs, *await claim(backend)])) == ["e-1", "e-2", "e-3"]
+
+
+async def test_a_claim_that_fails_later_hands_out_what_it_has_leased(
+    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    rows, calls = backend._session.rows, 0
+
+    async def rows_once(name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        nonlocal calls
+        calls += name == "claim"
+        if name == "claim" and calls == 2:
+            raise psycopg.errors.UniqueViolation("as if the store were damaged")
+        return await rows(name, **parameters)
+
+    monkeypatch.setattr(backend._session, "rows", rows_once)
+    jobs = await claim(backend, 1000)
+    assert calls == 2
+    assert await states(backend) == {State.LEASED: len(jobs)}
+
+
+async def test_many_who_claim_and_cancel_at_once_leave_nothing_behind(
+    database: str, backend: PostgresBackend, sql: Sql
+) -> None:
+    await subscribe(backend)
+    for batch in range(4):
+        await backend.publish(CHANNEL, [Event(b"{}", f"{batch}-{number}") for number in range(600)])
+
+    async def work() -> list[str]:
+        done: list[str] = []
+        while jobs := await claim(backend, 7):
+            assert all(await backend.complete(jobs))
+            done += ids(jobs)
+        return done
+
+    async def cancel(batch: int) -> int:
+        return sum(
+            [
+                await backend.cancel(CHANNEL, "default", f"{batch}-{number}", None)
+                for number in range(0, 600, 7)
+            ]
+        )
+
+    *done, first, second, third, fourth = await asyncio.gather(
+        work(), work(), work(), *(cancel(batch) for batch in range(4))
+    )
+    rest = await claim(backend, 2400)
+    finished = [each for mine in done for each in mine] + ids(rest)  # type: ignore[union-attr]
+    assert len(set(finished)) == len(finished) == 2400 - first - second - third - fourth  # type: ignore[operator]
