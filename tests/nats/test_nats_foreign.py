@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
 from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
@@ -88,3 +89,21 @@ async def test_a_job_whose_event_somebody_removed_becomes_a_dead_letter(
     assert await claim(backend) == []
     kept = (await backend.find_jobs("orders", "default", "gone"))[0]
     assert (kept.state, "removed" in kept.errors[0]["error"]) == (State.DEAD, True)
+
+
+async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_beside_it(
+    backend: NatsBackend, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await backend.publish("orders", [Event(1, "gone"), Event(1, "kept")])
+    gone = await record(backend, "gone")
+    await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
+
+    async def broken(*_: object) -> None:
+        raise ValueError("as if the server had answered nonsense")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._leases._transitions, "apply", broken)
+        assert [job.event.id for job in await claim(backend)] == ["kept"]
+    assert await claim(backend) == []
+    assert (await record(backend, "gone")).state is State.DEAD

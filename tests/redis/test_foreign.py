@@ -233,6 +233,23 @@ async def test_a_log_that_another_client_trimmed_leaves_dead_letters(
     assert await states(backend) == {State.DEAD: 2, State.LEASED: 1}
 
 
+async def test_a_claim_that_cannot_fetch_its_events_gives_the_jobs_back(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+
+    async def broken(*_: object) -> None:
+        raise ValueError("as if the server had answered nonsense")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._leases, "_entries", broken)
+        with pytest.raises(ValueError, match="nonsense"):
+            await claim(backend)
+    assert await states(backend) == {State.READY: 2}
+    assert {job.attempt for job in await claim(backend)} == {1}
+
+
 async def test_a_consumer_that_began_in_the_past_sees_foreign_entries(
     backend: RedisBackend, client: redis.Redis
 ) -> None:

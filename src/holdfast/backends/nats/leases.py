@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,8 @@ from holdfast.backends.nats.transitions import Step, Transitions
 from holdfast.model.decide import describe
 from holdfast.model.errors import Overloaded
 from holdfast.model.job import Burial, Failure, Job, Reason, Retry, State
+
+log = logging.getLogger(__name__)
 
 Decision = Callable[[Member], Callable[[Record, int], Record]]
 _MOST = 900
@@ -54,7 +57,13 @@ class Leases:
                     self._store.mirror.queues.give_back(taken)
                     raise
             if lost:
-                await self._transitions.apply([_bury_lost(record, member) for record in lost], now)
+                try:
+                    await self._transitions.apply([_bury_lost(record, member) for record in lost], now)
+                except Exception as error:
+                    self._store.mirror.queues.give_back(lost)
+                    if not jobs:
+                        raise
+                    log.warning("%s/%s: a claim was cut short: %s", channel, consumer, error)
             if jobs or not lost:
                 return jobs
         return []

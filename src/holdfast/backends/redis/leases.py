@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
 
 import orjson
 
@@ -12,7 +14,7 @@ from holdfast.backends.redis.codec import decode, from_micros, patched, position
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.job import Burial, Failure, Job, Reason, Retry
 
 _MOST = 2_000  # jobs in one script: the server does nothing else meanwhile
@@ -27,12 +29,24 @@ class Leases:
         self._session = session
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        """Lease a batch in one script."""
+        """Lease a batch in one script, then fetch the events. Where that fails, the jobs are given back."""
+        owner = f"{channel}/{consumer}"
         try:
-            until, *rows = await self._session.run("claim", f"{channel}/{consumer}", limit, worker)
+            until, *rows = await self._session.run("claim", owner, limit, worker)
         except NotFound:
             raise no_consumer(channel, consumer) from None
-        deadline = from_micros(until)
+        try:
+            return await self._jobs(channel, consumer, from_micros(until), rows)
+        except Exception:
+            released = [(owner, entry, token, "", b"") for entry, _, _, _, token, *_ in rows]
+            with suppress(HoldfastError):  # a store that is gone lets the leases run out
+                await settle(self._session, "retry", released)
+            raise
+
+    async def _jobs(
+        self, channel: str, consumer: str, deadline: datetime, rows: Sequence[Sequence[Any]]
+    ) -> list[Job]:
+        """What was leased, with its events."""
         kept = {row[0]: row[5] for row in rows if row[5] is not None}
         entries = kept | await self._entries(channel, [row[0] for row in rows if row[5] is None])
         jobs = [
