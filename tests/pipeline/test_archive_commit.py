@@ -103,7 +103,9 @@ async def test_everything_is_archived_once_and_said_once(
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
     news = await announced(backend)
     assert [each["count"] for each in news] == [25, 25, 10]
-    assert all(each["stream"] == CHANNEL and each["destination"] == cold.url for each in news)
+    assert {(each["stream"], each["channel"], each["destination"]) for each in news} == {
+        ("audit", CHANNEL, cold.url)
+    }
     assert news[-1]["last"] == await cursor(backend)
 
 

@@ -96,7 +96,8 @@ class Archived(Announcement):
     """A batch of a channel is durable in the archive; its cursor moves to the end of it next."""
 
     topic: ClassVar[str] = "archive"
-    stream: str = Field(description="The archived channel.")
+    stream: str = Field(description="Its domain: `audit` for `gbe.events.audit.change`.")
+    channel: str = Field(description="The archived channel.")
     count: int = Field(description="Events in this batch.")
     destination: str = Field(description="Where the objects are.")
     objects: int = Field(description="How many objects the batch has.")

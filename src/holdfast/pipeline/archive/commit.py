@@ -21,7 +21,7 @@ from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError, IdConflict, NotFound, ObjectConflict, Overloaded
 from holdfast.model.names import selects
 from holdfast.pipeline.archive.manifest import Manifest, Written, by_spot, decode
-from holdfast.pipeline.archive.naming import manifest_name
+from holdfast.pipeline.archive.naming import domain, manifest_name
 from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.offsets import Spot
@@ -112,7 +112,8 @@ class Committer:
         if spot.channel == policy.announced_on:
             return  # or each batch of announcements would be news again
         news = Archived(
-            stream=spot.channel,
+            stream=domain(spot.channel),
+            channel=spot.channel,
             count=manifest.rows,
             destination=self._store.url,
             objects=len(manifest.objects),
