@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.cli.demo.audit import audit
+from holdfast.cli.demo.crew import Crew
 from holdfast.cli.demo.record import Record
+from holdfast.model.errors import HoldfastError
 
 
 def demo(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
@@ -71,3 +76,21 @@ async def test_the_audit_finds_what_is_lost_or_left_over(database: str) -> None:
         tally = await audit(hf, record)
     assert (tally.published, tally.completed, tally.unfinished, tally.lost) == (4, 1, 2, 1)
     assert not tally.ok
+
+
+@pytest.mark.timeout(120)
+def test_a_driver_that_fails_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
+    """It is not the worker's log, nor that of a process before it."""
+
+    async def play() -> HoldfastError:
+        async with Crew("postgresql://127.0.0.1:1/nowhere", "orders") as crew:
+            other = await crew.run(["archive", "--no-such-option"])
+            driver = await crew.run(["archive", "--once", "--stream", "not..a.pattern", "--destination", "x"])
+            await asyncio.gather(other.wait(), driver.wait())
+            return crew.failure(driver, "driver", " instead of being killed")
+
+    with redirect_stderr(StringIO()) as told:
+        error = asyncio.run(play())
+    assert "ended with 2 instead of being killed; the last lines of its log stand above" in str(error)
+    assert "not..a.pattern" in told.getvalue()
+    assert "no-such-option" not in told.getvalue()

@@ -125,6 +125,16 @@ async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:
         await part.run()
 
 
+async def test_a_child_that_ends_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "archive.log"
+    log.write_text("an older run ended\n")
+    part = ChildPart("archive", ["archive", "--no-such-option"], os.environ, tmp_path)
+    with pytest.raises(HoldfastError, match=r"ended with 2: .*No such option.* \(see .*archive.log\)"):
+        await part.run()
+    assert "Usage" in caplog.text
+    assert "an older run" not in caplog.text
+
+
 async def test_a_child_that_will_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deaf = tmp_path / "holdfast.py"
     deaf.write_text(

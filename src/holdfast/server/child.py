@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,10 @@ from prometheus_client.core import Metric
 from holdfast.bus.leash import GRACE, LEASH
 from holdfast.model.errors import HoldfastError
 
+log = logging.getLogger(__name__)
+
 LONG_LOG = 16 << 20
+TAIL, TAIL_BYTES, LONGEST_LINE = 15, 8 << 10, 300
 LOOK = 1.0
 Standing = Callable[[int], Awaitable[str]]
 """What the process of that number is doing."""
@@ -42,6 +46,7 @@ class ChildPart:
     async def run(self) -> None:
         """Run the command; its end is a failure, unless we are told to stop: then it is told so too."""
         with self._open_log() as errors:
+            begin = 0 if errors is None else errors.tell()
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -63,7 +68,7 @@ class ChildPart:
             raise
         finally:
             following.cancel()
-        raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code}: see its log")
+        raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code}: {self._why(begin)}")
 
     async def _follow(self, pid: int) -> None:
         """Keep the status up to date. A store that does not answer has no news."""
@@ -71,6 +76,18 @@ class ChildPart:
             with contextlib.suppress(HoldfastError):
                 self._status = f"{await self._standing(pid)}, process {pid}"
             await asyncio.sleep(LOOK)
+
+    def _why(self, begin: int) -> str:
+        """The last line that the child has logged since `begin`; the lines before it go into our own log."""
+        if self._logs is None:
+            return "its log is where this process's is"
+        path = self._logs / f"{self.name}.log"
+        with path.open("rb") as file:
+            file.seek(max(begin, path.stat().st_size - TAIL_BYTES))
+            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        for line in lines[-TAIL:]:
+            log.warning("%s: %s", path.name, line)
+        return f"{lines[-1].strip()[:LONGEST_LINE]} (see {path})" if lines else f"{path} says nothing of it"
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[IO[bytes] | None]:

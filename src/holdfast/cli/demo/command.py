@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -92,21 +91,20 @@ def _store(urls: Sequence[str] | None) -> Iterator[list[str]]:
 
 async def _play(screen: Screen, urls: list[str], size: int, todo: Sequence[tuple[str, Step]]) -> Tally:
     channel = f"demo.{new_id()[:13]}.orders"
-    with tempfile.TemporaryFile() as log:
-        async with connect(urls) as bus, Crew(",".join(urls), channel, log) as crew:
-            stage = Stage(bus, crew, channel, size)
-            follower = asyncio.create_task(screen.follow(stage))
-            try:
-                for name, step in todo:
-                    screen.begin(name)
-                    screen.shown(name, await _within(_PATIENCE, name, step(stage)))
-            finally:
-                follower.cancel()
-                await asyncio.gather(follower, return_exceptions=True)
-            screen.begin("audit")
-            tally = await audit(bus, stage.record)
-            screen.shown("audit", "every acknowledged order looked up in the log, and its job")
-            return tally
+    async with connect(urls) as bus, Crew(",".join(urls), channel) as crew:
+        stage = Stage(bus, crew, channel, size)
+        follower = asyncio.create_task(screen.follow(stage))
+        try:
+            for name, step in todo:
+                screen.begin(name)
+                screen.shown(name, await _within(_PATIENCE, name, step(stage)))
+        finally:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+        screen.begin("audit")
+        tally = await audit(bus, stage.record)
+        screen.shown("audit", "every acknowledged order looked up in the log, and its job")
+        return tally
 
 
 async def _within(seconds: float, name: str, step: Awaitable[str]) -> str:

@@ -1,10 +1,11 @@
-"""The crew: the demo's worker processes."""
+"""The crew: the demo's processes, workers and a driver, each with a log of its own."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import tempfile
 from asyncio import wait_for
 from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
 from collections.abc import Mapping
@@ -18,16 +19,16 @@ from holdfast.cli.output import say
 from holdfast.model.errors import HoldfastError
 
 _SHUTDOWN = 20.0
+_TAIL = 15
 
 
 class Crew:
     """Starts workers on one store and channel, and leaves none of them behind."""
 
-    def __init__(self, url: str, channel: str, log: IO[bytes]) -> None:
+    def __init__(self, url: str, channel: str) -> None:
         # In the environment, not on the command line: everybody can read that one.
         self._environment = os.environ | {"HOLDFAST_URL": url, CHANNEL: channel}
-        self._log = log
-        self._all: list[Process] = []
+        self._all: dict[Process, IO[bytes]] = {}
 
     async def hire(self, app: str) -> Process:
         """A worker process for an app of the demo's."""
@@ -58,14 +59,20 @@ class Crew:
     def check(self, worker: Process) -> None:
         """Refuse to wait for a worker that has ended by itself."""
         if worker.returncode is not None:
-            self._log.seek(0)
-            tail = self._log.read().decode(errors="replace").splitlines()[-5:]
-            say("\n".join(tail))
-            raise HoldfastError(
-                f"worker {worker.pid} ended with {worker.returncode}; its last words stand above"
-            )
+            raise self.failure(worker, "worker")
+
+    def failure(self, process: Process, what: str, instead: str = "") -> HoldfastError:
+        """The error for a process that ended as it should not; the last lines of its log are printed."""
+        log = self._all[process]
+        log.seek(0)
+        lines = log.read().decode(errors="replace").splitlines()[-_TAIL:]
+        shown = "the last lines of its log stand above" if lines else "its log is empty"
+        if lines:
+            say("\n".join([f"the log of {what} {process.pid} ends with:", *(f"  {line}" for line in lines)]))
+        return HoldfastError(f"{what} {process.pid} ended with {process.returncode}{instead}; {shown}")
 
     async def _start(self, module: list[str], stdout: int, environment: Mapping[str, str]) -> Process:
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when all have ended
         worker = await create_subprocess_exec(
             sys.executable,
             "-m",
@@ -73,10 +80,10 @@ class Crew:
             env={**self._environment, **environment},
             stdin=PIPE,
             stdout=stdout,
-            stderr=self._log,
+            stderr=log,
             start_new_session=True,  # Ctrl-C is for the demo, which ends its workers itself
         )
-        self._all.append(worker)
+        self._all[worker] = log
         return worker
 
     async def __aenter__(self) -> Self:
@@ -85,7 +92,8 @@ class Crew:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for worker in self._all:
+        for worker, log in self._all.items():
             if worker.returncode is None:
                 worker.kill()
             await worker.wait()
+            log.close()

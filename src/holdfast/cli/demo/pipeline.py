@@ -52,7 +52,7 @@ class Pipeline:
         assert self._doomed is not None  # noqa: S101 - the steps have an order
         code = await self._doomed.wait()
         if code != -signal.SIGKILL:
-            raise HoldfastError(f"driver {self._doomed.pid} ended with {code} instead of being killed")
+            raise stage.crew.failure(self._doomed, "driver", " instead of being killed")
         metrics = await asyncio.to_thread(self._archive, f"{stage.channel.rpartition('.')[0]}.>")
         objects = sum(each.objects for each in metrics.channels.values())
         rows = sum(each.rows for each in metrics.channels.values())

@@ -158,7 +158,7 @@ async def dismiss(stage: Stage) -> str:
     worker = stage.workers.pop()
     code = await stage.crew.dismiss(worker)
     if code:
-        raise HoldfastError(f"worker {worker.pid} ended with {code} after SIGTERM")
+        raise stage.crew.failure(worker, "worker", " after SIGTERM")
     return f"worker {worker.pid} drained on SIGTERM and ended with 0"
 
 
