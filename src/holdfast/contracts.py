@@ -9,6 +9,7 @@ A refused one changed nothing. Whatever cannot be reached raises `Unavailable`; 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,6 +33,18 @@ from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
 Start = Literal["latest", "earliest"] | datetime
+STORE_ERRORS = (Exception, asyncio.CancelledError)
+"""What a call of a store may raise, documented or not. Call `raise_if_cancelled` first when you catch it."""
+
+
+def raise_if_cancelled(error: BaseException) -> None:
+    """Raise the cancellation of the running task.
+
+    One that nobody asked for, as of a client whose own task was cancelled, is an error of the store.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +343,16 @@ class Backend(Protocol):
     async def backfill(self, ref: int | str, limit: int) -> int:
         """Turn up to `limit` older events into jobs for a consumer that started in the past."""
 
-    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> Listener:
-        """Call `wake(channel)` on this event loop when a channel may have new work, until closed."""
+    async def listen(
+        self,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> Listener:
+        """Call `wake(channel)` on this event loop when a channel may have new work, until closed.
+
+        A listener that loses its connection, or meets any other error, calls `failed` and listens again.
+        """
 
     # the log in bulk
 

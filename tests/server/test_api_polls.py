@@ -44,9 +44,9 @@ class Ears:
         self._listen = backend.listen
         monkeypatch.setattr(backend, "listen", self.listen, raising=False)
 
-    async def listen(self, channels: list[str], wake: Callable[[str], None]) -> Any:
+    async def listen(self, channels: list[str], wake: Callable[[str], None], *options: Any) -> Any:
         self.now, self.ever = self.now + 1, self.ever + 1
-        return Ear(await self._listen(channels, wake), self)
+        return Ear(await self._listen(channels, wake, *options), self)
 
 
 class Ear:

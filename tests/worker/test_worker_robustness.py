@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+import psycopg
 import pytest
 from shift import ended, shift
 
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.bus.app import keep_time
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.contracts import Applied, Backend
 from holdfast.model.decide import Action
@@ -21,6 +21,11 @@ from holdfast.upkeep.health import Health
 from holdfast.upkeep.lifecycle import Lifecycle
 from kit import CHANNEL, CONSUMER, claim_one, publish, record, states, subscribe, until
 
+REFUSING = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN RAISE unique_violation USING MESSAGE = 'jobs_pkey'; END$$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.jobs FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
 ODD: dict[str, BaseException] = {
     "its own cancellation": asyncio.CancelledError("a task of the handler was cancelled"),
     "a snooze that is no duration": holdfast.Snooze("soon"),
@@ -131,6 +136,29 @@ async def test_a_poll_that_is_refused_is_asked_again(
     assert await states(backend) == {State.DONE: 1}
 
 
+async def test_a_worker_outlives_a_server_that_refuses_its_claims(
+    bus: holdfast.Bus, backend: Backend, database: str
+) -> None:
+    """The server itself raises what no contract documents, at every claim, until somebody repairs it."""
+    app = holdfast.App()
+
+    @app.handler(CHANNEL, CONSUMER, start="earliest")
+    async def work(event: holdfast.Event) -> None:
+        return
+
+    async def refused_twice() -> bool:
+        return bus.partitions.all[0].errors["claim", "UniqueViolation"] >= 2
+
+    await publish(backend, "a")
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
+        await admin.execute(REFUSING)
+        async with shift(app, bus) as running:
+            await until(refused_twice)
+            await admin.execute("DROP FUNCTION refuse CASCADE")
+            assert (await ended(backend, "a")).state is State.DONE
+            assert not running.done()
+
+
 async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +173,7 @@ async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
     await subscribe(backend)
     await publish(backend, "a", at=await backend.now() + timedelta(minutes=1))
     await backend.advance(timedelta(minutes=2))
-    keeping_time = asyncio.create_task(keep_time(Lifecycle(backend, Health())))
+    keeping_time = asyncio.create_task(Lifecycle(backend, Health()).run())
 
     async def promoted() -> bool:
         return await states(backend) == {State.READY: 1}
@@ -179,6 +207,7 @@ async def test_a_heart_that_meets_an_unknown_error_beats_on(
             return now is not None and now > job.lease_until
 
         await until(extended, 30)
+    assert bus.partitions.all[0].errors == {("extend", "RuntimeError"): 1}
 
 
 async def test_what_cannot_run_is_refused_before_it_runs(bus: holdfast.Bus) -> None:

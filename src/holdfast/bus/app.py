@@ -12,14 +12,14 @@ from typing import Any
 from holdfast.bus.client import Bus
 from holdfast.bus.handler import Function, Handler
 from holdfast.bus.heartbeat import Heartbeat
+from holdfast.bus.partitions import Partition
 from holdfast.bus.signals import stop_on_signal
 from holdfast.bus.worker import Worker
-from holdfast.contracts import Listener, Start
+from holdfast.contracts import STORE_ERRORS, Listener, Start, raise_if_cancelled
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, InvalidInput
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
-from holdfast.upkeep.lifecycle import INTERVAL, Lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ async def _attend(
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
-        upkeep.append(asyncio.create_task(keep_time(partition.lifecycle)))
+        upkeep.append(asyncio.create_task(partition.lifecycle.run()))
         if listen:
-            listeners.append(await partition.backend.listen(channels, partial(on_wake, partition.index)))
+            listeners += await _listen(partition, channels, partial(on_wake, partition.index))
     failed = [worker.start() for worker in workers]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -140,15 +140,16 @@ async def _attend(
         for task in (stopped, *upkeep):
             task.cancel()
         await asyncio.gather(stopped, *upkeep, return_exceptions=True)
-        for listener in listeners:
-            await listener.close()
+        await asyncio.gather(*(listener.close() for listener in listeners), return_exceptions=True)
 
 
-async def keep_time(lifecycle: Lifecycle) -> None:
-    """Until cancelled: nobody else here keeps time for this partition."""
-    while True:
-        try:
-            await lifecycle.run()
-        except Exception:
-            log.exception("the lifecycle failed and begins again")
-            await asyncio.sleep(INTERVAL)
+async def _listen(partition: Partition, channels: list[str], wake: Callable[[str], None]) -> list[Listener]:
+    """The listener of a store, if it can be had: polls find the work without it, later."""
+    failed = partial(partition.count_error, "listen")
+    try:
+        return [await partition.backend.listen(channels, wake, failed)]
+    except STORE_ERRORS as error:
+        raise_if_cancelled(error)
+        failed(error)
+        log.warning("no listener on partition %s, it is only polled: %r", partition.index, error)
+        return []

@@ -17,7 +17,7 @@ from holdfast.bus.publisher import Publisher
 from holdfast.bus.settlement import Failed, Settlement
 from holdfast.bus.spool import Spool
 from holdfast.bus.spooling import SpoolingPublisher
-from holdfast.contracts import Backend, Consumer, Start
+from holdfast.contracts import STORE_ERRORS, Backend, Consumer, Start, raise_if_cancelled
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, HoldfastError, InvalidInput, LeaseLost, Terminal, Unavailable
@@ -202,11 +202,13 @@ class Bus:
     async def _claim(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
         """Ask store after store. An error of one does not cost the jobs that another has leased to us."""
         jobs: list[Job] = []
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for partition in usable:
             try:
                 claimed = await partition.backend.claim(channel, consumer, limit - len(jobs), self.name)
-            except Exception as error:
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                partition.count_error("claim", error)
                 if isinstance(error, Unavailable):
                     partition.health.failed(str(error))
                 errors.append(error)
@@ -219,7 +221,7 @@ class Bus:
                 break
         graver = [error for error in errors if not isinstance(error, Unavailable)]
         if jobs and graver:
-            log.warning("%s/%s: poll failed in part: %s", channel, consumer, graver[0])
+            log.warning("%s/%s: poll failed in part: %r", channel, consumer, graver[0])
         elif graver or len(errors) == len(usable):
             raise (graver or errors)[0]
         return jobs
@@ -229,7 +231,8 @@ class Bus:
             return (await partition.step()).total
         except HoldfastError:
             return 0  # its health says so already
-        except Exception:  # what was leased must still be handed out
+        except STORE_ERRORS as error:  # what was leased must still be handed out
+            raise_if_cancelled(error)
             log.exception("a step of the lifecycle failed")
             return 0
 

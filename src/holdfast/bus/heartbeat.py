@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.bus.client import Bus
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Job
 
@@ -22,7 +23,8 @@ class Heartbeat:
     """Extends every watched lease three times within its span, on connections of its own."""
 
     def __init__(self, bus: Bus, shortest: timedelta, loop: asyncio.AbstractEventLoop) -> None:
-        self._backends = [partition.backend.fork() for partition in bus.partitions.all]
+        self._partitions = bus.partitions.all
+        self._backends = [partition.backend.fork() for partition in self._partitions]
         self._every = shortest.total_seconds() / 3
         self._home = loop
         # By object: a worker may claim a job again while the handler that lost it still runs.
@@ -68,12 +70,17 @@ class Heartbeat:
                         await backend.open()
                         opened = True
                     self._tell(jobs, await backend.extend(jobs, lease))
-                except HoldfastError as error:
-                    log.warning("heartbeat failed: %s", error)  # the next beat comes before the deadline
-                except Exception:
-                    log.exception("heartbeat failed and goes on")
+                except STORE_ERRORS as error:
+                    raise_if_cancelled(error)
+                    self._partitions[index].count_error("extend", error)
+                    known = isinstance(error, HoldfastError)
+                    # the next beat comes before the deadline
+                    log.warning("heartbeat failed: %s", error if known else repr(error), exc_info=not known)
         if opened:
-            await backend.close()
+            try:
+                await backend.close()
+            except STORE_ERRORS:
+                log.warning("a connection of the heartbeat was not closed", exc_info=True)
 
     async def _over(self) -> bool:
         """Wait for the next beat, or the end."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from holdfast.contracts import Applied, Backend, Start
+from holdfast.contracts import STORE_ERRORS, Applied, Backend, Start, raise_if_cancelled
 from holdfast.model.errors import HoldfastError, NotFound, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
@@ -46,6 +48,9 @@ class Partition:
     opened: bool = False
     moves: Counter[str] = field(default_factory=Counter)
     """What this process' steps of the lifecycle did."""
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Calls of this process that the store did not answer as documented, by verb and kind of error."""
+    _counting: threading.Lock = field(default_factory=threading.Lock)
     _stepped_at: float = 0.0
     _healing: asyncio.Task[None] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -53,7 +58,14 @@ class Partition:
     @property
     def lifecycle(self) -> Lifecycle:
         """The lifecycle of this partition."""
-        return Lifecycle(self.backend, self.health, moves=self.moves)
+        on_error = partial(self.count_error, "lifecycle")
+        return Lifecycle(self.backend, self.health, moves=self.moves, on_error=on_error)
+
+    def count_error(self, verb: str, error: BaseException) -> None:
+        """Count a failed call, from any thread. A documented error other than `Unavailable` is none."""
+        if isinstance(error, Unavailable) or not isinstance(error, HoldfastError):
+            with self._counting:
+                self.errors[verb, type(error).__name__] += 1
 
     async def heal(self, wanted: Sequence[Wanted] = ()) -> None:
         """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty.
@@ -65,16 +77,30 @@ class Partition:
                 return  # somebody else has done it meanwhile
             if not self.health.worth_trying:
                 raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
+            verb = "open"
             try:
                 if not self.opened:
                     await self.backend.open()
                     self.opened = True
+                verb = "subscribe"
                 for each in wanted:
                     await self._ensure(*each)
-            except HoldfastError as error:
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                self.count_error(verb, error)
                 self.health.failed(str(error))
                 raise
+            await self._first_step()
+
+    async def _first_step(self) -> None:
+        """The read decides whether the store can be used; what cannot be applied is tried again."""
+        try:
             await self.step()
+        except HoldfastError:
+            raise
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("partition %s: lifecycle step failed: %r", self.index, error, exc_info=True)
 
     @property
     def usable(self) -> bool:
@@ -95,8 +121,9 @@ class Partition:
     async def _try_to_heal(self, wanted: Sequence[Wanted]) -> None:
         try:
             await self.heal(wanted)
-        except HoldfastError as error:
-            log.info("partition %s is still faulty: %s", self.index, error)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.info("partition %s is still faulty: %r", self.index, error)
 
     async def close(self) -> None:
         """Close the store if it was opened."""

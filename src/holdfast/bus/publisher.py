@@ -64,10 +64,14 @@ class Publisher:
             try:
                 receipts = await partition.backend.publish(channel, batch, **options)
             except Unavailable as error:
+                partition.count_error("publish", error)
                 if attempt == tries or time.monotonic() > deadline:
                     partition.health.failed(str(error))
                     raise
                 await asyncio.sleep(_PAUSE * 2**attempt)
+            except Exception as error:
+                partition.count_error("publish", error)
+                raise
             else:
                 partition.health.load += len(batch)
                 return receipts

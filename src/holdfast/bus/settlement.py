@@ -10,10 +10,11 @@ from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
 from holdfast import tracing
-from holdfast.bus.partitions import Partitions
+from holdfast.bus.partitions import Partition, Partitions
 from holdfast.bus.tally import BURIED, DONE, FAILED, GIVEN_BACK, Tally
-from holdfast.contracts import Backend
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.decide import after_failure
+from holdfast.model.errors import NotFound
 from holdfast.model.job import Burial, Failure, Job, Retry
 from holdfast.model.policy import Policy
 
@@ -39,18 +40,24 @@ class Settlement:
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
         with tracing.settling(DONE, jobs):
-            answers = await self._spread(jobs, lambda job: job, lambda backend, mine: backend.complete(mine))
+            answers = await self._spread(
+                jobs, lambda job: job, lambda at, mine: at.backend.complete(mine), "complete"
+            )
         self.tally.ended((job, DONE, yes) for job, yes in zip(jobs, answers, strict=True))
         return answers
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move deadlines to now plus `by`."""
-        return await self._spread(jobs, lambda job: job, lambda backend, mine: backend.extend(mine, by))
+        return await self._spread(
+            jobs, lambda job: job, lambda at, mine: at.backend.extend(mine, by), "extend"
+        )
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         """leased → scheduled | ready."""
         with tracing.settling("retry", [each.job for each in retries]):
-            answers = await self._spread(retries, lambda r: r.job, lambda backend, mine: backend.retry(mine))
+            answers = await self._spread(
+                retries, lambda r: r.job, lambda at, mine: at.backend.retry(mine), "retry"
+            )
         self.tally.ended(
             (each.job, FAILED if each.failure else GIVEN_BACK, yes)
             for each, yes in zip(retries, answers, strict=True)
@@ -60,55 +67,75 @@ class Settlement:
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
         """leased → dead."""
         with tracing.settling(BURIED, [each.job for each in burials]):
-            answers = await self._spread(burials, lambda b: b.job, lambda backend, mine: backend.bury(mine))
+            answers = await self._spread(
+                burials, lambda b: b.job, lambda at, mine: at.backend.bury(mine), "bury"
+            )
         self.tally.ended((each.job, BURIED, yes) for each, yes in zip(burials, answers, strict=True))
         return answers
 
     async def fail(self, failed: Sequence[Failed]) -> list[bool]:
         """Judge failed attempts by their consumers' policies, then retry or bury them."""
-        return await self._spread(failed, lambda f: f.job, lambda _, mine: self._fail(mine))
+        return await self._spread(failed, lambda f: f.job, self._fail)
 
-    async def _fail(self, failed: Sequence[Failed]) -> list[bool]:
-        policies = await self._policies([item.job for item in failed])
+    async def _fail(self, at: Partition, failed: Sequence[Failed]) -> list[bool]:
+        policies = {
+            owner: await self._policy(at, *owner)
+            for owner in {(item.job.channel, item.job.consumer) for item in failed}
+        }
         verdicts = [
-            after_failure(job, policies[_owner(job)], failure, terminal=terminal, chance=self._chance)
+            after_failure(job, policy, failure, terminal=terminal, chance=self._chance)
+            if (policy := policies[job.channel, job.consumer])
+            else None
             for job, failure, terminal in failed
         ]
         retries = {place: v for place, v in enumerate(verdicts) if isinstance(v, Retry)}
         burials = {place: v for place, v in enumerate(verdicts) if isinstance(v, Burial)}
         answers = dict(zip(retries, await self.retry(list(retries.values())), strict=True))
         answers |= dict(zip(burials, await self.bury(list(burials.values())), strict=True))
-        return [answers[place] for place in range(len(failed))]
+        return [answers.get(place, False) for place in range(len(failed))]
 
-    async def _policies(self, jobs: Sequence[Job]) -> dict[tuple[int, str, str], Policy]:
-        owners = {_owner(job) for job in jobs}
-        backends = self._partitions.all
-        return {
-            (index, channel, consumer): (await backends[index].backend.consumer(channel, consumer)).policy
-            for index, channel, consumer in owners
-        }
+    async def _policy(self, at: Partition, channel: str, consumer: str) -> Policy | None:
+        """By which failures are judged; None where the consumer is gone, and its jobs with it."""
+        try:
+            return (await at.backend.consumer(channel, consumer)).policy
+        except NotFound:
+            return None
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            at.count_error("consumer", error)
+            raise
 
     async def _spread(
         self,
         items: Sequence[T],
         job_of: Callable[[T], Job],
-        apply: Callable[[Backend, Sequence[T]], Awaitable[list[bool]]],
+        apply: Callable[[Partition, Sequence[T]], Awaitable[list[bool]]],
+        verb: str | None = None,
     ) -> list[bool]:
         """Ask each job's own store; the answers come back in the order of the items.
 
-        Where one of several stores fails, that is raised after the others have answered.
+        Where one of several stores fails, that is raised after the others have answered. Errors of a `verb`
+        are counted.
         """
+
+        async def ask(at: Partition, mine: Sequence[T]) -> list[bool]:
+            try:
+                return await apply(at, mine)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                if verb is not None:
+                    at.count_error(verb, error)
+                raise
+
         if not items:
             return []
-        backends = self._partitions.all
-        if len(backends) == 1:
-            return await apply(backends[0].backend, items)
+        stores = self._partitions.all
+        if len(stores) == 1:
+            return await ask(stores[0], items)
         places: dict[int, list[int]] = defaultdict(list)
         for place, item in enumerate(items):
             places[job_of(item).partition].append(place)
-        asked = [
-            apply(backends[index].backend, [items[place] for place in mine]) for index, mine in places.items()
-        ]
+        asked = [ask(stores[index], [items[place] for place in mine]) for index, mine in places.items()]
         answers: dict[int, bool] = {}
         errors: list[BaseException] = []
         for mine, accepted in zip(
@@ -121,7 +148,3 @@ class Settlement:
         if errors:
             raise errors[0]
         return [answers[place] for place in range(len(items))]
-
-
-def _owner(job: Job) -> tuple[int, str, str]:
-    return job.partition, job.channel, job.consumer

@@ -10,6 +10,7 @@ from typing import TypeVar
 from holdfast import failpoints
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.bus.settlement import Failed, Settlement
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import Unavailable
 from holdfast.model.job import Job, Retry
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", Job, Failed, Retry)
 _PAUSE, _LONGEST = 0.1, 2.0
+_TRIES = 30  # with the pauses between them about a minute
+_IN_A_ROW = 3
 
 
 class Settler:
@@ -30,6 +33,7 @@ class Settler:
         self.lost = 0
         """How many answers came after their lease was gone."""
         self._task: asyncio.Task[None] | None = None
+        self._tries: dict[int, int] = {}
 
     @property
     def pending(self) -> int:
@@ -53,39 +57,79 @@ class Settler:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _flush(self) -> None:
+        pause = _PAUSE
         while self.pending:
             done, failed, back = self.done, self.failed, self.back
             self.done, self.failed, self.back = [], [], []
-            await self._settle(done, lambda job: job, self._settlement.complete)
+            left_done = await self._settle(done, lambda job: job, self._settlement.complete)
             failpoints.hit("worker.after_ack")
-            await self._settle(failed, lambda item: item.job, self._settlement.fail)
-            await self._settle(back, lambda item: item.job, self._settlement.retry)
+            left_failed = await self._settle(failed, lambda item: item.job, self._settlement.fail)
+            left_back = await self._settle(back, lambda item: item.job, self._settlement.retry)
             self._on_settled()
+            if not (left_done or left_failed or left_back):
+                pause = _PAUSE
+                continue
+            self.done += left_done
+            self.failed += left_failed
+            self.back += left_back
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST)
 
     async def _settle(
         self,
         items: Sequence[T],
         job_of: Callable[[T], Job],
         apply: Callable[[Sequence[T]], Awaitable[list[bool]]],
-    ) -> None:
+    ) -> list[T]:
+        """Ask the store once; returns what must be asked again. A repeat is refused, never applied twice."""
         if not items:
-            return
-        accepted = await self._until_answered(lambda: apply(items))
-        self._heart.forget(map(job_of, items))
-        refused = [job_of(item).id for item, answer in zip(items, accepted, strict=True) if not answer]
+            return []
+        try:
+            accepted = await apply(items)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            if isinstance(error, Unavailable):
+                log.warning("finalize waits for the store: %s", error)
+                return list(items)
+            if len(items) == 1:
+                return [] if self._is_given_up(job_of(items[0]), error) else list(items)
+            log.warning("finalize of %s jobs failed, each is tried by itself: %r", len(items), error)
+            return await self._settle_each(items, job_of, apply)
+        jobs = [job_of(item) for item in items]
+        self._heart.forget(jobs)
+        for job in jobs if self._tries else ():
+            self._tries.pop(id(job), None)
+        refused = [job.id for job, answer in zip(jobs, accepted, strict=True) if not answer]
         if refused:
             self.lost += len(refused)
             log.warning("lease lost on job %s: its effects may run again", ", ".join(refused[:10]))
+        return []
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[list[bool]]]) -> list[bool]:
-        """Ask until the store answers; by then a stale token is refused, never applied twice."""
-        pause = _PAUSE
-        while True:
-            try:
-                return await ask()
-            except Unavailable as error:
-                log.warning("finalize waits for the store: %s", error)
-            except Exception:
-                log.exception("finalize failed and is tried again")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST)
+    async def _settle_each(
+        self,
+        items: Sequence[T],
+        job_of: Callable[[T], Job],
+        apply: Callable[[Sequence[T]], Awaitable[list[bool]]],
+    ) -> list[T]:
+        """An answer that the store cannot take holds up no other. After some in a row it is the store that
+        fails: what was not tried comes first the next time."""
+        left: list[T] = []
+        in_a_row = 0
+        for place, item in enumerate(items, 1):
+            again = await self._settle([item], job_of, apply)
+            left += again
+            in_a_row = in_a_row + 1 if again else 0
+            if in_a_row == _IN_A_ROW:
+                return list(items[place:]) + left
+        return left
+
+    def _is_given_up(self, job: Job, error: BaseException) -> bool:
+        """Count a failure that no store should raise; after many the job is left to the end of its lease."""
+        tries = self._tries.pop(id(job), 0) + 1
+        log.warning("finalize of job %s failed: %r", job.id, error, exc_info=error if tries == 1 else None)
+        if tries < _TRIES:
+            self._tries[id(job)] = tries
+            return False
+        self._heart.forget([job])
+        log.error("job %s cannot be finalized: it comes back when its lease ends", job.id)
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,12 +14,13 @@ from holdfast.bus.client import Bus
 from holdfast.bus.handler import Handler
 from holdfast.bus.partitions import Partition
 from holdfast.bus.prefetch import Prefetch
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Job
 
 log = logging.getLogger(__name__)
 
-_AGAIN = 1.0  # a poll that failed is still owed to whoever woke us: it does not wait for the idle poll
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # between polls that fail, whatever the reason, and whoever wakes us
 _SLOW = 0.5  # who has not answered by then no longer keeps the others from being asked
 
 
@@ -44,7 +46,7 @@ class Supply:
         self._asked: dict[int, int] = {}
         self._news = [asyncio.Event() for _ in bus.partitions.all]
         self._room = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
 
     def start(self) -> list[asyncio.Task[None]]:
         """Begin; the tasks end after `stop`."""
@@ -52,7 +54,7 @@ class Supply:
 
     def stop(self) -> None:
         """Ask for nothing more. What is on its way still comes."""
-        self._stopping = True
+        self._stop.set()
         self._room.set()
         for index in range(len(self._news)):
             self.wake(index)
@@ -75,40 +77,56 @@ class Supply:
         self._room.set()
 
     async def _poll_on(self, partition: Partition) -> None:
-        news = self._news[partition.index]
-        while not self._stopping:
+        """Poll until stopped, whatever the store raises: then again after a pause that doubles."""
+        news, failures = self._news[partition.index], 0
+        while not self._stop.is_set():
             await asyncio.sleep(0)  # whoever waited for room comes first
             news.clear()
-            leased, pause = 0, self._idle
             try:
-                leased = await self._poll(partition)
-            except HoldfastError as error:
-                log.warning("%s/%s: poll failed: %s", self._handler.channel, self._handler.consumer, error)
-                pause = min(pause, _AGAIN)
-            if not leased and not self._stopping:
-                await _heard(news, pause)
+                jobs = await self._poll(partition)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                self._log(error, failures)
+                pause = min(_FIRST_PAUSE * 2 ** min(failures, 16), _LONGEST_PAUSE)
+                failures += 1
+                await _heard(self._stop, pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+                continue
+            failures = 0
+            if jobs is None:
+                return
+            failpoints.hit("worker.after_claim")
+            self._take(jobs)
+            if not jobs and not self._stop.is_set():
+                await _heard(news, self._idle)
 
-    async def _poll(self, partition: Partition) -> int:
+    def _log(self, error: BaseException, failures: int) -> None:
+        """An error that is not ours to know comes with its traceback, the first time in a row."""
+        known = isinstance(error, HoldfastError)
+        log.warning(
+            "%s/%s: poll failed: %s",
+            *(self._handler.channel, self._handler.consumer, error if known else repr(error)),
+            exc_info=None if known or failures else error,
+        )
+
+    async def _poll(self, partition: Partition) -> list[Job] | None:
+        """What was leased; None once we are stopped."""
         index = partition.index
         await self._bus.partitions.ready(partition)
-        while (not self._limit() or self._refuse(index)) and not self._stopping:
+        while (not self._limit() or self._refuse(index)) and not self._stop.is_set():
             self._room.clear()
             await self._room.wait()
-        if self._stopping:
-            return 0
+        if self._stop.is_set():
+            return None
         self._learn()
         self._asked[index] = limit = max(self._limit(), 1)
         slow = asyncio.get_running_loop().call_later(_SLOW, self._answered, index)
         try:
-            jobs = await self._bus.poll_at(
+            return await self._bus.poll_at(
                 partition, self._handler.channel, self._handler.consumer, limit=limit
             )
         finally:
             slow.cancel()
             self._answered(index)
-        failpoints.hit("worker.after_claim")
-        self._take(jobs)
-        return len(jobs)
 
     def _limit(self) -> int:
         return self._prefetch.room(len(self._waiting) + sum(self._asked.values()))

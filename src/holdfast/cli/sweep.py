@@ -14,6 +14,7 @@ from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line
 from holdfast.cli.session import name_of, opened
 from holdfast.config.config import Config
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.sweeper import Sweeper
@@ -79,8 +80,9 @@ async def _sweep(partition: Partition, sweeper: Sweeper, *, dry_run: bool, as_js
         if not partition.opened:
             await opened(partition)
         report = await (sweeper.dry_run() if dry_run else sweeper.run_once())
-    except HoldfastError as error:
-        say(f"{store}: the sweep failed: {error}")
+    except STORE_ERRORS as error:  # the next one may succeed
+        raise_if_cancelled(error)
+        say(f"{store}: the sweep failed: {error if isinstance(error, HoldfastError) else repr(error)}")
         return False
     if as_json:
         write_json({"store": store, "swept": None if report is None else report.model_dump(mode="json")})

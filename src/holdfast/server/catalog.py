@@ -156,6 +156,14 @@ SETTLED = Family(
     "lease was gone.",
     ["channel", "consumer", "outcome"],
 )
+STORE_ERRORS = Family(
+    "holdfast_store_errors",
+    "counter",
+    "Calls of a store that failed in a way that is not documented, or were not answered (`Unavailable`), "
+    "by verb (`claim`, `complete`, `retry`, `bury`, `extend`, `consumer`, `publish`, `lifecycle`, `sweep`, "
+    "`fold`, `listen`, `open`, `subscribe`) and class of error. Whoever made the call goes on.",
+    ["partition", "verb", "error"],
+)
 REQUESTS = Family(
     "holdfast_http_requests",
     "counter",
@@ -239,6 +247,7 @@ GROUPS = (
             MOVES,
             ATTEMPTS,
             SETTLED,
+            STORE_ERRORS,
             REQUESTS,
             REQUEST_SECONDS,
         ),

@@ -14,7 +14,16 @@ from prometheus_client.registry import Collector
 from holdfast.bus.client import Bus
 from holdfast.contracts import Applied
 from holdfast.model.errors import InvalidInput
-from holdfast.server.catalog import ATTEMPTS, DEAD_JOBS, MOVES, PART_RESTARTS, PART_UP, SCRAPE_FAILED, SETTLED
+from holdfast.server.catalog import (
+    ATTEMPTS,
+    DEAD_JOBS,
+    MOVES,
+    PART_RESTARTS,
+    PART_UP,
+    SCRAPE_FAILED,
+    SETTLED,
+    STORE_ERRORS,
+)
 from holdfast.server.drivers import read_pipeline
 from holdfast.server.families import family
 from holdfast.server.reading import PATIENCE, read_store
@@ -80,7 +89,18 @@ def bus_metrics(bus: Bus) -> list[Metric]:
     moves = {
         (str(each.index), name): each.moves[name] for each in bus.partitions.all for name in Applied.__slots__
     }
-    return [family(ATTEMPTS, bus.tally.attempts), family(SETTLED, bus.tally.settled), family(MOVES, moves)]
+    # Copies, since a worker's counts are told from another thread while it goes on.
+    errors = {
+        (str(each.index), *what): count
+        for each in bus.partitions.all
+        for what, count in dict(each.errors).items()
+    }
+    return [
+        family(ATTEMPTS, dict(bus.tally.attempts)),
+        family(SETTLED, dict(bus.tally.settled)),
+        family(MOVES, moves),
+        family(STORE_ERRORS, errors),
+    ]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from datetime import timedelta
 from prometheus_client.core import Metric
 
 from holdfast.bus.partitions import Partition, Partitions
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.deadletters.folding import Folding
 from holdfast.model.errors import HoldfastError
 from holdfast.server.catalog import SWEEP_SECONDS, SWEEPER_ACTIONS, SWEEPS
@@ -48,8 +49,9 @@ class LifecyclePart:
         while not self._partition.opened:
             try:
                 await self._partitions.ready(self._partition)
-            except HoldfastError as error:
-                log.info("partition %s cannot be opened: %s", self._partition.index, error)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                log.info("partition %s cannot be opened: %r", self._partition.index, error)
                 await asyncio.sleep(INTERVAL)
         await self._partition.lifecycle.run()
 
@@ -88,10 +90,13 @@ class SweeperPart:
             return
         try:
             report = await self._sweeper.run_once()
-        except HoldfastError as error:
-            log.warning("the sweep failed: %s", error)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            known = isinstance(error, HoldfastError)
+            log.warning("the sweep failed: %s", error if known else repr(error), exc_info=not known)
+            self._partition.count_error("sweep", error)
             self._outcomes["failed"] += 1
-            self._status = f"the last sweep failed: {error}"
+            self._status = f"the last sweep failed: {error if known else repr(error)}"
             return
         if report is None:
             self._outcomes["skipped"] += 1
@@ -138,8 +143,10 @@ class FoldingPart:
             try:
                 store = (await self._partitions.ready(partition)).backend
                 folded += (await Folding(store, self._owner, self._interval).fold()).folded
-            except HoldfastError as error:
-                log.info("dead-letter deltas of partition %s were not folded: %s", partition.index, error)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                partition.count_error("fold", error)
+                log.info("dead-letter deltas of partition %s were not folded: %r", partition.index, error)
                 problems.append(f"partition {partition.index}: {error}")
         self._status = "; ".join(problems) or "up to date"
         return folded

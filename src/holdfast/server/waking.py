@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from holdfast.bus.partitions import Partitions
-from holdfast.contracts import Listener
-from holdfast.model.errors import HoldfastError
+from holdfast.contracts import STORE_ERRORS, Listener, raise_if_cancelled
+
+log = logging.getLogger(__name__)
 
 
 class Waking:
@@ -58,9 +61,11 @@ class Waking:
         for partition in self._partitions.all:
             try:
                 store = (await self._partitions.ready(partition)).backend
-                self._listeners.append(await store.listen(channels, self._wake))
-            except HoldfastError:
-                continue  # the poll that follows says what is wrong with it
+                failed = partial(partition.count_error, "listen")
+                self._listeners.append(await store.listen(channels, self._wake, failed))
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                log.info("partition %s has no listener: %r", partition.index, error)  # the poll says why
 
     def _wake(self, channel: str) -> None:
         for event in self._waiting.get(channel, ()):

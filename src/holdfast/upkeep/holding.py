@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from holdfast.contracts import Backend
-from holdfast.model.errors import HoldfastError, LockLost
+from holdfast.contracts import STORE_ERRORS, Backend, raise_if_cancelled
+from holdfast.model.errors import LockLost
 from holdfast.model.upkeep import Lock
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,11 @@ async def holding(backend: Backend, name: str, owner: str, ttl: timedelta) -> As
     finally:
         renewal.cancel()
         await asyncio.gather(renewal, return_exceptions=True)
-        with contextlib.suppress(HoldfastError):  # it ends by itself
+        try:
             await backend.unlock(lock)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("the lock %s was not freed, it ends by itself: %r", lock.name, error)
 
 
 async def _renew(backend: Backend, lock: Lock, ttl: timedelta) -> None:
@@ -44,5 +47,6 @@ async def _renew(backend: Backend, lock: Lock, ttl: timedelta) -> None:
         except LockLost:
             log.warning("the lock %s was lost", lock.name)
             return
-        except HoldfastError as error:
-            log.warning("the lock %s could not be renewed: %s", lock.name, error)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("the lock %s could not be renewed: %r", lock.name, error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 
 from holdfast import failpoints
-from holdfast.contracts import Applied, Backend, Reading
+from holdfast.contracts import STORE_ERRORS, Applied, Backend, Reading, raise_if_cancelled
 from holdfast.model.decide import when_due
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.upkeep.health import Health
@@ -28,8 +29,10 @@ class Lifecycle:
         health: Health,
         limit: int = LIMIT,
         moves: Counter[str] | None = None,
+        on_error: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._backend, self._health, self._limit = backend, health, limit
+        self._on_error = on_error
         self._moves = Counter() if moves is None else moves
 
     async def run_once(self) -> Applied:
@@ -38,19 +41,29 @@ class Lifecycle:
         return applied
 
     async def run(self, interval: float = INTERVAL) -> None:
-        """Step until cancelled: at once on start, at once again while there is more, else every interval."""
+        """Step until cancelled: at once on start, at once again while there is more, else every interval.
+
+        Whatever the store raises, the next step is taken after an interval.
+        """
         while True:
             more = False
             try:
                 _, more = await self._step()
-            except HoldfastError as error:
-                log.warning("lifecycle step failed: %s", error)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                known = isinstance(error, HoldfastError)
+                log.warning("lifecycle step failed: %s", error if known else repr(error), exc_info=not known)
             if not more:
                 await asyncio.sleep(interval)
 
     async def _step(self) -> tuple[Applied, bool]:
         reading = await self.read()
-        applied = await self.apply(reading)
+        try:
+            applied = await self.apply(reading)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            self._on_error(error)
+            raise
         self._moves.update(asdict(applied))
         # What was refused is due again only if it changed: never spin on it.
         return applied, applied.total > 0 and (reading.full or bool(reading.backfills))
@@ -59,11 +72,13 @@ class Lifecycle:
         """Phase one: nothing is written."""
         try:
             reading = await self._backend.due(self._limit)
-        except Exception as error:  # whatever the reason: a partition that cannot be read takes nothing new
+        except STORE_ERRORS as error:  # a partition that cannot be read, for any reason, takes nothing new
+            raise_if_cancelled(error)
+            self._on_error(error)
             self._health.failed(str(error))
             if isinstance(error, HoldfastError):
                 raise
-            raise Unavailable(f"the read of what is due failed: {error}") from error
+            raise Unavailable(f"the read of what is due failed: {error!r}") from error
         self._health.succeeded(reading.load)
         failpoints.hit("lifecycle.after_read")
         return reading

@@ -251,8 +251,13 @@ class NatsBackend:
     async def backfill(self, ref: int | str, limit: int) -> int:
         return await self._ingest.backfill(str(ref), limit)
 
-    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> NatsListener:
-        return NatsListener(self.url, channels, wake)
+    async def listen(
+        self,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> NatsListener:
+        return NatsListener(self.url, channels, wake, failed)
 
     # the log in bulk
 

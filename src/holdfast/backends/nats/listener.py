@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats import subjects
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+
+log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 
@@ -17,7 +21,14 @@ _PAUSE = 1.0
 class NatsListener:
     """Calls `wake` when something was published to a channel, by whomever. Reconnects by itself."""
 
-    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._failed = failed
         self._url, self._channels, self._wake = url, list(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -34,10 +45,14 @@ class NatsListener:
                 for channel in self._channels:  # what was said before we listened is found by a poll
                     self._wake(channel)
                 await lost.wait()
-            except (nats.errors.Error, OSError, TimeoutError):
-                pass
+                raise ConnectionError("the connection was lost")
+            except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
+                raise_if_cancelled(error)
+                log.warning("the listener failed and connects again: %r", error)
+                self._failed(error)
             finally:
-                await client.close()
+                with suppress(Exception):
+                    await client.close()
             await asyncio.sleep(_PAUSE)
 
     async def _connect(self, client: Client, lost: asyncio.Event) -> None:

@@ -226,8 +226,13 @@ class PostgresBackend:
     async def backfill(self, ref: int | str, limit: int) -> int:
         return await self._lifecycle.backfill(ref, limit)
 
-    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> PostgresListener:
-        return PostgresListener(self.url, channels, wake)
+    async def listen(
+        self,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> PostgresListener:
+        return PostgresListener(self.url, channels, wake, failed)
 
     async def extent(self, channel: str) -> Extent:
         return await self._reader.extent(channel)

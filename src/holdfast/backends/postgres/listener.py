@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 import psycopg
 
 from holdfast.backends.postgres.pool import ALERT
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+
+log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 
@@ -15,7 +19,14 @@ _PAUSE = 1.0
 class PostgresListener:
     """Calls `wake` when a channel of interest was published to. Reconnects by itself."""
 
-    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._failed = failed
         self._url, self._channels, self._wake = url, frozenset(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -36,5 +47,8 @@ class PostgresListener:
                     async for notice in connection.notifies():
                         if notice.payload in self._channels:
                             self._wake(notice.payload)
-            except psycopg.Error:
+            except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
+                raise_if_cancelled(error)
+                log.warning("the listener failed and connects again: %r", error)
+                self._failed(error)
                 await asyncio.sleep(_PAUSE)

@@ -235,8 +235,13 @@ class RedisBackend:
     async def backfill(self, ref: int | str, limit: int) -> int:
         return await self._lifecycle.backfill(ref, limit)
 
-    async def listen(self, channels: Sequence[str], wake: Callable[[str], None]) -> RedisListener:
-        return RedisListener(self.url, channels, wake)
+    async def listen(
+        self,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> RedisListener:
+        return RedisListener(self.url, channels, wake, failed)
 
     async def extent(self, channel: str) -> Extent:
         return await self._bulk.extent(channel)

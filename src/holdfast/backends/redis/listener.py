@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from holdfast.backends.redis import keys
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+
+log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 
@@ -19,7 +22,14 @@ class RedisListener:
     What another client appends says nothing here: polling finds it.
     """
 
-    def __init__(self, url: str, channels: Sequence[str], wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._failed = failed
         self._url, self._channels, self._wake = url, frozenset(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -35,7 +45,10 @@ class RedisListener:
                     await messages.subscribe(keys.WAKE)
                     async for message in messages.listen():
                         self._hear(message)
-            except (RedisError, OSError):
+            except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
+                raise_if_cancelled(error)
+                log.warning("the listener failed and connects again: %r", error)
+                self._failed(error)
                 await asyncio.sleep(_PAUSE)
 
     def _hear(self, message: dict[str, object]) -> None:
