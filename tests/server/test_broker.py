@@ -11,7 +11,7 @@ from house import House, house, problem
 import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.job import State
-from kit import CHANNEL, CONSUMER, bury, claim, complete, fail, publish, record, state, subscribe
+from kit import CHANNEL, CONSUMER, bury, claim, complete, fail, publish, read_all, record, state, subscribe
 
 
 def store(bus: holdfast.Bus) -> Backend:
@@ -218,6 +218,85 @@ async def test_deleting_takes_both_tokens_as_the_broker_says(bus: holdfast.Bus) 
         assert await counts(found, **reader) == {(CHANNEL, CONSUMER): 2, (CHANNEL, "audit"): 0}
         assert (await delete(path("job", job), channel=channel, consumer=mine)).json() == {"deleted": 1}
         assert (await delete(path("dlq"), channel=channel, consumer=mine)).json() == {"deleted": 1}
+
+
+async def test_the_dead_jobs_of_a_consumer_are_listed_and_requeued(each: holdfast.Bus) -> None:
+    backend = store(each)
+    await subscribe(backend)
+    await subscribe(backend, "audit")
+    await backend.set_display(CHANNEL, CONSUMER, "Payment Service")
+    await dead(backend, "a", "b", "c")
+    async with house(each) as found:
+        first = (await found.client.get(path("dlq"), params={"limit": 2})).json()
+        assert (first["channelId"], first["consumerName"], first["deadCount"]) == (
+            CHANNEL,
+            "Payment Service",
+            3,
+        )
+        rest = (await found.client.get(path("dlq"), params={"limit": 2, "after": first["after"]})).json()
+        jobs = first["jobs"] + rest["jobs"]
+        assert sorted(job["messageId"] for job in jobs) == ["a", "b", "c"]
+        one = (await record(backend, "a")).id
+        [shown] = [job for job in jobs if job["messageId"] == "a"]
+        assert {name: shown[name] for name in ("jobId", "status", "retryAttemptCount", "reason")} == {
+            "jobId": one,
+            "status": 1004,
+            "retryAttemptCount": 1,
+            "reason": "terminal",
+        }
+        answer = await found.client.post(path("dlq"))
+        assert (answer.status_code, answer.json()) == (200, {"requeued": 3})
+        assert [await state(backend, name) for name in "abc"] == [State.READY] * 3
+        assert await counts(found) == {(CHANNEL, CONSUMER): 0, (CHANNEL, "audit"): 0}
+        assert (await found.client.post(path("dlq"))).json() == {"requeued": 0}
+        assert (await found.client.get(path("dlq"))).json()["jobs"] == []
+        for consumer, channel in (("nobody", CHANNEL), (CONSUMER, "nowhere")):
+            problem(await found.client.get(path("dlq", consumer=consumer, channel=channel)), 404)
+            problem(await found.client.post(path("dlq", consumer=consumer, channel=channel)), 404)
+
+
+async def test_many_are_requeued_by_an_operation_that_is_audited(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.broker.deletion.SMALL", 2)
+    backend = store(bus)
+    await subscribe(backend)
+    await dead(backend, "a", "b", "c")
+    async with house(bus) as found:
+        answer = await found.client.post(path("dlq"))
+        assert answer.status_code == 202
+        operation = answer.json()["operation"]
+        assert answer.headers["Location"] == f"/api/v1/operations/{operation}"
+        assert await found.system.runner.resume_all() == 1
+        assert (await found.system.operations.show(operation)).progress.done == 3
+        told = [entry.event.data for entry in await read_all(backend, "gbe.events.system.audit")]
+        assert any(b'"requeue"' in each and operation.encode() in each for each in told)
+
+
+async def test_the_list_and_the_requeue_take_both_tokens_too(bus: holdfast.Bus) -> None:
+    backend = store(bus)
+    await subscribe(backend)
+    await subscribe(backend, "audit")
+    await dead(backend, "a")
+    async with house(bus, local=False) as found:
+        channel = await found.token("channel", CHANNEL)
+        mine, other = [await found.token("consumer", CHANNEL, each) for each in (CONSUMER, "audit")]
+
+        async def call(method: str, **tokens: str) -> httpx.Response:
+            headers = {f"X-Broker-{name.title()}-Token": token for name, token in tokens.items()}
+            return await found.client.request(method, path("dlq"), headers=headers)
+
+        for method in ("GET", "POST"):
+            problem(await call(method), 401)
+            problem(await call(method, channel=channel), 401)
+            problem(await call(method, channel=channel, consumer=other), 403)
+        reader = await found.bearer("reader", CHANNEL)
+        assert (await found.client.get(path("dlq"), headers=reader)).status_code == 200
+        problem(await found.client.post(path("dlq"), headers=reader), 403)
+        elsewhere = await found.bearer("reader", "elsewhere")
+        problem(await found.client.get(path("dlq"), headers=elsewhere), 403)
+        assert (await call("GET", channel=channel, consumer=mine)).json()["deadCount"] == 1
+        assert (await call("POST", channel=channel, consumer=mine)).json() == {"requeued": 1}
 
 
 async def test_job_status_counts_by_the_codes_of_the_broker(each: holdfast.Bus) -> None:

@@ -113,9 +113,11 @@ def test_the_status_of_the_broker_is_described_in_its_own_names(document: dict[s
     for path, method in (
         ("/dlq-status", "get"),
         ("/job-status", "get"),
+        ("/channel/{channelId}/consumer/{consumerId}/dlq", "get"),
+        ("/channel/{channelId}/consumer/{consumerId}/dlq", "post"),
         ("/channel/{channelId}/consumer/{consumerId}/dlq", "delete"),
         ("/channel/{channelId}/consumer/{consumerId}/job/{jobId}", "delete"),
     ):
         assert method in document["paths"][path]
-    deletes = document["paths"]["/channel/{channelId}/consumer/{consumerId}/dlq"]["delete"]
-    assert {"channelToken": [], "consumerToken": []} in deletes["security"]
+    for each in document["paths"]["/channel/{channelId}/consumer/{consumerId}/dlq"].values():
+        assert {"channelToken": [], "consumerToken": []} in each["security"]

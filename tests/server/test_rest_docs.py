@@ -65,7 +65,7 @@ async def test_the_shell_of_the_page_runs_and_answers_what_it_shows(bus: holdfas
             before = sum(1 for other, _ in blocks()[:place] if other == "sh")
             assert json.loads(answers[before - 1]) == json.loads(code), answers[before - 1]
             compared += 1
-    assert compared == 6
+    assert compared == 8
     assert json.loads(answers[0])["status"] == "alive"
     said = done.stdout.splitlines()
     for line in ("{'to': 'Lyon'}", "today-17", "no such street", '{"published":2,"duplicates":0}'):

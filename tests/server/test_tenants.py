@@ -110,7 +110,7 @@ async def test_a_pair_of_one_tenant_does_not_open_another(bus: holdfast.Bus) -> 
         }
         before = await picture(bus)
         pairs = [each for each in asked(found) if each.need.pair]
-        assert len(pairs) == 2
+        assert len(pairs) == 4
         for each in pairs:
             assert [answer.status_code for answer in await ask(found, world, each, mine)] == [403]
         half = {**mine, "X-Broker-Channel-Token": await found.token("channel", CHANNEL)}

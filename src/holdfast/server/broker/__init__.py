@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from holdfast.server.broker import counts, deletion
+from holdfast.server.broker import counts, deadjobs, deletion
 
 router = APIRouter(tags=["broker"])
 router.include_router(counts.router)
+router.include_router(deadjobs.router)
 router.include_router(deletion.router)

@@ -30,7 +30,7 @@ Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 async def dlq_status(system: Known, caller: Reads) -> DLQStatus:
     """How many dead jobs each consumer has, exact, at a cost that does not grow with them."""
     found = [each for each in await system.letters.status() if caller.sees(each.channel, each.consumer)]
-    return DLQStatus(consumers=[DLQConsumer(**_names(each), deadCount=each.dead) for each in found])
+    return DLQStatus(consumers=[DLQConsumer(**names_of(each), deadCount=each.dead) for each in found])
 
 
 @router.get("/job-status")
@@ -52,7 +52,7 @@ async def job_status(
         counts = {"QUEUED": live[*key, "queued"], "INFLIGHT": live[*key, "inflight"], "DEAD": each.dead}
         if delivered:
             counts["DELIVERED"] = await _delivered(system, *key)
-        consumers.append(ConsumerJobs(**_names(each), statuses=_statuses(counts, exact)))
+        consumers.append(ConsumerJobs(**names_of(each), statuses=_statuses(counts, exact)))
     return JobStatus(consumers=consumers)
 
 
@@ -87,7 +87,8 @@ def _statuses(counts: dict[str, int], exact: bool) -> list[StatusCount]:
     ]
 
 
-def _names(found: ConsumerDead) -> dict[str, str]:
+def names_of(found: ConsumerDead) -> dict[str, str]:
+    """A consumer's ids and names, as the broker calls them."""
     return {
         "channelId": found.channel,
         "channelName": found.channel_name,

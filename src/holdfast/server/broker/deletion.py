@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
@@ -22,7 +22,10 @@ from holdfast.server.refusals import Conflict
 router = APIRouter()
 
 SMALL = 1_000
-"""So many dead letters are deleted within the call; more become an operation."""
+"""So many dead letters are dealt with inside the call; more become an operation."""
+MANY: dict[int | str, dict[str, Any]] = {
+    202: {"model": Accepted, "description": "There are many: an operation does it"}
+}
 
 Operates = Annotated[Caller, Depends(needs("operate", pair=True))]
 OnlyExhausted = Annotated[
@@ -33,7 +36,7 @@ OnlyExhausted = Annotated[
 @router.delete(
     "/channel/{channelId}/consumer/{consumerId}/dlq",
     response_model=Deleted,
-    responses={202: {"model": Accepted, "description": "There are many: an operation deletes them"}},
+    responses=MANY,
 )
 async def purge_dead_jobs(
     channelId: Channel,
@@ -43,14 +46,11 @@ async def purge_dead_jobs(
     only_exhausted: OnlyExhausted = False,
 ) -> Deleted | JSONResponse:
     """Delete all dead jobs of a consumer: a few within the call, many as an operation in chunks."""
-    await _check_consumer(system, channelId, consumerId)
+    await check_consumer(system, channelId, consumerId)
     wanted = Filter.of(channel=channelId, consumer=consumerId, kinds=["job"])
     options = Options(only_exhausted=only_exhausted)
-    operation = await system.operations.ask(Request("purge", wanted, options=options), caller.actor)
-    if (operation.progress.expected or 0) <= SMALL:
-        return Deleted(deleted=_ended(await system.runner.follow(operation.id)).progress.done)
-    accepted = Accepted(operation=operation.id, expected=operation.progress.expected)
-    return JSONResponse(accepted.model_dump(), 202, {"Location": f"/api/v1/operations/{operation.id}"})
+    done = await do_or_accept(system, Request("purge", wanted, options=options), caller.actor)
+    return Deleted(deleted=done) if isinstance(done, int) else done
 
 
 @router.delete("/channel/{channelId}/consumer/{consumerId}/job/{jobId}")
@@ -75,7 +75,16 @@ async def delete_dead_job(
     return Deleted(deleted=done.progress.done)
 
 
-async def _check_consumer(system: System, channel: str, consumer: str) -> None:
+async def do_or_accept(system: System, request: Request, actor: str) -> int | JSONResponse:
+    """Run an operation and return how many it dealt with; where there are many, accept it for later."""
+    operation = await system.operations.ask(request, actor)
+    if (operation.progress.expected or 0) <= SMALL:
+        return _ended(await system.runner.follow(operation.id)).progress.done
+    accepted = Accepted(operation=operation.id, expected=operation.progress.expected)
+    return JSONResponse(accepted.model_dump(), 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+async def check_consumer(system: System, channel: str, consumer: str) -> None:
     """`NotFound`, unless some store has the consumer."""
     missing: list[NotFound] = []
     for store in await system.letters.stores():

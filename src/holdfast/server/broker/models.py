@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.deadletters.items import Item
 
 
 class _Model(BaseModel):
@@ -50,6 +54,48 @@ class JobStatus(_Model):
     """Every worker consumer that the caller sees."""
 
     consumers: list[ConsumerJobs]
+
+
+class DeadJob(_Model):
+    """A dead job."""
+
+    jobId: str = Field(examples=["42"])
+    """Works in the path of a deletion."""
+    messageId: str = Field(examples=["o-1"])
+    """The event's id."""
+    status: int = Field(default=1004, examples=[1004])
+    statusChangedAt: datetime
+    """When it died, in the store's time."""
+    retryAttemptCount: int = Field(examples=[5], ge=0)
+    reason: str = Field(examples=["max_attempts"])
+    error: str = Field(examples=["card declined"])
+    """The last error."""
+
+    @classmethod
+    def of(cls, item: Item) -> DeadJob:
+        """From an item of the list of dead letters."""
+        return cls(
+            jobId=item.job,
+            messageId=item.event_id,
+            statusChangedAt=item.died_at,
+            retryAttemptCount=item.attempts,
+            reason=item.reason,
+            error=item.error,
+        )
+
+
+class DeadJobs(DLQConsumer):
+    """A consumer and a page of its dead jobs."""
+
+    jobs: list[DeadJob]
+    after: str | None
+    """Where the next page begins; null on the last one."""
+
+
+class Requeued(_Model):
+    """What is in the queue again."""
+
+    requeued: int = Field(examples=[17], ge=0)
 
 
 class Deleted(_Model):
