@@ -42,9 +42,10 @@ def raise_if_cancelled(error: BaseException) -> None:
 
     One that nobody asked for, as of a client whose own task was cancelled, is an error of the store.
     """
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-        raise error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
 
 
 @dataclass(frozen=True, slots=True)

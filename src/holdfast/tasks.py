@@ -155,6 +155,7 @@ class Tasks:
             lease=policy.timeout,
             max_attempts=runs,
             max_abandonments=runs,
+            max_runs=runs,
             dead_letter=dead_letter,
         )
         self._known.add(kind)

@@ -22,6 +22,8 @@ from holdfast.upkeep.taskrecords import TaskRecords
 EMAIL = TaskType(timeout=timedelta(minutes=2), max_retries=1)
 QUEUE, PROGRESS, TERMINAL = (f"gbe.tasks.email.{what}" for what in ("queue", "progress", "terminal"))
 
+RETRIED = "gbe.events.system.retry"
+
 
 @pytest.fixture
 def tasks(bus: Bus) -> Tasks:
@@ -98,7 +100,7 @@ async def test_workers_that_vanish_spend_the_retries(tasks: Tasks, backend: Back
     await backend.advance(EMAIL.timeout)
     assert await sweep(backend) == 1
     assert await fields(tasks, "t-1", "state", "retry_count") == ("pending", "1")
-    assert len(await told(backend, "gbe.events.system.retry")) == 1
+    assert len(await told(backend, RETRIED)) == 1
     await tasks.claim("email")
     await backend.advance(EMAIL.timeout)
     await sweep(backend)
@@ -107,6 +109,27 @@ async def test_workers_that_vanish_spend_the_retries(tasks: Tasks, backend: Back
     kinds = {alert["kind"] for alert in await told(backend, "gbe.events.system.error")}
     assert kinds == {"exhausted", "task_failed"}
     assert await tasks.claim("email") == []
+
+
+@pytest.mark.parametrize("ends", [("fail", "vanish", "fail"), ("vanish", "fail", "vanish")])
+async def test_failures_and_vanished_workers_share_one_budget(
+    bus: Bus, backend: Backend, ends: tuple[str, ...]
+) -> None:
+    tasks = Tasks(bus, types={"email": TaskType(timeout=timedelta(minutes=2), max_retries=2)})
+    await tasks.submit("email", {}, id="t-1")
+    for retries, end in enumerate(ends):
+        [task] = await tasks.claim("email")
+        assert task.retry_count == retries
+        if end == "fail":
+            await tasks.fail(task, "no route")
+        await backend.advance(timedelta(minutes=2))
+        await sweep(backend)
+        wanted = ("failed", "2") if retries == 2 else ("pending", str(retries + 1))
+        assert await fields(tasks, "t-1", "state", "retry_count") == wanted
+    assert await tasks.claim("email") == []
+    assert [end["retry_count"] for end in await told(backend, TERMINAL)] == [2]
+    retried = [(each["retry_count"], each["max_retries"]) for each in await told(backend, RETRIED)]
+    assert retried == [(place + 1, 2) for place, end in enumerate(ends[:2]) if end == "vanish"]
 
 
 async def test_a_slow_worker_cannot_end_somebody_elses_run(tasks: Tasks, backend: Backend) -> None:

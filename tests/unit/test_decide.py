@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -84,6 +85,26 @@ def test_an_ended_lease_is_judged_by_every_rule(
     assert action.reason is (reasons[0] if reasons else None)
     assert action.failure is not None
     assert "w" in action.failure.error
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 10))
+def test_max_runs_bounds_failures_and_abandonments_together(
+    attempts: int, abandonments: int, max_runs: int
+) -> None:
+    spent = attempts + abandonments >= max_runs
+    lease = due(
+        DueKind.LEASE,
+        attempts=attempts,
+        abandonments=abandonments,
+        max_attempts=99,
+        max_abandonments=99,
+        max_runs=max_runs,
+    )
+    assert when_due(lease).reason is (Reason.CRASH_LOOP if spent else None)
+    held = replace(job(attempts), abandonments=abandonments)
+    policy = Policy.of(max_attempts=99, max_runs=max_runs)
+    verdict = after_failure(held, policy, FAILURE, terminal=False, chance=random.Random(1))
+    assert isinstance(verdict, Burial) == spent
 
 
 def test_an_error_is_described_with_its_kind_and_fingerprint() -> None:

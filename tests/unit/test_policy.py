@@ -34,6 +34,7 @@ policies = st.builds(
     dead_letter=st.one_of(st.none(), st.just("orders.dead")),
     ordered=st.booleans(),
     max_depth=st.one_of(st.none(), st.integers(1, 2**53)),
+    max_runs=st.one_of(st.none(), st.integers(1, 10_000)),
 )
 
 

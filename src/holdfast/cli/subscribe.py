@@ -25,6 +25,7 @@ MaxAttempts = Annotated[
 MaxAbandonments = Annotated[
     int | None, typer.Option(help=_default("Lost workers before a job is dead.", "max_abandonments"))
 ]
+MaxRuns = Annotated[int | None, typer.Option(help="Failures and lost workers together before a job is dead.")]
 Lease = Annotated[str | None, typer.Option(help=_default("How long a worker may be silent.", "lease"))]
 Backoff = Annotated[
     str | None, typer.Option(help="Waits between attempts, as in 1s,10s,1m. Default: exponential.")
@@ -42,6 +43,7 @@ def subscribe(
     consumer: Consumer,
     max_attempts: MaxAttempts = None,
     max_abandonments: MaxAbandonments = None,
+    max_runs: MaxRuns = None,
     lease: Lease = None,
     backoff: Backoff = None,
     expires_after: ExpiresAfter = None,
@@ -61,6 +63,7 @@ def subscribe(
     given = {
         "max_attempts": max_attempts,
         "max_abandonments": max_abandonments,
+        "max_runs": max_runs,
         "lease": lease,
         "backoff": None if backoff is None else [step.strip() for step in backoff.split(",")],
         "expires_after": expires_after,

@@ -39,6 +39,7 @@ class Due:
     max_attempts: int
     max_abandonments: int
     worker: str | None = None
+    max_runs: int | None = None
 
 
 class Move(StrEnum):
@@ -76,7 +77,7 @@ def after_failure(
     """The handler said no: retry with backoff while the budget lasts, else bury."""
     if terminal:
         return Burial(job, Reason.TERMINAL, failure)
-    if job.attempt >= policy.max_attempts:
+    if job.attempt >= policy.max_attempts or _spent(job.attempt, job.abandonments, policy.max_runs):
         return Burial(job, Reason.MAX_ATTEMPTS, failure)
     return Retry(job, policy.backoff.delay(job.attempt, chance), failure)
 
@@ -96,10 +97,15 @@ def when_due(due: Due) -> Action:
 
 def _after_abandonment(due: Due) -> Action:
     failure = describe(f"lease expired without an answer from worker {due.worker or 'unknown'}")
-    if due.abandonments + 1 >= due.max_abandonments:
+    if due.abandonments + 1 >= due.max_abandonments or _spent(due.attempts, due.abandonments, due.max_runs):
         return Action(Move.BURY, due, Reason.CRASH_LOOP, failure)
     if due.attempts - 1 >= due.max_attempts:  # the budget was lowered while the lease ran
         return Action(Move.BURY, due, Reason.MAX_ATTEMPTS, failure)
     if due.expired:
         return Action(Move.BURY, due, Reason.EXPIRED, failure)
     return Action(Move.ABANDON, due, failure=failure)
+
+
+def _spent(attempts: int, abandonments: int, max_runs: int | None) -> bool:
+    """Whether the run that ends now was the last one, however it and the others ended."""
+    return max_runs is not None and attempts + abandonments >= max_runs

@@ -66,6 +66,8 @@ class Policy:
     on_dead: OnDead = "keep"
     ordered: bool = False
     max_depth: int | None = None
+    max_runs: int | None = None
+    """The most attempts and abandonments together; None: each has its own budget only."""
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class Policy:
         on_dead: OnDead = "keep",
         ordered: bool = False,
         max_depth: int | None = None,
+        max_runs: int | None = None,
     ) -> Policy:
         """A policy from what people write; every mistake is an `InvalidPolicy` that says what to do."""
         try:
@@ -93,6 +96,7 @@ class Policy:
                 on_dead=on_dead,
                 ordered=bool(ordered),
                 max_depth=max_depth,
+                max_runs=None if max_runs is None else _budget("max_runs", max_runs),
             )
         except InvalidPolicy:
             raise
@@ -101,8 +105,14 @@ class Policy:
         return _checked(policy)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as plain JSON values, in the words that `Policy.of` takes."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        """The policy as plain JSON values, in the words that `Policy.of` takes.
+
+        `max_runs` is there only where it is set: programs that do not know it read all other policies.
+        """
+        plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        if self.max_runs is None:
+            del plain["max_runs"]
+        return plain
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Policy:

@@ -29,8 +29,12 @@ class Retried(Announcement):
     event_id: str = Field(description="The event's id.")
     source: str = Field(description="The event's source.")
     worker: str | None = Field(description="Who held the lease.")
-    retry_count: int = Field(description="How often this job was abandoned so far.")
-    max_retries: int = Field(description="At how many abandonments it is given up.")
+    retry_count: int = Field(
+        description="How often this job was abandoned so far; for a task: how often it is run again."
+    )
+    max_retries: int = Field(
+        description="At how many abandonments it is given up; for a task: its `max_retries`."
+    )
 
 
 class Alert(Announcement):

@@ -75,8 +75,8 @@ async def _tell(backend: Backend, before: JobRecord, told: dict[str, Retried]) -
             event_id=record.event_id,
             source=record.source,
             worker=before.worker,
-            retry_count=record.abandonments,
-            max_retries=policy.max_abandonments,
+            retry_count=record.abandonments + (0 if policy.max_runs is None else record.attempts),
+            max_retries=policy.max_abandonments if policy.max_runs is None else policy.max_runs - 1,
         )
 
 

@@ -55,8 +55,8 @@ def project(job: JobRecord, max_retries: int, old: Mapping[str, str], now: datet
 
 
 def _retries(job: JobRecord) -> int:
-    """Runs after the first one: attempts that failed and leases that were abandoned."""
-    first = 1 if job.state in (State.LEASED, State.DONE, State.DEAD) else 0
+    """Runs after the first one, or for a task that waits, with the one it waits for."""
+    first = 0 if job.state in (State.SCHEDULED, State.READY, State.CANCELLED) else 1
     return max(0, job.attempts + job.abandonments - first)
 
 
@@ -92,7 +92,8 @@ class TaskRecords:
             if job is None:
                 return dict(known.fields)
             policy = (await self._backend.consumer(job.channel, WORKERS)).policy
-            fields = project(job, policy.max_abandonments - 1, known.fields, await self._backend.now())
+            runs = policy.max_runs or policy.max_abandonments
+            fields = project(job, runs - 1, known.fields, await self._backend.now())
             if fields["state"] in TERMINAL:
                 await self._announce(kind, task, fields, job.token)
                 failpoints.hit("tasks.after_terminal")

@@ -50,6 +50,7 @@ class Lifecycle:
             policy.max_attempts,
             policy.max_abandonments,
             record.worker,
+            policy.max_runs,
         )
 
     async def apply(self, actions: Sequence[Action]) -> Applied:

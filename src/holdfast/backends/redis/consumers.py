@@ -124,6 +124,7 @@ def _fields(policy: Policy) -> dict[str, Argument]:
         "max_depth": "" if policy.max_depth is None else policy.max_depth,
         "max_attempts": policy.max_attempts,
         "max_abandonments": policy.max_abandonments,
+        "max_runs": "" if policy.max_runs is None else policy.max_runs,
     }
 
 

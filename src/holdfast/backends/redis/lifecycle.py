@@ -57,7 +57,7 @@ def _due(
     expired: int,
     *rest: Any,
 ) -> Due:
-    most_attempts, most_abandonments, worker = rest
+    most_attempts, most_abandonments, worker, most_runs = rest
     return Due(
         DueKind(kind.decode()),
         (ref, entry.decode()),
@@ -68,6 +68,7 @@ def _due(
         most_attempts,
         most_abandonments,
         worker.decode() or None,
+        most_runs or None,
     )
 
 

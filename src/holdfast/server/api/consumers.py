@@ -60,6 +60,8 @@ class ConsumerIn(Model):
 
     max_attempts: Annotated[int, Field(ge=1, le=10_000), Whole] = 5
     max_abandonments: Annotated[int, Field(ge=1, le=10_000), Whole] = 3
+    max_runs: Annotated[int, Field(ge=1, le=10_000), Whole] | None = None
+    """The most attempts and abandonments together."""
     lease: Duration = "5m"
     backoff: list[Duration] | None = Field(default=None, max_length=100)
     """Waits between attempts, the last one repeats. Without it they double, with jitter."""

@@ -6,7 +6,8 @@ WITH t AS MATERIALIZED (
     SELECT holdfast.now() AS now, ARRAY(SELECT consumer_id FROM holdfast.removals) AS removed
 )
 SELECT d.kind, d.consumer_id, d.seq, d.token, d.attempts, d.abandonments, d.expired,
-       (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker
+       (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker,
+       (c.policy->>'max_runs')::integer
 FROM (
     (SELECT 'lease' AS kind, consumer_id, seq, token, attempts, abandonments,
             coalesce(expires_at <= (SELECT now FROM t), false) AS expired, worker

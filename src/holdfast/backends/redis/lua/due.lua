@@ -4,7 +4,7 @@
 -- Reads {holdfast}:due:*, {holdfast}:job:REF:ID, {holdfast}:consumer:REF, {holdfast}:behind,
 -- {holdfast}:store.
 -- ARGV: limit. Answers live jobs, REFs that are behind, then for each due job: kind, REF, id, token,
--- attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker.
+-- attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker, max runs (0: no bound).
 local answer = {tonumber(redis.call('HGET', STORE, 'live')) or 0, redis.call('SRANDMEMBER', BEHIND, 100)}
 local function add(kind, set)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', NOW, 'LIMIT', 0, ARGV[1])) do
@@ -14,7 +14,8 @@ local function add(kind, set)
     local expired = f[4] and tonumber(f[4]) <= NOW
     if not (kind == 'schedule' and expired) then
       answer[#answer + 1] = {kind, tonumber(ref), id, tonumber(f[1]) or 0, tonumber(f[2]) or 0,
-        tonumber(f[3]) or 0, expired and 1 or 0, c.max_attempts, c.max_abandonments, f[5] or ''}
+        tonumber(f[3]) or 0, expired and 1 or 0, c.max_attempts, c.max_abandonments, f[5] or '',
+        c.max_runs or 0}
     end
   end
 end

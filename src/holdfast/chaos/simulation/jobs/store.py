@@ -193,7 +193,7 @@ class JobStore(Ledger):
     def _as_due(self, kind: DueKind, row: Row, *, expired: bool) -> Due:
         policy = self.policies[row.consumer]
         spent = (row.attempts, row.abandonments, expired, policy.max_attempts, policy.max_abandonments)
-        return Due(kind, (row.consumer, row.position), row.token, *spent, row.worker)
+        return Due(kind, (row.consumer, row.position), row.token, *spent, row.worker, policy.max_runs)
 
     def _is_overdue(self, row: Row) -> bool:
         return row.lease_until is not None and row.lease_until <= self.stage.now

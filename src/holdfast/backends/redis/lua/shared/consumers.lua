@@ -8,12 +8,13 @@ local function load_consumer(ref)
   if loaded[ref] ~= nil then return loaded[ref] end
   local f = redis.call('HMGET', key.consumer(ref), 'channel', 'name', 'lease', 'expires_after', 'ordered',
     'discard', 'dead_letter', 'max_depth', 'paused', 'cursor', 'target', 'from', 'behind', 'max_attempts',
-    'max_abandonments', 'removed')
+    'max_abandonments', 'removed', 'max_runs')
   loaded[ref] = f[1] and not f[16] and {
     ref = ref, channel = f[1], name = f[2], lease = tonumber(f[3]), expires_after = tonumber(f[4]),
     ordered = f[5] == '1', discard = f[6] == '1', dead_letter = f[7], max_depth = tonumber(f[8]),
     paused = f[9] == '1', cursor = f[10], target = f[11], from = tonumber(f[12]), behind = f[13],
     max_attempts = tonumber(f[14]), max_abandonments = tonumber(f[15]),
+    max_runs = tonumber(f[17]),
   }
   return loaded[ref]
 end
