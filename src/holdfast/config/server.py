@@ -22,7 +22,8 @@ class Limits(Section):
     rate: Count = 1000
     """Requests a second for each token, twice as many at once; above it the answer is 429. 0: no limit."""
     timeout: Positive = timedelta(seconds=60)
-    """How long a request may take before its answer begins; after it the answer is 504."""
+    """How long a request may take before its answer begins; after it the answer is 504. A poll has its `wait`
+    on top of it."""
 
 
 class Server(Section):

@@ -17,6 +17,8 @@ from holdfast.server.refusals import HeadersTooLarge, PayloadTooLarge, Refusal, 
 
 log = logging.getLogger(__name__)
 
+WAIT = "holdfast.wait"
+"""In the scope: how a route that waits for something says for how long."""
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
@@ -58,6 +60,7 @@ class _Exchange:
         seconds = self._limits.timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds) as self._deadline:
+                self._scope[WAIT] = self._wait
                 self._check_headers()
                 receive = (
                     await self._checked() if is_json(self._headers.get("content-type", "")) else self._counted
@@ -67,6 +70,12 @@ class _Exchange:
             if self._deadline is None or not self._deadline.expired():
                 raise
             raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
+
+    def _wait(self, seconds: float) -> None:
+        """Let the request take so much longer, from now on, than others may."""
+        if self._deadline is not None and not self._begun:
+            now = asyncio.get_running_loop().time()
+            self._deadline.reschedule(now + self._limits.timeout.total_seconds() + seconds)
 
     def _check_headers(self) -> None:
         size = len(self._scope["path"]) + len(self._scope["query_string"])

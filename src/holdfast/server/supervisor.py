@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -66,6 +66,8 @@ class Supervisor:
     def __init__(self, *, first: float = FIRST, longest: float = LONGEST) -> None:
         self.kept: list[Kept] = []
         self.stopping = False
+        self.on_stop: list[Callable[[], None]] = []
+        """Called when `stopping` has become true: for those who wait and should wait no longer."""
         self._first, self._longest = first, longest
         self._grace = GRACE
 
@@ -81,6 +83,8 @@ class Supervisor:
             await stop.wait()
         finally:
             self.stopping = True
+            for told in self.on_stop:
+                told()
             for task in tasks:
                 task.cancel()
         if tasks:

@@ -54,6 +54,7 @@ def assemble(
         local = ipaddress.ip_address(bound.getsockname()[0]).is_loopback
         known = system(bus, supervisor, config, local=local, ledgers=ledgers)
         app = create_app(known)
+        supervisor.on_stop.append(known.waking.wake_all)
         supervisor.add(HttpPart(app, bound, partial(tell_access, known)))
         supervisor.add(app.state.watch)
         supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do

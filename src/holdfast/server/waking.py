@@ -1,4 +1,8 @@
-"""Wake-ups for those who wait in a long poll: one listener on each store, however many wait, for whatever."""
+"""Wake-ups for those who wait in a long poll: one listener on each store, however many wait, for whatever.
+
+Those who wait for the same consumer stand in a line. Only the first of it is woken, and looks now and then;
+when it leaves it wakes the next one. So a thousand waiting calls cost a store what one of them does.
+"""
 
 from __future__ import annotations
 
@@ -15,38 +19,68 @@ from holdfast.contracts import STORE_ERRORS, Listener, raise_if_cancelled
 log = logging.getLogger(__name__)
 
 
+class Turn:
+    """A place in the line of a consumer."""
+
+    def __init__(self, line: list[Turn]) -> None:
+        self._line = line
+        self.woken = asyncio.Event()
+        line.append(self)
+
+    @property
+    def first(self) -> bool:
+        """Whether it is up to this one to look."""
+        return self._line[0] is self
+
+    def leave(self) -> None:
+        """Leave the line. The next one looks at once: there may be more than one has taken."""
+        first = self.first
+        self._line.remove(self)
+        if first and self._line:
+            self._line[0].woken.set()
+
+
 class Waking:
     """Everybody who waits. A wake-up may be spurious and may be missed: poll after it, and now and then."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._lines: defaultdict[str, dict[str, list[Turn]]] = defaultdict(dict)
         self._listeners: list[Listener] = []
         self._heard: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def on(self, channel: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set when a channel may have new work. Where nobody can listen it never is."""
-        event = asyncio.Event()
-        self._waiting[channel].add(event)
+    async def on(self, channel: str, consumer: str) -> AsyncIterator[Turn]:
+        """A place in the line of a consumer, which is woken when its channel may have new work. Where nobody
+        can listen it never is."""
+        line = self._lines[channel].setdefault(consumer, [])
+        turn = Turn(line)
         try:
             await asyncio.shield(self._fit())
-            yield event
+            yield turn
         finally:
-            self._waiting[channel].discard(event)
-            if not self._waiting[channel]:
-                del self._waiting[channel]
+            turn.leave()
+            if not line:
+                del self._lines[channel][consumer]
+            if not self._lines[channel]:
+                del self._lines[channel]
             await asyncio.shield(self._fit())
 
-    def waiting(self, channel: str) -> frozenset[asyncio.Event]:
+    def waiting(self, channel: str) -> frozenset[Turn]:
         """Those who wait for a channel."""
-        return frozenset(self._waiting.get(channel, ()))
+        return frozenset(turn for line in self._lines.get(channel, {}).values() for turn in line)
+
+    def wake_all(self) -> None:
+        """Wake everybody, first or not: what they wait for has no meaning any more."""
+        for channel in self._lines:
+            for turn in self.waiting(channel):
+                turn.woken.set()
 
     async def _fit(self) -> None:
         """Listen to every channel that somebody waits for; to nothing once nobody waits at all."""
         async with self._lock:
-            wanted = frozenset(self._waiting)
+            wanted = frozenset(self._lines)
             if wanted <= self._heard and (wanted or not self._listeners):
                 return
             before, self._listeners = self._listeners, []
@@ -68,5 +102,5 @@ class Waking:
                 log.info("partition %s has no listener: %r", partition.index, error)  # the poll says why
 
     def _wake(self, channel: str) -> None:
-        for event in self._waiting.get(channel, ()):
-            event.set()
+        for line in self._lines.get(channel, {}).values():
+            line[0].woken.set()

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from holdfast.config.server import Limits
-from holdfast.model.duration import parse_duration
+from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Job, Retry
 from holdfast.server.api.models import Duration, LeaseOut, Model, Whole
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import needs
+from holdfast.server.auth.guard import check_again, needs
 from holdfast.server.context import Known, System
+from holdfast.server.limits import WAIT
 from holdfast.server.parameters import Channel, Consumer
 
 router = APIRouter(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
-LONGEST = timedelta(seconds=30)
+LONGEST = timedelta(minutes=15)
 PAUSE = 1.0
 """The longest wait between two looks: a wake-up may be missed, and a caller may have gone."""
 
@@ -35,7 +36,7 @@ class Poll(Model):
     limit: Annotated[int, Field(ge=1, le=1000), Whole] = 1
     """At most so many, and at most `server.limits.batch`."""
     wait: Duration = "0s"
-    """Up to 30s, and up to half of `server.limits.timeout`."""
+    """Up to 15m."""
 
 
 class Polled(Model):
@@ -55,24 +56,26 @@ async def poll(
 ) -> Polled:
     """Lease jobs, or wait for the first one. Every job must be ended, or comes back with its lease's end."""
     limits = system.config.server.limits
-    call = _Call(system, request, channel, consumer, min(body.limit, limits.batch))
-    jobs = await call.jobs(patience(body.wait, limits))
+    call = _Call(system, request, caller, channel, consumer, min(body.limit, limits.batch))
+    jobs = await call.jobs(patience(body.wait))
     return Polled(jobs=[LeaseOut.of(each) for each in jobs])
 
 
-def patience(wait: str, limits: Limits) -> float:
-    """How many seconds a caller waits: as it asks, but not until the server gives up on it."""
+def patience(wait: str) -> float:
+    """How many seconds a caller waits."""
     asked = parse_duration(wait, what="wait")
     if asked > LONGEST:
-        raise InvalidInput(f"wait {wait!r} is too long; use at most 30s")
-    return min(asked, limits.timeout / 2).total_seconds()
+        raise InvalidInput(f"wait {wait!r} is too long; use at most {format_duration(LONGEST)}")
+    return asked.total_seconds()
 
 
 class _Call:
     """One poll. What its caller cannot be told any more goes back, and waits for no lease to end."""
 
-    def __init__(self, system: System, request: Request, channel: str, consumer: str, limit: int) -> None:
-        self._system, self._request = system, request
+    def __init__(
+        self, system: System, request: Request, caller: Caller, channel: str, consumer: str, limit: int
+    ) -> None:
+        self._system, self._request, self._caller = system, request, caller
         self._channel, self._consumer, self._limit = channel, consumer, limit
 
     async def jobs(self, seconds: float) -> list[Job]:
@@ -88,19 +91,23 @@ class _Call:
         """Look after every wake-up until there is something, the time is over, or nobody waits any more."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        async with self._system.waking.on(self._channel) as woken:
+        self._request.scope[WAIT](seconds)
+        async with self._system.waking.on(self._channel, self._consumer) as turn:
             while not (self._system.supervisor.stopping or await self._request.is_disconnected()):
-                woken.clear()
-                if jobs := await self._claim():
+                turn.woken.clear()
+                if turn.first and (jobs := await self._look()):
                     return jobs
                 if (left := until - loop.time()) <= 0:
                     break
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, PAUSE)):
-                        await woken.wait()
-                except TimeoutError:
-                    continue
+                        await turn.woken.wait()
         return []
+
+    async def _look(self) -> list[Job]:
+        """Claim for somebody who has waited: a token may have ended meanwhile."""
+        await check_again(self._system, self._caller)
+        return await self._claim()
 
     async def _claim(self) -> list[Job]:
         """Lease jobs in a task of its own: whoever is cut off meanwhile cannot know what it got."""

@@ -15,6 +15,8 @@ class Caller:
     actor: str
     """Who, for the audit: `token:ID`, `local` or `anonymous`."""
     scopes: tuple[Scope, ...]
+    tokens: tuple[str, ...] = ()
+    """The ids of the tokens that were shown."""
 
     def may(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
         """Whether the caller may do it there; without a channel: everywhere."""

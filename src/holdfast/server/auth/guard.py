@@ -85,6 +85,15 @@ async def anybody() -> None:
     """The demand of a route that is open to all."""
 
 
+async def check_again(system: System, caller: Caller) -> None:
+    """Raise `Unauthorized` where the caller would not be let in any more: for calls that wait."""
+    for each in caller.tokens:
+        if not await system.tokens.hashes(await system.tokens.find(each)):
+            raise Unauthorized("the token has expired or was revoked while the call waited; use another one")
+    if not caller.tokens and await system.tokens.locked():
+        raise Unauthorized("a token was created since: from now on this needs one")
+
+
 def named(request: Request) -> tuple[str | None, str | None]:
     """The channel and the consumer that the path names."""
     given = request.path_params
@@ -100,8 +109,9 @@ def _known(found: Shown, system: System) -> Caller | None:
     """Whoever shows tokens; each of them pays for the request."""
     for token in found.tokens:
         system.buckets.take(token.id)
-    actor = "+".join(f"token:{token.id}" for token in found.tokens)
-    return Caller(actor, tuple(token.scope for token in found.tokens)) if actor else None
+    ids = tuple(token.id for token in found.tokens)
+    actor = "+".join(f"token:{each}" for each in ids)
+    return Caller(actor, tuple(token.scope for token in found.tokens), ids) if actor else None
 
 
 async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:
