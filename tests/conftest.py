@@ -3,6 +3,7 @@ others emptied before it."""
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,17 @@ from holdfast.embedded import Nats, Postgres, Redis
 # The same examples in every run: a failure that comes and goes helps nobody.
 hypothesis.settings.register_profile("holdfast", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("holdfast")
+
+
+def _give_children_their_signals() -> None:
+    """Where we were started with a signal ignored, as by `nohup make test &`, every program that a test starts
+    would ignore it too. A handler that does nothing keeps us deaf to it, and ends with the exec of a child."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+_give_children_their_signals()
 
 TEMPLATE = "holdfast_template"
 MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
