@@ -92,6 +92,15 @@ def test_subscribe(run: Run, hf: SyncBus) -> None:
     assert "lease" in run("subscribe", "orders", "audit", "--ordered").out
 
 
+def test_attempts_without_a_limit(run: Run, hf: SyncBus) -> None:
+    made = run("subscribe", "orders", "billing", "--max-attempts", "unlimited", "--json").json
+    assert made["policy"]["max_attempts"] == "unlimited"
+    assert "unlimited" in run("consumers", "list").out.splitlines()[1].split()
+    assert "unlimited" in run("consumers", "show", "orders", "billing").out
+    [listed] = run("consumers", "list", "--json").json
+    assert listed["policy"]["max_attempts"] == "unlimited"
+
+
 def test_subscribe_to_the_past(run: Run, hf: SyncBus) -> None:
     hf.publish("orders", 1)
     assert run("subscribe", "orders", "early", "--start", "earliest").code == 0
@@ -110,6 +119,7 @@ def test_subscribe_to_the_past(run: Run, hf: SyncBus) -> None:
         (["subscribe", "orders", "billing", "--lease", "soon"], 2, "'soon' is not a duration"),
         (["subscribe", "orders", "billing", "--lease", "1ms"], 2, "too short"),
         (["subscribe", "orders", "billing", "--max-attempts", "0"], 2, "max_attempts 0"),
+        (["subscribe", "orders", "billing", "--max-attempts", "many"], 2, "nor 'unlimited'"),
         (["subscribe", "orders", "billing", "--dead-letter", "nope"], 2, "nope does not exist"),
         (["subscribe", "orders", "billing", "--on-dead", "burn"], 2, "'burn'"),
         (["subscribe", "orders", "billing", "--start", "noon"], 2, "--start 'noon'"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 
 import pytest
 
 from holdfast.bus.client import Bus
 from holdfast.contracts import Applied, Backend
-from holdfast.model.job import State
+from holdfast.model.decide import after_failure
+from holdfast.model.job import Burial, Retry, State
 from kit import (
+    BOOM,
+    CHANNEL,
+    CONSUMER,
     LEASE,
     MINUTE,
     abandon,
@@ -124,3 +129,37 @@ async def test_a_budget_that_was_lowered_counts_when_the_lease_ends(backend: Bac
     assert await step(backend) == Applied(), "not while the lease runs"
     assert await abandon(backend) == Applied(buried=1)
     assert (await record(backend, "a")).reason == "max_attempts"
+
+
+async def test_attempts_without_a_limit_are_no_reason_to_die(backend: Backend) -> None:
+    made = await subscribe(backend, max_attempts="unlimited", backoff=["0s"])
+    assert made.policy.to_json()["max_attempts"] == "unlimited"
+    assert (await backend.consumer(CHANNEL, CONSUMER)).policy == made.policy
+    await publish(backend, "a")
+    chance = random.Random(7)
+    for attempt in range(1, 31):
+        job = await claim_one(backend)
+        assert job.attempt == attempt
+        decided = after_failure(job, made.policy, BOOM, terminal=False, chance=chance)
+        assert isinstance(decided, Retry)
+        assert await backend.retry([decided]) == [True]
+    await claim_one(backend)
+    await backend.advance(LEASE)
+    assert await step(backend) == Applied(abandoned=1), "the lifecycle reads the same budget"
+    assert (await record(backend, "a")).attempts == 30
+    for _ in range(2):  # the other budget stands
+        await claim_one(backend)
+        await abandon(backend)
+    kept = await record(backend, "a")
+    assert (kept.state, kept.reason) == (State.DEAD, "crash_loop")
+
+
+async def test_a_limit_that_is_set_later_counts_what_was_tried_before(backend: Backend) -> None:
+    await subscribe(backend, max_attempts="unlimited", backoff=["0s"])
+    await publish(backend, "a")
+    for _ in range(3):
+        assert await fail(backend, await claim_one(backend))
+    lowered = await subscribe(backend, max_attempts=3)
+    job = await claim_one(backend)
+    decided = after_failure(job, lowered.policy, BOOM, terminal=False, chance=random.Random(7))
+    assert isinstance(decided, Burial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from holdfast.model.deadletters import DeadFilter, Drift
 from holdfast.model.decide import describe
 from holdfast.model.errors import TooLarge
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Job, Reason, Retry, State
+from holdfast.model.job import Burial, Failure, Job, Reason, Retry, State
 from holdfast.model.upkeep import Lock
 from kit import (
     BOOM,
@@ -325,3 +326,22 @@ async def test_a_spoilt_dead_letter_channel_or_log_stops_no_other_burial(
     assert "no copy went to channel grave" in told["error"]
     assert "without an answer" in last["error"]
     assert (await record(backend, "a", consumer="other")).errors == [last]
+
+
+async def test_of_very_many_errors_the_first_and_the_latest_are_kept(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend, max_attempts="unlimited")
+    await publish(backend, "a")
+    for number in range(400):
+        [accepted] = await backend.retry(
+            [Retry(await claim_one(backend), timedelta(0), Failure(f"{number} {'x' * 3_900}"))]
+        )
+        assert accepted
+    kept = [int(each["error"].split()[0]) for each in (await record(backend, "a")).errors]
+    assert kept[:4] == [0, 1, 2, 3]
+    assert kept == sorted(set(kept))
+    assert kept[-250:] == list(range(150, 400))
+    assert len(kept) < 350
+    assert await bury(backend, await claim_one(backend))
+    assert (await record(backend, "a")).attempts == 401

@@ -42,6 +42,15 @@ async def test_a_consumer_is_made_and_changed_under_its_etag(each: holdfast.Bus)
         assert (await put(found, {"paused": False})).json()["paused"] is False
 
 
+async def test_attempts_can_be_without_a_limit(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        made = await put(found, {"max_attempts": "unlimited"})
+        assert (made.status_code, made.json()["policy"]["max_attempts"]) == (201, "unlimited")
+        assert (await found.client.get(PATH)).json()["policy"]["max_attempts"] == "unlimited"
+        for value in ("many", "5", 0, 10_001, 2**31 - 1, None, 1.5, True):
+            problem(await put(found, {"max_attempts": value}), 422)
+
+
 async def test_a_change_that_means_one_makes_none(bus: holdfast.Bus) -> None:
     async with house(bus) as found:
         for etag in ("*", '"1"', 'W/"1"', f'"{10**30}"'):

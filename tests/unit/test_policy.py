@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidPolicy
-from holdfast.model.policy import Exponential, Policy, Steps
+from holdfast.model.policy import UNLIMITED, Exponential, Policy, Steps
 
 spans = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3650))
 exponentials = st.builds(
@@ -24,7 +24,7 @@ exponentials = st.builds(
 )
 policies = st.builds(
     Policy.of,
-    max_attempts=st.integers(1, 10_000),
+    max_attempts=st.one_of(st.integers(1, 10_000), st.just("unlimited")),
     max_abandonments=st.integers(1, 10_000),
     lease=st.timedeltas(min_value=timedelta(milliseconds=100), max_value=timedelta(days=365)),
     backoff=st.one_of(st.none(), exponentials, st.lists(spans, min_size=1, max_size=5), spans),
@@ -120,3 +120,34 @@ def test_jitter_spreads_around_the_wait() -> None:
     waits = [backoff.delay(1, chance).total_seconds() for _ in range(500)]
     assert 80 <= min(waits) < 85
     assert 115 < max(waits) <= 120
+
+
+def test_attempts_can_be_unlimited() -> None:
+    policy = Policy.of(max_attempts="unlimited")
+    assert policy.max_attempts == UNLIMITED
+    assert policy.to_json()["max_attempts"] == "unlimited"
+    assert policy.stored()["max_attempts"] == UNLIMITED
+    assert Policy.from_json(policy.to_json()) == Policy.from_json(policy.stored()) == policy
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_attempts": "many"},
+        {"max_attempts": "5"},
+        {"max_attempts": 10_001},
+        {"max_abandonments": "unlimited"},
+    ],
+)
+def test_other_budgets_have_an_end(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidPolicy, match="whole number from 1 to 10000"):
+        Policy.of(**given)
+
+
+@pytest.mark.parametrize("attempt", [1_000, 32_768, 2**31, 2**62])
+def test_a_wait_after_very_many_attempts_is_the_longest_one(attempt: int) -> None:
+    chance, limit = random.Random(7), timedelta(hours=1)
+    assert Exponential(jitter=0).delay(attempt, chance) == limit
+    assert Exponential(factor=1.0, jitter=0).delay(attempt, chance) == timedelta(seconds=1)
+    assert Exponential(base=timedelta(0), jitter=0).delay(attempt, chance) == timedelta(0)
+    assert Steps((timedelta(0), limit)).delay(attempt, chance) == limit

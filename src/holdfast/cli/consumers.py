@@ -44,7 +44,14 @@ def list_(
         write_table(
             ["CHANNEL", "CONSUMER", "PAUSED", "LEASE", "ATTEMPTS", "ORDERED"],
             [
-                (c.channel, c.name, c.paused, c.policy.lease, c.policy.max_attempts, c.policy.ordered)
+                (
+                    c.channel,
+                    c.name,
+                    c.paused,
+                    c.policy.lease,
+                    c.policy.to_json()["max_attempts"],
+                    c.policy.ordered,
+                )
                 for c in found
             ],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from holdfast.cli.session import with_bus
 from holdfast.model.policy import Policy
 
 _DEFAULTS = Policy().to_json()
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 def _default(text: str, name: str) -> str:
@@ -20,7 +22,10 @@ def _default(text: str, name: str) -> str:
 
 
 MaxAttempts = Annotated[
-    int | None, typer.Option(help=_default("Failures before a job is dead.", "max_attempts"))
+    str | None,
+    typer.Option(
+        metavar="NUMBER", help=_default("Failures before a job is dead, or unlimited.", "max_attempts")
+    ),
 ]
 MaxAbandonments = Annotated[
     int | None, typer.Option(help=_default("Lost workers before a job is dead.", "max_abandonments"))
@@ -61,7 +66,9 @@ def subscribe(
     An option that is left out takes its default, also when the consumer is there already.
     """
     given = {
-        "max_attempts": max_attempts,
+        "max_attempts": int(max_attempts)
+        if max_attempts and _NUMBER.fullmatch(max_attempts)
+        else max_attempts,
         "max_abandonments": max_abandonments,
         "max_runs": max_runs,
         "lease": lease,

@@ -15,6 +15,9 @@ from holdfast.model.names import check_name
 
 MIN_LEASE = timedelta(milliseconds=100)
 MAX_BUDGET = 10_000
+UNLIMITED = 2**31 - 1
+"""What `max_attempts: unlimited` is in a store: a number that no count of attempts reaches."""
+Unlimited = Literal["unlimited"]
 MAX_DEPTH = 2**53
 OnDead = Literal["keep", "discard"]
 
@@ -34,7 +37,7 @@ class Exponential:
         try:
             grown = min(self.base.total_seconds() * self.factor ** (attempt - 1), limit)
         except OverflowError:  # a large budget outgrows a float
-            grown = limit
+            grown = limit if self.base else 0.0
         spread = grown * (1 + self.jitter * (2 * chance.random() - 1))
         return timedelta(seconds=min(spread, limit))
 
@@ -58,6 +61,7 @@ class Policy:
     """Everything that a worker consumer decides by. Build it with `Policy.of`, which validates."""
 
     max_attempts: int = 5
+    """`UNLIMITED` where there is no end to them."""
     max_abandonments: int = 3
     lease: timedelta = timedelta(minutes=5)
     backoff: Backoff = Exponential()
@@ -73,7 +77,7 @@ class Policy:
     def of(
         cls,
         *,
-        max_attempts: int = 5,
+        max_attempts: int | Unlimited = 5,
         max_abandonments: int = 3,
         lease: Duration = "5m",
         backoff: Backoff | Sequence[Duration] | Duration | None = None,
@@ -87,7 +91,7 @@ class Policy:
         """A policy from what people write; every mistake is an `InvalidPolicy` that says what to do."""
         try:
             policy = cls(
-                max_attempts=_budget("max_attempts", max_attempts),
+                max_attempts=_attempts(max_attempts),
                 max_abandonments=_budget("max_abandonments", max_abandonments),
                 lease=parse_duration(lease, what="lease"),
                 backoff=_backoff(backoff),
@@ -112,11 +116,20 @@ class Policy:
         plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         if self.max_runs is None:
             del plain["max_runs"]
+        if self.max_attempts == UNLIMITED:
+            plain["max_attempts"] = "unlimited"
         return plain
+
+    def stored(self) -> dict[str, Any]:
+        """As `to_json`, with a number for each budget, so that a store can compare them."""
+        return self.to_json() | {"max_attempts": self.max_attempts}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Policy:
-        """The inverse of `to_json`; `InvalidPolicy` where another version, or somebody else, wrote it."""
+        """The inverse of `to_json` and of `stored`.
+
+        `InvalidPolicy` where another version, or somebody else, wrote it.
+        """
         backoff = stored.get("backoff")
         try:
             if isinstance(backoff, dict):
@@ -140,6 +153,16 @@ def _checked(policy: Policy) -> Policy:
     if depth is not None and not (_whole(depth) and 1 <= depth <= MAX_DEPTH):
         raise InvalidPolicy(f"max_depth {depth!r} is not a whole number from 1; use None for unbounded")
     return policy
+
+
+def _attempts(value: int | str) -> int:
+    if value == "unlimited" or value == UNLIMITED:
+        return UNLIMITED
+    if isinstance(value, str):
+        raise InvalidPolicy(
+            f"max_attempts {value!r} is neither a whole number from 1 to {MAX_BUDGET} nor 'unlimited'"
+        )
+    return _budget("max_attempts", value)
 
 
 def _budget(name: str, value: int) -> int:

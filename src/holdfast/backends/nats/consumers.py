@@ -42,9 +42,9 @@ class Consumers:
         def change(known: Registry) -> Registry:
             old = admitted(known, channel, consumer, policy, revision)
             if old is None:
-                new = Member(known.next_ref, channel, consumer, policy.to_json(), False, now)
+                new = Member(known.next_ref, channel, consumer, policy.stored(), False, now)
                 return known.with_member(new)
-            return known if old.policy == policy else known.with_member(old.changed(stored=policy.to_json()))
+            return known if old.policy == policy else known.with_member(old.changed(stored=policy.stored()))
 
         change(self._store.registry)  # what is refused makes no channel either
         await self._store.ensure_channel(channel)

@@ -38,7 +38,7 @@ class Consumers:
         parameters = {
             "channel": channel,
             "consumer": consumer,
-            "policy": orjson.dumps(policy.to_json()).decode(),
+            "policy": orjson.dumps(policy.stored()).decode(),
             "lease": policy.lease,
             "expires_after": policy.expires_after,
             "ordered": policy.ordered,

@@ -33,7 +33,7 @@ class Consumers:
         begin = start if isinstance(start, str) else str(to_micros(start))
         fields = [value for field in _fields(policy).items() for value in field]
         expected = "" if revision is None else revision
-        whole = orjson.dumps(policy.to_json())
+        whole = orjson.dumps(policy.stored())
         options = (begin, policy.dead_letter or "", int(policy.ordered), expected, whole)
         stored = await self._session.run("subscribe", channel, consumer, *options, *fields)
         return _consumer(stored)

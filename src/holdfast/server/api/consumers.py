@@ -58,7 +58,7 @@ class ConsumerIn(Model):
     """A worker consumer: what is left out of its policy has its default; `start`, `display_name` and `paused`
     are no part of that."""
 
-    max_attempts: Annotated[int, Field(ge=1, le=10_000), Whole] = 5
+    max_attempts: Annotated[int, Field(ge=1, le=10_000), Whole] | Literal["unlimited"] = 5
     max_abandonments: Annotated[int, Field(ge=1, le=10_000), Whole] = 3
     max_runs: Annotated[int, Field(ge=1, le=10_000), Whole] | None = None
     """The most attempts and abandonments together."""

@@ -121,9 +121,12 @@ WITH back AS (
     UPDATE holdfast.jobs j
     SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
         due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE n.now + l.delay END,
-        attempts = j.attempts - (l.error IS NULL)::integer,
+        -- A smallint: the next claim adds one to it, and must not fail after tens of thousands of attempts.
+        attempts = CASE WHEN l.error IS NULL THEN j.attempts - 1 ELSE least(j.attempts, 32766) END,
+        -- Of very many errors the first five and the latest are kept.
         errors = CASE WHEN l.error IS NULL THEN j.errors
-                 ELSE coalesce(j.errors, '[]') || (l.error || jsonb_build_object('at', n.now)) END,
+                 ELSE coalesce(CASE WHEN jsonb_array_length(j.errors) >= 1000 THEN j.errors - 5 ELSE j.errors END,
+                               '[]') || (l.error || jsonb_build_object('at', n.now)) END,
         lease_until = NULL, worker = NULL
     FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
          AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n

@@ -109,14 +109,16 @@ local function change_state(c, job, state)
 end
 
 -- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They stand
--- in pages: a job that is tried a thousand times would otherwise write all of them again each time.
-local ERRORS = 16384
+-- in pages: a job that is tried a thousand times would otherwise write all of them again each time. Of very many
+-- pages the first and the latest are kept.
+local ERRORS, PAGES = 16384, 64
 local function note_error(ref, id, failure)
   local name = key.job(ref, id)
   local page = redis.call('HGET', name, 'pages') or ''
   local past = redis.call('HGET', name, 'errors' .. page)
   if past and #past > ERRORS then
     page, past = redis.call('HINCRBY', name, 'pages', 1), nil
+    if page >= PAGES then redis.call('HDEL', name, 'errors' .. page - PAGES + 1) end
   end
   redis.call('HSET', name, 'errors' .. page,
     (past and past .. ',' or '') .. string.sub(failure, 1, -2) .. ',"at":' .. NOW_TEXT .. '}')

@@ -5,7 +5,10 @@ local SHOWN = {'state', 'source', 'event', 'epoch', 'attempts', 'abandonments', 
 
 local function all_errors(name, first, pages)
   local all = {first}
-  for page = 1, pages do all[page + 1] = redis.call('HGET', name, 'errors' .. page) end
+  for page = 1, pages do
+    local kept = redis.call('HGET', name, 'errors' .. page)
+    if kept then all[#all + 1] = kept end
+  end
   return table.concat(all, ',')
 end
 
