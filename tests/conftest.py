@@ -28,8 +28,8 @@ hypothesis.settings.load_profile("holdfast")
 
 
 def _give_children_their_signals() -> None:
-    """Where we were started with a signal ignored, as by `nohup make test &`, every program that a test starts
-    would ignore it too. A handler that does nothing keeps us deaf to it, and ends with the exec of a child."""
+    """Where we were started with a signal ignored, as by `nohup make test &`, programs that tests start would
+    ignore it too. A handler that does nothing keeps us deaf to it, and ends with the exec of a child."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

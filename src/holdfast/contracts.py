@@ -468,5 +468,8 @@ class Backend(Protocol):
     async def record(self, key: str) -> Record | None:
         """One record."""
 
+    async def remove_record(self, key: str, expected: int) -> bool:
+        """Remove a record if it still has the revision `expected`; False, and no change, where it has not."""
+
     async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
         """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest first."""

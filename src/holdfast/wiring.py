@@ -100,7 +100,7 @@ def sweeper(store: Backend, config: Config, owner: str, health: Health | None = 
     from holdfast.upkeep.taskrecords import TaskRecords
 
     chores = {
-        "tasks": TaskRecords(store, config.namespace).settle,
+        "tasks": TaskRecords(store, config.namespace, config.sweeper.history).settle,
         "folded": Folding(store, owner, config.dlq.interval).run_once,
     }
     return Sweeper(store, rules(config), owner, health=health, chores=chores)

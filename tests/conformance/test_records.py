@@ -55,6 +55,32 @@ async def test_a_write_replaces_the_whole_record(backend: Backend) -> None:
     assert await backend.record(KEY) == Record(KEY, {"state": "done"}, second)
 
 
+async def test_a_record_is_removed_only_under_the_revision_that_was_read(backend: Backend) -> None:
+    first = await backend.put_record(KEY, FIELDS, 0, await backend.now())
+    assert first is not None
+    second = await backend.put_record(KEY, FIELDS, first, await backend.now())
+    assert second is not None
+    assert not await backend.remove_record(KEY, first)
+    assert not await backend.remove_record(PREFIX + "resize.none", 1)
+    assert await due(backend) == [KEY]
+    assert await backend.remove_record(KEY, second)
+    assert not await backend.remove_record(KEY, second)
+    assert (await backend.record(KEY), await due(backend)) == (None, [])
+    assert await backend.put_record(KEY, FIELDS, 0, await backend.now()) is not None
+    assert await due(backend) == [KEY]
+
+
+async def test_a_record_that_another_process_removed_is_not_due(backend: Backend) -> None:
+    assert await backend.put_record(KEY, FIELDS, 0, await backend.now()) is not None
+    assert await due(backend) == [KEY]
+    other = backend.fork()
+    await other.open()
+    [found] = await other.due_records(PREFIX, 9)
+    assert await other.remove_record(KEY, found.revision)
+    await other.close()
+    assert await due(backend, limit=1) == []
+
+
 async def test_a_write_under_another_revision_is_refused(backend: Backend) -> None:
     # CORRECTIONS 000.4: setting fields without a check is no compare and swap.
     assert await backend.put_record(KEY, FIELDS, 1) is None, "there is none to change"

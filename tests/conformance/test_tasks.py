@@ -12,12 +12,13 @@ from holdfast import failpoints
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.failpoints import FailpointError
+from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import IdConflict, InvalidInput, LeaseLost
 from holdfast.model.event import Event
 from holdfast.tasks import Tasks, TaskType
 from holdfast.upkeep.rules import Rules
 from holdfast.upkeep.sweeper import Sweeper
-from holdfast.upkeep.taskrecords import TaskRecords
+from holdfast.upkeep.taskrecords import HISTORY, TaskRecords
 
 EMAIL = TaskType(timeout=timedelta(minutes=2), max_retries=1)
 QUEUE, PROGRESS, TERMINAL = (f"gbe.tasks.email.{what}" for what in ("queue", "progress", "terminal"))
@@ -130,6 +131,33 @@ async def test_failures_and_vanished_workers_share_one_budget(
     assert [end["retry_count"] for end in await told(backend, TERMINAL)] == [2]
     retried = [(each["retry_count"], each["max_retries"]) for each in await told(backend, RETRIED)]
     assert retried == [(place + 1, 2) for place, end in enumerate(ends[:2]) if end == "vanish"]
+
+
+async def test_records_end_with_the_history(tasks: Tasks, backend: Backend) -> None:
+    for name in ("done", "cancelled", "failed", "waiting"):
+        await tasks.submit("email", {}, id=name)
+    assert await tasks.cancel("email", "cancelled")
+    by_id = {task.id: task for task in await tasks.claim("email", limit=2)}
+    await tasks.complete(by_id["done"])
+    await tasks.fail(by_id["failed"], "no", terminal=True)
+    await sweep(backend)
+    await backend.advance(HISTORY - timedelta(minutes=1))
+    await sweep(backend)
+    for name in ("done", "cancelled", "failed", "waiting"):
+        assert await tasks.state("email", name) is not None, name
+    await backend.advance(timedelta(minutes=2))
+    await sweep(backend)
+    assert await tasks.state("email", "done") is None
+    assert await tasks.state("email", "cancelled") is None
+    assert await fields(tasks, "failed", "state") == ("failed",), "its dead letter is there"
+    assert await fields(tasks, "waiting", "state") == ("pending",)
+    [letter] = (await backend.dead_letters(DeadFilter(), None, 9)).letters
+    assert await backend.purge(QUEUE, "workers", [letter.record.id]) == [True]
+    await backend.advance(2 * HISTORY)
+    await sweep(backend)
+    assert await tasks.state("email", "failed") is None
+    [task] = await tasks.claim("email")
+    assert task.id == "waiting"
 
 
 async def test_a_slow_worker_cannot_end_somebody_elses_run(tasks: Tasks, backend: Backend) -> None:

@@ -3,20 +3,21 @@
 A record is a projection, never the truth: whoever moves a job brings its record up to date afterwards, and
 the sweeper does it for whoever died in between. It finds them by two ways that cost nothing while all goes
 well: a running task's record is due when its lease ends, and every task that was given up stands in its
-dead-letter channel, which the sweeper follows with a cursor.
+dead-letter channel, which the sweeper follows with a cursor. Every other record is due after the time for
+which the history of jobs is kept: one of a task that waits is compared then, one of an ended task removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import orjson
 
 from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import JobRecord, State
+from holdfast.model.job import LIVE, JobRecord, State
 from holdfast.model.names import matches
 from holdfast.model.upkeep import Record
 from holdfast.upkeep.announcements import SOURCE, Alert, announce
@@ -24,7 +25,8 @@ from holdfast.upkeep.announcements import SOURCE, Alert, announce
 WORKERS = "workers"
 """The worker consumer of every task queue."""
 _FOLLOWER = "sweeper"
-_PAGE = 500
+_PAGE, _PAGES = 500, 20
+HISTORY = timedelta(days=7)
 
 STATES = {
     State.SCHEDULED: "pending",
@@ -37,6 +39,8 @@ STATES = {
     State.PURGED: "failed",
 }
 TERMINAL = frozenset({"completed", "cancelled", "failed"})
+UNKNOWN = "unknown"
+ENDED = TERMINAL | {UNKNOWN}
 
 
 def project(job: JobRecord, max_retries: int, old: Mapping[str, str], now: datetime) -> dict[str, str]:
@@ -60,11 +64,18 @@ def _retries(job: JobRecord) -> int:
     return max(0, job.attempts + job.abandonments - first)
 
 
+def _ended_at(record: Record, now: datetime) -> datetime:
+    try:
+        return datetime.fromisoformat(record.fields["updated_at"])
+    except (KeyError, ValueError):  # another client has written it
+        return now
+
+
 class TaskRecords:
     """The task records of one store."""
 
-    def __init__(self, backend: Backend, namespace: str = "gbe") -> None:
-        self._backend, self._namespace = backend, namespace
+    def __init__(self, backend: Backend, namespace: str = "gbe", history: timedelta = HISTORY) -> None:
+        self._backend, self._namespace, self._history = backend, namespace, history
 
     def key(self, kind: str, task: str) -> str:
         """The key of a task's record."""
@@ -93,11 +104,13 @@ class TaskRecords:
                 return dict(known.fields)
             policy = (await self._backend.consumer(job.channel, WORKERS)).policy
             runs = policy.max_runs or policy.max_abandonments
-            fields = project(job, runs - 1, known.fields, await self._backend.now())
+            now = await self._backend.now()
+            fields = project(job, runs - 1, known.fields, now)
             if fields["state"] in TERMINAL:
                 await self._announce(kind, task, fields, job.token)
                 failpoints.hit("tasks.after_terminal")
-            if await self._backend.put_record(key, fields, known.revision, job.lease_until) is not None:
+            due = job.lease_until or now + self._history
+            if await self._backend.put_record(key, fields, known.revision, due) is not None:
                 return fields
 
     async def set_result(self, kind: str, task: str, result: bytes, due: datetime) -> None:
@@ -110,19 +123,39 @@ class TaskRecords:
                 return
 
     async def settle(self) -> int:
-        """The sweeper's chore: records that fell behind, and tasks that were given up."""
+        """The sweeper's chore: records that fell behind or have had their time, and tasks given up."""
         settled = await self._settle_given_up()
         prefix = f"{self._namespace}.state.tasks."
-        for record in await self._backend.due_records(prefix, _PAGE):
-            kind, _, task = record.key.removeprefix(prefix).rpartition(".")
-            if await self.job(kind, task) is None:
-                # Its history was forgotten while nobody swept: nobody can say any more how it ended.
-                fields = {**record.fields, "state": "unknown", "timeout_at": ""}
-                await self._backend.put_record(record.key, fields, record.revision)
-            else:
-                await self.update(kind, task)
-            settled += 1
+        for _ in range(_PAGES):
+            found = await self._backend.due_records(prefix, _PAGE)
+            for record in found:
+                await self._settle(record, *record.key.removeprefix(prefix).rpartition(".")[::2])
+            settled += len(found)
+            if len(found) < _PAGE:
+                break
         return settled
+
+    async def _settle(self, record: Record, kind: str, task: str) -> None:
+        """A record that is due: bring it up to date, or remove it where the task ended long enough ago.
+
+        A task among the dead letters keeps its record for as long as it is there.
+        """
+        job, now = await self.job(kind, task), await self._backend.now()
+        if record.fields.get("state") not in ENDED:
+            if job is not None:
+                await self.update(kind, task)
+                return
+            # Its history was forgotten while nobody swept: nobody can say any more how it ended.
+            fields = {**record.fields, "state": UNKNOWN, "timeout_at": "", "updated_at": now.isoformat()}
+            await self._backend.put_record(record.key, fields, record.revision, now + self._history)
+        elif job is not None and job.state in LIVE:  # requeued
+            await self.update(kind, task)
+        elif job is not None and job.state is State.DEAD:
+            await self._backend.put_record(record.key, record.fields, record.revision, now + self._history)
+        elif (end := _ended_at(record, now) + self._history) > now:  # written under a shorter history
+            await self._backend.put_record(record.key, record.fields, record.revision, end)
+        else:
+            await self._backend.remove_record(record.key, record.revision)
 
     async def _settle_given_up(self) -> int:
         settled, pattern = 0, f"{self._namespace}._deadletter.*"

@@ -7,6 +7,7 @@ changed and what is due, however many records wait.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from heapq import heappop, heappush, nlargest
 
 from holdfast.backends.nats import subjects
@@ -48,6 +49,12 @@ class Agenda:
         if due is not None:
             self._current[message.subject] = message.seq
             heappush(self._heap, (int(due), message.subject, message.seq))
+
+    def forget(self, gone: Mapping[str, int]) -> None:
+        """These subjects, at these revisions, were removed without a trace."""
+        for subject, revision in gone.items():
+            if self._current.get(subject) == revision:
+                del self._current[subject]
 
     def due(self, prefix: str, now: int, limit: int) -> dict[str, int]:
         """Subjects whose record is due, the oldest first, each with its revision."""

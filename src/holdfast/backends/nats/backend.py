@@ -350,5 +350,8 @@ class NatsBackend:
     async def record(self, key: str) -> Record | None:
         return await self._buckets.record(key)
 
+    async def remove_record(self, key: str, expected: int) -> bool:
+        return await self._buckets.remove(key, expected)
+
     async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
         return await self._buckets.due(prefix, limit, newest)

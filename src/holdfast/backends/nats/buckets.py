@@ -98,6 +98,20 @@ class Buckets:
         found = await self._last(bucket, [subject])
         return _record(key, found[0]) if found and _OPERATION not in found[0].headers else None
 
+    async def remove(self, key: str, expected: int) -> bool:
+        """Remove a record if it still has the revision that is expected: by a mark, which then goes too."""
+        await self._store.recognise()
+        bucket, subject = _place(key)
+        if expected == 0:
+            return False
+        try:
+            mark = await self._batches.commit([Message(subject, b"", {_OPERATION: "PURGE"}, expected)])
+        except (Stale, Incomplete):
+            return False
+        # What somebody has written over the mark since stays.
+        await self._store.link.request(f"{_API}.PURGE.KV_{bucket}", {"filter": subject, "seq": mark + 1})
+        return True
+
     async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
         """Records under a prefix whose time has come, the oldest or the newest first."""
         parts = _PREFIX.fullmatch(prefix)
@@ -113,8 +127,13 @@ class Buckets:
             await self._missing(bucket)
             return []
         look = agenda.latest if newest else agenda.due
-        chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit)
-        found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
+        while True:
+            chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit)
+            found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
+            gone = {subject: revision for subject, revision in chosen.items() if subject not in found}
+            if not gone:
+                break
+            agenda.forget(gone)
         start = len(f"$KV.{bucket}.")
         return [
             _record(f"{parts[1]}.{parts[2]}.{subject[start:]}", found[subject])

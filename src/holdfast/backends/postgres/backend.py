@@ -313,5 +313,8 @@ class PostgresBackend:
     async def record(self, key: str) -> Record | None:
         return await self._records.get(key)
 
+    async def remove_record(self, key: str, expected: int) -> bool:
+        return await self._records.remove(key, expected)
+
     async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
         return await self._records.due(prefix, limit, newest)

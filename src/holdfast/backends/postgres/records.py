@@ -35,6 +35,10 @@ class Records:
         row = await self._session.row("record", key=key)
         return Record(*row) if row else None
 
+    async def remove(self, key: str, expected: int) -> bool:
+        """Remove a record if it still has the revision `expected`."""
+        return await self._session.row("remove_record", key=key, expected=expected) is not None
+
     async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
         """Records under a prefix whose due time has passed."""
         query = "newest_records" if newest else "due_records"

@@ -322,6 +322,9 @@ class RedisBackend:
     async def record(self, key: str) -> Record | None:
         return await self._records.record(key)
 
+    async def remove_record(self, key: str, expected: int) -> bool:
+        return await self._records.remove_record(key, expected)
+
     async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
         return await self._records.due_records(prefix, limit, newest)
 

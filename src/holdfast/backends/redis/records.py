@@ -39,6 +39,10 @@ class Records:
         flat = await self._session.call("HGETALL", keys.record(_checked(key)))
         return _record(key, flat) if flat else None
 
+    async def remove_record(self, key: str, expected: int) -> bool:
+        """Remove a record, or answer False where it has changed since."""
+        return bool(await self._session.run("remove_record", _checked(key), REVISION, expected))
+
     async def due_records(self, prefix: str, limit: int, newest: bool) -> list[Record]:
         """Records whose due time has passed, oldest or newest first."""
         rows = await self._session.run("due_records", prefix, limit, int(newest))

@@ -9,6 +9,9 @@ ON CONFLICT (key) DO NOTHING RETURNING revision;
 UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz, revision = revision + 1
 WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
 
+-- name: remove_record
+DELETE FROM holdfast.records WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
+
 -- name: record
 SELECT key, fields, revision FROM holdfast.records WHERE key = %(key)s;
 
