@@ -174,6 +174,10 @@ class Backend(Protocol):
     async def now(self) -> datetime:
         """The store's time: its server's clock plus the test kit's offset."""
 
+    async def epoch(self) -> int:
+        """The first field of the positions that are written now. It rises when the server was restored,
+        replaced or promoted: what was acknowledged last before that may be missing."""
+
     async def advance(self, by: timedelta) -> None:
         """Move the store's time forward. Only the test kit calls this."""
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from standby import Pair, paired
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
+from holdfast.embedded import Postgres
 
 
 @pytest.fixture
@@ -41,3 +43,10 @@ def transaction(database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
     with psycopg.connect(database) as connection:
         yield connection
         connection.rollback()
+
+
+@pytest.fixture
+async def pair(postgres: Postgres, database: str) -> AsyncIterator[Pair]:
+    """This test's database on the session's server and on a standby of it, which may take over."""
+    async with paired(postgres, database) as made:
+        yield made

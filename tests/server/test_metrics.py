@@ -59,6 +59,7 @@ async def test_metrics_tell_what_was_done(each: holdfast.Bus) -> None:
     assert 120 <= by_name(found["holdfast_cursor_lag_seconds"], "0", CHANNEL, "archiver") < 180
     assert 120 <= by_name(found["holdfast_oldest_ready_age_seconds"], *JOBS) < 180
     assert found["holdfast_store_up"] == {("0",): 1}
+    assert found["holdfast_store_epoch"] == {("0",): await store.epoch()}
     assert set(found["holdfast_scrape_failed"].values()) == {0}
     assert {("http",), ("lifecycle-0",)} <= set(found["holdfast_part_up"])
     assert set(found["holdfast_part_up"].values()) == {1}

@@ -15,6 +15,13 @@ _SPOT = ("partition", "channel")
 _CONSUMER = ("partition", "channel", "consumer")
 
 STORE_UP = Family("holdfast_store_up", "gauge", "1 while the store answers.", ["partition"])
+STORE_EPOCH = Family(
+    "holdfast_store_epoch",
+    "gauge",
+    "The store's epoch. It rises when its server was restored, replaced or promoted: what was acknowledged "
+    "last before that may be missing.",
+    ["partition"],
+)
 SCRAPE_FAILED = Family(
     "holdfast_scrape_failed",
     "gauge",
@@ -189,9 +196,18 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "Stores",
-        "Each store is asked for its time, its channels and the size of each, which is an estimate that "
-        "it keeps.",
-        (STORE_UP, SCRAPE_FAILED, LEFT_OUT, PARTITION_LIVE, CHANNELS, CHANNEL_EVENTS, CHANNEL_BYTES),
+        "Each store is asked for its time, its epoch, its channels and the size of each, which is an "
+        "estimate that it keeps.",
+        (
+            STORE_UP,
+            STORE_EPOCH,
+            SCRAPE_FAILED,
+            LEFT_OUT,
+            PARTITION_LIVE,
+            CHANNELS,
+            CHANNEL_EVENTS,
+            CHANNEL_BYTES,
+        ),
     ),
     Group(
         "Worker consumers",

@@ -75,6 +75,10 @@ async def _attempt(what: str, read: Read, scene: Scene) -> list[Metric] | None:
         return None
 
 
+async def _epoch(scene: Scene) -> list[Metric]:
+    return [family(c.STORE_EPOCH, {(scene.partition,): await scene.store.epoch()})]
+
+
 async def _channels(scene: Scene) -> list[Metric]:
     names = await scene.store.channels()
     sizes = await _each(names[:MOST], scene.store.size)
@@ -151,6 +155,7 @@ async def _each(items: Sequence[T], ask: Callable[[T], Awaitable[R]]) -> list[tu
 
 
 READINGS: dict[str, Read] = {
+    "epoch": _epoch,
     "channels": _channels,
     "backlogs": _backlogs,
     "consumers": _consumers,

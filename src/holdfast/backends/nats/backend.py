@@ -118,6 +118,10 @@ class NatsBackend:
     async def now(self) -> datetime:
         return from_micros(await self._store.clock())
 
+    async def epoch(self) -> int:
+        await self._store.clock()  # recognises the server
+        return self._store.registry.epochs[-1][1]
+
     async def advance(self, by: timedelta) -> None:
         await self._store.look()
         last = int((await self._store.info())["state"]["last_seq"])

@@ -75,7 +75,7 @@ class PostgresBackend:
         await self._session.open()
         async with self._session.connection(patience=600) as connection:
             applied = await migrate.apply(connection)
-        await self._session.run("renew_epoch")
+            await self._session.recognise(connection)
         return applied
 
     async def close(self) -> None:
@@ -89,6 +89,11 @@ class PostgresBackend:
         row = await self._session.row("now")
         assert row is not None  # noqa: S101 - the store's row always exists
         return row[0]  # type: ignore[no-any-return]
+
+    async def epoch(self) -> int:
+        row = await self._session.row("epoch")
+        assert row is not None  # noqa: S101 - the store's row always exists
+        return int(row[0])
 
     async def advance(self, by: timedelta) -> None:
         await self._session.run("advance", by=by)

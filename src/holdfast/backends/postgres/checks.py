@@ -13,6 +13,10 @@ async def check(session: Session) -> list[Finding]:
     settings = dict(await session.rows("settings"))
     findings = [_fsync(settings["fsync"]), _commit(settings["synchronous_commit"])]
     findings += [_pages(settings["full_page_writes"]), _version(int(settings["server_version_num"]))]
+    for epoch, timeline, began in await session.rows("last_epoch"):
+        text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"
+        text += f" {timeline}): what that one acknowledged last may be missing; publish it again, same ids"
+        findings.append(Finding("warning", "failover", text))
     for pid, age in await session.rows("blockers"):
         text = f"server process {pid} has held a write open for {age:.0f} s: readers of the log wait for it"
         findings.append(

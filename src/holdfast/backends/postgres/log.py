@@ -15,6 +15,7 @@ from holdfast.backends.postgres import bulk
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.places import following
 from holdfast.backends.postgres.queries import QUERIES
+from holdfast.backends.postgres.reading import report_loss
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.waker import Waker
 from holdfast.model.batch import Batch
@@ -79,7 +80,10 @@ class Log:
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         """A page of the log after a position, below the oldest running transaction."""
-        rows = await self._session.rows("read", channel=channel, limit=limit, **following(after))
+        start = following(after)
+        rows = await self._session.rows("read", channel=channel, limit=limit, **start)
+        if rows:
+            await report_loss(self._session, channel, start, rows[0][0])
         return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
 
     async def close(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,8 @@ from holdfast.backends.postgres.session import Session
 from holdfast.model.errors import DataLost
 from holdfast.model.log import Cut, Extent, Lag, Page
 from holdfast.model.position import format_position
+
+log = logging.getLogger(__name__)
 
 # A page holds at most so much data, as far as the size of the one before it tells.
 _PAGE_BYTES = 16_000_000
@@ -49,11 +52,13 @@ class Reader:
         """The log by column, in pages of at most `size` events."""
         end, limit = up_to(until), min(size, _FIRST_PAGE)
         while True:
-            rows = await self._session.rows("page", channel=channel, limit=limit, **following(after), **end)
+            start = following(after)
+            rows = await self._session.rows("page", channel=channel, limit=limit, **start, **end)
             # Asked afterwards: what was trimmed while the page was read shows here.
             await self._check_whole(channel, after)
             if not rows:
                 return
+            await report_loss(self._session, channel, start, rows[0][0])
             page = _page(rows)
             yield page
             if len(rows) < limit:
@@ -74,6 +79,16 @@ class Reader:
         """How much follows a position, and since when it waits."""
         row = await self._session.row("behind", channel=channel, limit=limit, **following(after))
         return Lag(*row) if row else Lag(0, None)
+
+
+async def report_loss(session: Session, channel: str, start: Mapping[str, int], epoch: int) -> None:
+    """Tell of a reader whose position lies in what a failover has lost, as it goes on in a later epoch."""
+    if 0 < start["epoch"] < epoch and await session.row("lost", channel=channel, **start) == (True,):
+        log.warning(
+            "a reader of channel %r stood at %s, an event that this server never had: the one before it had "
+            "acknowledged it, and lost it in a failover. It goes on with epoch %s",
+            *(channel, format_position(*start.values()), epoch),
+        )
 
 
 def _page(rows: list[tuple[Any, ...]]) -> Page:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -25,6 +26,8 @@ from holdfast.model.errors import (
     Unavailable,
 )
 
+log = logging.getLogger(__name__)
+
 # Every statement of ours walks an index in order, whatever the statistics say at the moment: the tables go
 # from empty to full and back within minutes. So that is planned once, and not again for every call.
 _SETTINGS = """
@@ -42,7 +45,7 @@ class Session:
 
     def __init__(self, url: str, size: int = 4) -> None:
         self.url = url
-        self._pool = Pool(url, size, _configure)
+        self._pool = Pool(url, size, self._configure)
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
@@ -108,6 +111,28 @@ class Session:
         except psycopg.Error as error:
             raise await self._translated(error) from error
 
+    async def _configure(self, connection: Connection) -> None:
+        set_json_loads(orjson.loads, connection)
+        await connection.execute(_SETTINGS)
+        await self.recognise(connection)
+
+    async def recognise(self, connection: Connection) -> None:
+        """See whether this is the server that the store knew: a promoted or restored one begins a new epoch.
+
+        Raises psycopg's ReadOnlySqlTransaction on a standby.
+        """
+        changes: list[tuple[Any, ...]] = []
+        # A database without our schema is migrated by whoever opens it, and recognised after that.
+        with suppress(psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+            changes = await (await connection.execute(QUERIES["renew_epoch"], prepare=False)).fetchall()
+        for epoch, timeline in changes:
+            log.warning(
+                "PostgreSQL at %s is another server than before: a standby that was promoted, or a restored "
+                "backup (timeline %s, epoch %s). What the one before acknowledged last may be missing; "
+                "publishers may publish it again under the same ids",
+                *(redacted(self.url), timeline, epoch),
+            )
+
     async def _translated(
         self, error: psycopg.Error | UnicodeError, connection: Connection | None = None
     ) -> Exception:
@@ -117,11 +142,6 @@ class Session:
                 await connection.close()  # or it would be taken again, to a server that is no use
             await self._pool.clear()
         return translated
-
-
-async def _configure(connection: Connection) -> None:
-    set_json_loads(orjson.loads, connection)
-    await connection.execute(_SETTINGS)
 
 
 def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:

@@ -109,6 +109,9 @@ class RedisBackend:
     async def now(self) -> datetime:
         return from_micros(await self._session.run("now"))
 
+    async def epoch(self) -> int:
+        return int(await self._session.run("epoch"))
+
     async def advance(self, by: timedelta) -> None:
         await self._session.call("HINCRBY", keys.STORE, "offset", to_micros(by))
 

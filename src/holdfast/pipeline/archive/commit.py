@@ -140,8 +140,9 @@ class Committer:
     async def _check_origin(self, manifest: Manifest) -> None:
         """A manifest of another store's channel with the same name must not move our cursor.
 
-        Ours begins with the event that follows the cursor. Only where the store was restored since, so that
-        all it has now is of a later epoch, or has dropped that event, there is nothing left to compare.
+        Ours begins with the event that follows the cursor. Only where the store was restored or failed over
+        since, so that all it has there is of a later epoch, or has dropped that event, there is nothing left
+        to compare, and nothing that the cursor could pass over.
         """
         spot, backend = manifest.spot, self._backends[manifest.spot.partition]
         entries = await backend.read(spot.channel, manifest.after, 1)
@@ -149,7 +150,8 @@ class Committer:
             comparable, ours = True, await self._first_id(manifest) == entries[0].event.id
         else:
             trimmed = (await backend.extent(spot.channel)).trimmed or ""
-            reborn = bool(entries) and _epoch(entries[0].position) > _epoch(manifest.last)
+            epoch = _epoch(entries[0].position) if entries else await backend.epoch()
+            reborn = epoch > _epoch(manifest.last)
             comparable, ours = not reborn and trimmed < manifest.first, False
         if ours or not comparable:
             return
@@ -177,5 +179,5 @@ async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) ->
             raise outcome
 
 
-def _epoch(position: str) -> str:
-    return position.partition("-")[0]
+def _epoch(position: str) -> int:
+    return int(position.partition("-")[0], 16)

@@ -13,7 +13,7 @@
 -- it. Such a row is locked in its new version, which an update under the old snapshot does not find: nothing is made of
 -- it before the next statement sees it as it is.
 WITH consumer AS MATERIALIZED (
-    SELECT c.id, c.lease, holdfast.now() AS now
+    SELECT c.id, c.lease, holdfast.now() AS now, holdfast.lowest_token() AS lowest_token
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND NOT c.paused AND NOT c.ordered
 ), stretch AS MATERIALIZED (
@@ -44,7 +44,8 @@ WITH consumer AS MATERIALIZED (
     ) t WHERE t.leased > 0
 ), claimed AS (
     UPDATE holdfast.jobs j
-    SET state = 'leased', attempts = j.attempts + 1, token = j.token + 1, upto = NULL,
+    SET state = 'leased', attempts = j.attempts + 1, upto = NULL,
+        token = greatest(j.token + 1, (SELECT lowest_token FROM consumer)),
         lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
     WHERE j.ctid = ANY (ARRAY(
         SELECT ctid FROM higher UNION ALL SELECT ctid FROM earlier UNION ALL SELECT ctid FROM taken))
@@ -53,7 +54,8 @@ WITH consumer AS MATERIALIZED (
 ), made AS (
     INSERT INTO holdfast.jobs AS j (consumer_id, channel_id, epoch, tx, seq, upto, token, due_at, created_at,
                                     lease_until, state, priority, attempts, worker)
-    SELECT t.consumer_id, t.channel_id, t.epoch, t.tx, n.seq, n.upto, n.lease, t.due_at, t.created_at,
+    SELECT t.consumer_id, t.channel_id, t.epoch, t.tx, n.seq, n.upto,
+           n.lease * greatest(1, (SELECT lowest_token FROM consumer)), t.due_at, t.created_at,
            CASE WHEN n.lease = 1 THEN (SELECT now + lease FROM consumer) END, n.state::holdfast.job_state, t.priority,
            n.lease, CASE WHEN n.lease = 1 THEN %(worker)s END
     FROM taken t JOIN claimed c ON c.seq = t.seq CROSS JOIN LATERAL (

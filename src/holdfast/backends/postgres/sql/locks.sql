@@ -3,8 +3,10 @@
 -- name: lock
 -- Take a lock that is free or past its deadline.
 INSERT INTO holdfast.locks AS l (name, owner, token, until)
-VALUES (%(lock)s, %(owner)s, 1, (SELECT holdfast.now()) + %(ttl)s::interval)
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = l.token + 1, until = excluded.until
+VALUES (%(lock)s, %(owner)s, greatest(1, (SELECT holdfast.lowest_token())),
+        (SELECT holdfast.now()) + %(ttl)s::interval)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = greatest(l.token + 1, excluded.token),
+    until = excluded.until
 WHERE (l.until > holdfast.now()) IS NOT TRUE
 RETURNING token, until;
 

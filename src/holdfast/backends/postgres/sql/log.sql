@@ -44,5 +44,5 @@ FROM holdfast.log e
 WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
   AND (e.epoch, e.tx, e.seq) > (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint)
   AND (e.epoch, e.tx) < (
-      SELECT s.epoch, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM holdfast.store s)
+      SELECT holdfast.current_epoch(s), pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM holdfast.store s)
 ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;

@@ -41,6 +41,13 @@ WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
   AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
 ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;
 
+-- name: lost
+-- Whether a position of an earlier epoch names an event that this server never had. What was trimmed was there.
+SELECT NOT EXISTS (
+    SELECT FROM holdfast.log l WHERE l.channel_id = c.id AND l.epoch = %(epoch)s AND l.tx = %(tx)s AND l.seq = %(seq)s
+) AND (%(epoch)s::integer, %(tx)s::bigint, %(seq)s::bigint) > (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq)
+FROM holdfast.channels c WHERE c.name = %(channel)s;
+
 -- name: trimmed
 SELECT trimmed_epoch, trimmed_tx, trimmed_seq FROM holdfast.channels WHERE name = %(channel)s;
 

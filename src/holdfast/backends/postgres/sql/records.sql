@@ -2,11 +2,12 @@
 
 -- name: create_record
 INSERT INTO holdfast.records (key, fields, revision, due_at)
-VALUES (%(key)s, %(fields)s::jsonb, 1, %(due)s::timestamptz)
+VALUES (%(key)s, %(fields)s::jsonb, greatest(1, (SELECT holdfast.lowest_token())), %(due)s::timestamptz)
 ON CONFLICT (key) DO NOTHING RETURNING revision;
 
 -- name: change_record
-UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz, revision = revision + 1
+UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz,
+       revision = greatest(revision + 1, (SELECT holdfast.lowest_token()))
 WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
 
 -- name: remove_record

@@ -3,15 +3,19 @@
 -- name: now
 SELECT holdfast.now();
 
+-- name: epoch
+SELECT holdfast.current_epoch(s) FROM holdfast.store s;
+
 -- name: advance
 UPDATE holdfast.store SET clock_offset = clock_offset + %(by)s::interval;
 
 -- name: renew_epoch
 -- A restored or promoted server is another life of the store: its positions must sort after the old ones.
-UPDATE holdfast.store s
-SET epoch = s.epoch + (s.system_id <> 0)::integer, system_id = i.system_identifier, timeline = p.timeline_id
-FROM pg_control_system() i, pg_control_checkpoint() p
-WHERE (s.system_id, s.timeline) IS DISTINCT FROM (i.system_identifier, p.timeline_id);
+SELECT epoch, timeline FROM holdfast.renew_epoch();
+
+-- name: last_epoch
+SELECT epoch, timeline, began_at FROM holdfast.epochs
+WHERE began_at > (SELECT holdfast.now()) - interval '7 days' ORDER BY epoch DESC LIMIT 1;
 
 -- name: settings
 SELECT name, setting FROM pg_settings

@@ -1,0 +1,3 @@
+-- uses: keys clock
+-- The store's epoch. Reads {holdfast}:store.
+return EPOCH
