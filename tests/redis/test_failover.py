@@ -12,10 +12,12 @@ import holdfast
 from holdfast.backends.redis import RedisBackend
 from holdfast.chaos.proxy import Proxy
 from holdfast.embedded import Redis
-from holdfast.model.errors import LockLost
-from kit import CHANNEL, MINUTE, claim_one, complete, publish, read_all, subscribe, until
+from holdfast.model.errors import LockLost, Outdated
+from holdfast.model.policy import Policy
+from kit import CHANNEL, CONSUMER, MINUTE, claim_one, complete, publish, read_all, subscribe, until
 
 SWEEPER = "gbe:lock:sweeper"
+RECORD = "gbe.state.tasks.t-1"
 
 
 class Pair(NamedTuple):
@@ -93,6 +95,29 @@ async def test_a_token_that_the_failover_lost_is_not_given_again(
     with pytest.raises(LockLost):
         await other.renew(old, MINUTE)
     assert await complete(other, fresh)
+    await other.close()
+
+
+async def test_no_revision_is_given_twice(servers: Pair, proxy: Proxy, backend: RedisBackend) -> None:
+    await subscribe(backend)
+    await backend.put_record(RECORD, {"by": "both"}, 0)
+    await replicated(servers)
+    servers.promote()
+    written = await backend.put_record(RECORD, {"by": "the old"}, 1)
+    revision = (await subscribe(backend, max_attempts=3)).revision
+    assert written is not None
+    proxy._server = ("127.0.0.1", servers.replica.port)
+    await proxy.reset()
+    other = backend.fork()
+    await other.open()
+    new = await other.put_record(RECORD, {"by": "the new"}, 1)
+    assert new is not None
+    assert new > written
+    assert await other.put_record(RECORD, {"by": "the old"}, written) is None, "it never saw the new"
+    assert await other.put_record(RECORD, {"by": "the new"}, new) == new + 1
+    assert (await subscribe(other, max_attempts=4)).revision > revision
+    with pytest.raises(Outdated):
+        await other.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=5), revision=revision)
     await other.close()
 
 

@@ -1,4 +1,4 @@
--- uses: keys records
+-- uses: keys clock records
 -- Write a state record whole, if it still has the expected revision. Writes the record's hash and
 -- {holdfast}:records, {holdfast}:records:PART, {holdfast}:parts.
 -- ARGV: record, the field of the revision, expected revision (0: there is none), due (µs) or '', then the
@@ -6,7 +6,8 @@
 local name, field = key.record(ARGV[1]), ARGV[2]
 local revision = tonumber(redis.call('HGET', name, field)) or redis.call('EXISTS', name)
 if revision ~= tonumber(ARGV[3]) then return false end
+revision = next_token(revision)
 redis.call('DEL', name)
-redis.call('HSET', name, field, revision + 1, unpack(ARGV, 5))
+redis.call('HSET', name, field, whole(revision), unpack(ARGV, 5))
 set_due(ARGV[1], ARGV[4])
-return revision + 1
+return revision
