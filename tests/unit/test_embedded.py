@@ -254,6 +254,19 @@ CHOOSE = """
 """
 
 
+def test_where_no_port_is_free_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("holdfast.embedded.ports.RANGE", range(port, port + 1))
+        with pytest.raises(
+            ServerError, match=rf"Nats cannot start: no free port .* between {port} and {port}"
+        ):
+            Nats(tmp_path / "nats").start()
+    monkeypatch.undo()
+    with Nats(tmp_path / "nats") as server:
+        assert server.running
+
+
 def test_the_port_of_a_server_that_is_down_is_given_to_nobody() -> None:
     with Redis() as server:
         server.kill()

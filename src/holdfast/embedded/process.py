@@ -137,7 +137,7 @@ class Server(ABC):
             return
         try:
             os.ftruncate(lock, 0)  # the pid of a former server
-            self._ports = self._ports or ports.keep(self.folder, self.ports_needed)
+            self._ports = self._ports or self._keep_ports()
             self.prepare()
             self._leash = Leash(self._spec(lock), self._folder.open_log())
         finally:
@@ -153,6 +153,12 @@ class Server(ABC):
             if time.monotonic() > deadline:
                 raise self._failure(f"did not answer within {self.start_timeout:g} s")
             time.sleep(0.02)
+
+    def _keep_ports(self) -> list[int]:
+        try:
+            return ports.keep(self.folder, self.ports_needed)
+        except ports.NoFreePortError as error:
+            raise ServerError(f"{type(self).__name__} cannot start: {error}") from None
 
     def _spec(self, lock: int) -> guard.Spec:
         temporary = self._folder.temporary
