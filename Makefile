@@ -1,4 +1,4 @@
-# Everything that this repository can do. Needs make and Python 3.11 or newer; the rest goes into .venv.
+# Everything that this repository can do. Needs GNU make and Python 3.11 to 3.14; the rest goes into .venv.
 #   make demo     the main job, with accidents, in about a minute
 #   make test     the tests
 # Another interpreter: make PYTHON=python3.12 …
@@ -14,8 +14,14 @@ LOCKED := $(wildcard requirements/bench.txt)
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
-PIP_COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
-	--allow-unsafe --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+PIP_FAILED = "The versions of requirements/dev.txt could not be installed. pip says why above: no matching distribution" \
+	"means no wheel for this system or Python, see docs/installation.md; otherwise look at the network and the disk."
+
+# One resolution for all Pythons and platforms that we support, on none of which pip has to compile anything: all have
+# wheels but Spark, which needs no compiler.
+WHEELS = --only-binary :all: --no-binary pyspark
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .PHONY: help setup demo up test test-all fuzz chaos chaos-ingest check docs pictures bench lock clean
 
@@ -38,9 +44,11 @@ help:
 setup: $(STAMP)
 
 $(STAMP): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --require-hashes -r requirements/dev.txt
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON) on the PATH: install Python, or name it, make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) scripts/machine.py $(VENV)
+	$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked versions into $(VENV): 2 GB, some minutes the first time"
+	@$(PIP) install --use-pep517 --require-hashes -r requirements/dev.txt || { echo $(PIP_FAILED) >&2; exit 1; }
 	$(PIP) install --no-deps -e .
 	@touch $@
 
@@ -87,10 +95,11 @@ $(BENCH): $(STAMP) $(LOCKED)
 	@touch $@
 
 lock: $(STAMP)
-	$(PIP) install pip-tools
-	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra spark --extra server --extra otel --extra dev \
+	$(PIP) install uv
+	$(LOCK) --extra postgres --extra redis --extra nats --extra spark --extra server --extra otel --extra dev \
 		--output-file requirements/dev.txt pyproject.toml
-	$(PIP_COMPILE) --extra postgres --extra redis --extra nats --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(LOCK) --extra postgres --extra redis --extra nats --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(BIN)/python scripts/wheels.py $(WHEELS)
 
 clean:
 	rm -rf dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
