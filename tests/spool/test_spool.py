@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.bus.spool import Spool, Spooled
 from holdfast.contracts import Backend
 from holdfast.embedded import Redis
 from holdfast.model.event import Event
+from holdfast.server.metrics import bus_metrics
 from holdfast.wiring import backend as connect_backend
 from kit import until
 
@@ -61,6 +63,54 @@ def test_events_come_back_whole_and_in_order(tmp_path: Path, spool: Spool) -> No
     again.advance(2)
     again = reopened(again, tmp_path / "spool")
     assert again.peek(10) == [spooled(2)]
+    again.close()
+
+
+def test_depth_age_and_refusals_are_metrics(
+    tmp_path: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    clock = [now]
+    monkeypatch.setattr("holdfast.bus.spool.time.monotonic", lambda: clock[0])
+    bus = holdfast.Bus([], spool=spool)
+
+    def told() -> dict[str, float]:
+        return {
+            sample.name.removeprefix("holdfast_spool_") + sample.labels.get("by", ""): sample.value
+            for metric in bus_metrics(bus)
+            if metric.name.startswith("holdfast_spool_")
+            for sample in metric.samples
+        }
+
+    empty = {"events": 0, "bytes": 0, "oldest_age_seconds": 0}
+    assert told() == empty | {"refused_totalfull": 0, "refused_totalstore": 0, "refused_totaldamaged": 0}
+    spool.append([spooled(1)])
+    clock[0] += 60
+    spool.append([spooled(2), spooled(3)])
+    clock[0] += 5
+    found = told()
+    assert (found["events"], found["oldest_age_seconds"]) == (3, 65)
+    assert found["bytes"] == sum(each.stat().st_size for each in (tmp_path / "spool").glob("*.log"))
+    spool.advance(1)
+    assert told()["oldest_age_seconds"] == 5
+    spool.set_aside(spooled(2), ValueError("no"))
+    spool.advance(2)
+    assert (told()["events"], told()["oldest_age_seconds"], told()["refused_totalstore"]) == (0, 0, 1)
+    full = Spool(tmp_path / "full", max_bytes=10)
+    full.open()
+    with pytest.raises(holdfast.Overloaded):
+        full.append([spooled(1), spooled(2)])
+    full.close()
+    assert full.refused["full"] == 2
+
+
+def test_what_an_earlier_process_left_has_an_age(tmp_path: Path, spool: Spool) -> None:
+    spool.append([spooled(1)])
+    [segment] = (tmp_path / "spool").glob("*.log")
+    written = time.time() - 3600
+    os.utime(segment, (written, written))
+    again = reopened(spool, tmp_path / "spool")
+    assert 3600 <= again.oldest_age < 7200
     again.close()
 
 

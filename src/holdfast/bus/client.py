@@ -42,6 +42,7 @@ class Bus:
         self.settlement = Settlement(self.partitions)
         self.tally = self.settlement.tally
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.spool = spool
         self._publisher: Publisher | SpoolingPublisher = Publisher(self.partitions)
         if spool is not None:
             self._publisher = SpoolingPublisher(self._publisher, spool)

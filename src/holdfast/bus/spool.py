@@ -14,7 +14,9 @@ import logging
 import os
 import re
 import threading
+import time
 import zlib
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -53,6 +55,9 @@ class Spool:
         self._lock = self._tail = -1
         self._access = threading.Lock()  # a cancelled task's thread may still be at work
         self._first = self._next = self._bytes = 0
+        self._marks: deque[tuple[int, float]] = deque()
+        self.refused: Counter[str] = Counter(full=0, store=0, damaged=0)
+        """Events that were not kept or not sent, by what refused them: the bound, a store, or a checksum."""
 
     def open(self) -> None:
         """Take the folder, and find what an earlier process left in it."""
@@ -82,7 +87,32 @@ class Spool:
         segments = self._segments()
         self._next = max(self._first, _cut_torn_line(segments[-1]) if segments else 0)
         self._bytes = sum(segment.stat().st_size for segment in segments)
+        for segment in segments if len(self) else ():
+            self._mark(int(segment.stem), time.time() - segment.stat().st_mtime)
         self._start_segment()
+
+    def _mark(self, number: int, age: float = 0.0) -> None:
+        """From this event on they have waited so long: one mark a second is enough."""
+        since = time.monotonic() - age
+        if not self._marks or since - self._marks[-1][1] >= 1:
+            self._marks.append((number, since))
+
+    @property
+    def size(self) -> int:
+        """What the segments take, up to one of them already sent."""
+        return self._bytes
+
+    @property
+    def oldest_age(self) -> float:
+        """For how many seconds the oldest event has been waiting, to the second; 0.0: there is none.
+
+        What an earlier process has left counts from when the last of its segment was written.
+        """
+        first, marks = self._first, tuple(self._marks)  # at once: another thread may be at work
+        if not len(self) or not marks:
+            return 0.0
+        since = max((at for number, at in marks if number <= first), default=marks[0][1])
+        return max(0.0, time.monotonic() - since)
 
     def _drained(self) -> int:
         """The number of the next event to send."""
@@ -116,12 +146,14 @@ class Spool:
     def _append(self, entries: Sequence[Spooled]) -> None:
         lines = b"".join(_line(entry) for entry in entries)
         if self._bytes + len(lines) > self._max_bytes:
+            self.refused["full"] += len(entries)
             raise Overloaded(
                 f"the spool {self._path} holds {self._bytes} of {self._max_bytes} bytes; "
                 "publish again once a store is back and has taken them"
             )
         with self._translated():
             size = self._write(lines)
+        self._mark(self._next)
         self._next += len(entries)
         self._bytes += len(lines)
         if size > SEGMENT_BYTES:
@@ -150,6 +182,7 @@ class Spool:
                     if found:
                         return found
                     log.error("event %s of the spool %s is damaged: %s", self._first, self._path, error)
+                    self.refused["damaged"] += 1
                     self._note("damaged", line + b"\n")
                     self.advance(1)
                     break
@@ -176,6 +209,10 @@ class Spool:
 
     def _advance(self, count: int) -> None:
         self._first += count
+        while len(self._marks) > 1 and self._marks[1][0] <= self._first:
+            self._marks.popleft()
+        if not len(self):
+            self._marks.clear()
         fresh = self._path / "drained.new"
         fresh.write_bytes(_sealed(orjson.dumps(self._first)))
         _sync(fresh)
@@ -187,6 +224,7 @@ class Spool:
 
     def set_aside(self, entry: Spooled, error: Exception) -> None:
         """Keep an event that no store will ever take beside the others, with the reason."""
+        self.refused["store"] += 1
         self._note("refused", orjson.dumps({"error": str(error)}) + b" " + _line(entry))
 
     def _note(self, name: str, line: bytes) -> None:

@@ -171,6 +171,20 @@ STORE_ERRORS = Family(
     "`fold`, `listen`, `open`, `subscribe`) and class of error. Whoever made the call goes on.",
     ["partition", "verb", "error"],
 )
+SPOOL_EVENTS = Family("holdfast_spool_events", "gauge", "Events in the spool that no store has taken yet.")
+SPOOL_BYTES = Family("holdfast_spool_bytes", "gauge", "Bytes that the spool takes on disk.")
+SPOOL_AGE = Family(
+    "holdfast_spool_oldest_age_seconds",
+    "gauge",
+    "For how long the oldest of them has been waiting; 0: the spool is empty.",
+)
+SPOOL_REFUSED = Family(
+    "holdfast_spool_refused",
+    "counter",
+    "Events that were refused: by the spool, being `full`, to their publisher; by the `store`, for good, and "
+    "set aside in the file `refused`; or as `damaged`, and set aside in the file `damaged`.",
+    ["by"],
+)
 REQUESTS = Family(
     "holdfast_http_requests",
     "counter",
@@ -253,7 +267,7 @@ GROUPS = (
         "This process",
         "Counted in memory since the process began; the store is not asked. Sum them over instances. "
         "Attempts and how they ended are those that went through this process: through REST here, and a "
-        "worker's own with `holdfast worker --metrics-port`.",
+        "worker's own with `holdfast worker --metrics-port`. Only a process with a spool tells of one.",
         (
             PART_UP,
             PART_RESTARTS,
@@ -264,6 +278,10 @@ GROUPS = (
             ATTEMPTS,
             SETTLED,
             STORE_ERRORS,
+            SPOOL_EVENTS,
+            SPOOL_BYTES,
+            SPOOL_AGE,
+            SPOOL_REFUSED,
             REQUESTS,
             REQUEST_SECONDS,
         ),

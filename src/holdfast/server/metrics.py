@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast.bus.client import Bus
+from holdfast.bus.spool import Spool
 from holdfast.contracts import Applied
 from holdfast.model.errors import InvalidInput
 from holdfast.server.catalog import (
@@ -22,6 +23,10 @@ from holdfast.server.catalog import (
     PART_UP,
     SCRAPE_FAILED,
     SETTLED,
+    SPOOL_AGE,
+    SPOOL_BYTES,
+    SPOOL_EVENTS,
+    SPOOL_REFUSED,
     STORE_ERRORS,
 )
 from holdfast.server.drivers import read_pipeline
@@ -100,6 +105,18 @@ def bus_metrics(bus: Bus) -> list[Metric]:
         family(SETTLED, dict(bus.tally.settled)),
         family(MOVES, moves),
         family(STORE_ERRORS, errors),
+        *_spool_metrics(bus.spool),
+    ]
+
+
+def _spool_metrics(spool: Spool | None) -> list[Metric]:
+    """Without samples where there is no spool."""
+    refused = {} if spool is None else {(by,): count for by, count in spool.refused.items()}
+    return [
+        family(SPOOL_EVENTS, {} if spool is None else {(): len(spool)}),
+        family(SPOOL_BYTES, {} if spool is None else {(): spool.size}),
+        family(SPOOL_AGE, {} if spool is None else {(): spool.oldest_age}),
+        family(SPOOL_REFUSED, refused),
     ]
 
 
