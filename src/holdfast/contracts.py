@@ -98,6 +98,17 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTimes:
+    """The oldest and the newest of a consumer's ready jobs, by when they were due, and of its dead ones, by
+    when they died. None where there is none."""
+
+    channel: str
+    consumer: str
+    ready: tuple[datetime, datetime] | None
+    dead: tuple[datetime, datetime] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelStats:
     """A channel's log at a glance."""
 
@@ -228,6 +239,9 @@ class Backend(Protocol):
         Where a store would have to count them it stops at `limit`: for each consumer's ready jobs, and for
         all leased and all scheduled ones together.
         """
+
+    async def job_times(self) -> list[JobTimes]:
+        """The oldest and newest times of every consumer, at a cost that does not grow with its jobs."""
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """A paused consumer hands out no job; leases that run go on."""

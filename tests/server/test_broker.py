@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import httpx
 import pytest
@@ -316,7 +316,8 @@ async def test_job_status_counts_by_the_codes_of_the_broker(each: holdfast.Bus) 
         CONSUMER,
         CONSUMER,
     ]
-    assert shown["statuses"] == [
+    names = ("status", "name", "count", "exact")
+    assert [{name: each[name] for name in names} for each in shown["statuses"]] == [
         {"status": 1001, "name": "QUEUED", "count": 3, "exact": True},
         {"status": 1002, "name": "INFLIGHT", "count": 1, "exact": True},
         {"status": 1004, "name": "DEAD", "count": 1, "exact": True},
@@ -336,7 +337,8 @@ async def test_a_count_that_was_cut_is_said_to_be(bus: holdfast.Bus, monkeypatch
     await publish(backend, *"abcde")
     async with house(bus) as found:
         [shown] = (await found.client.get("/job-status")).json()["consumers"]
-    assert shown["statuses"][0] == {"status": 1001, "name": "QUEUED", "count": 3, "exact": False}
+    queued = shown["statuses"][0]
+    assert (queued["name"], queued["count"], queued["exact"]) == ("QUEUED", 3, False)
     assert shown["statuses"][2]["exact"]
 
 
@@ -355,3 +357,46 @@ async def test_a_deletion_is_audited(bus: holdfast.Bus) -> None:
         (f"token:{token.id}", "purge"),
     }
     assert [each["outcome"].partition(":")[0] for each in told] == ["asked", "done", "asked", "done"]
+
+
+async def test_job_status_has_the_oldest_and_the_newest_time(each: holdfast.Bus) -> None:
+    backend = store(each)
+    minute = timedelta(minutes=1)
+    await subscribe(backend)
+    await subscribe(backend, "idle", channel="other")
+    due, died = [], []
+    for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 0), ("e", 0), ("f", 9)):
+        await publish(backend, name, priority=priority)
+        due.append((await record(backend, name)).created_at)
+        await backend.advance(minute)
+    await publish(backend, "later", at=await backend.now() + timedelta(days=1))
+    for job in await claim(backend, 3):  # f, b, a: by priority, then by age
+        assert await bury(backend, job)
+        ended = (await record(backend, job.event.id)).ended_at
+        assert ended is not None
+        died.append(ended)
+        await backend.advance(minute)
+    async with house(each) as found:
+
+        async def times() -> dict[str, list[datetime | None]]:
+            consumers = (await found.client.get("/job-status")).json()["consumers"]
+            [mine] = [each for each in consumers if each["consumerId"] == CONSUMER]
+            [idle] = [each for each in consumers if each["consumerId"] == "idle"]
+            assert all(each["oldest"] is each["newest"] is None for each in idle["statuses"])
+            return {
+                each["name"]: [
+                    None if each[end] is None else datetime.fromisoformat(each[end])
+                    for end in ("oldest", "newest")
+                ]
+                for each in mine["statuses"]
+            }
+
+        nothing = [None, None]
+        assert await times() == {
+            "QUEUED": [due[2], due[4]],
+            "INFLIGHT": nothing,
+            "DEAD": [died[0], died[2]],
+        }
+        await found.client.delete(path("job", (await record(backend, "f")).id))
+        await found.client.delete(path("job", (await record(backend, "a")).id))
+        assert (await times())["DEAD"] == [died[1], died[1]]

@@ -23,6 +23,11 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "-- end of block --"
 
 
+def timeless(text: str) -> object:
+    """JSON without the times in it."""
+    return json.loads(re.sub(r'"[0-9]{4}-[0-9]{2}-[0-9]{2}T[^"]*"', "0", text))
+
+
 def blocks() -> list[tuple[str, str]]:
     return _BLOCK.findall(PAGE.read_text())
 
@@ -63,7 +68,7 @@ async def test_the_shell_of_the_page_runs_and_answers_what_it_shows(bus: holdfas
     for place, (language, code) in enumerate(blocks()):
         if language == "json":
             before = sum(1 for other, _ in blocks()[:place] if other == "sh")
-            assert json.loads(answers[before - 1]) == json.loads(code), answers[before - 1]
+            assert timeless(answers[before - 1]) == timeless(code), answers[before - 1]
             compared += 1
     assert compared == 8
     assert json.loads(answers[0])["status"] == "alive"

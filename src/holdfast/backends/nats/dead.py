@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -15,7 +16,8 @@ from holdfast.backends.nats.index import Entry, backwards, entry
 from holdfast.backends.nats.records import Record, job_number, shown
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import Store
-from holdfast.backends.nats.times import to_micros
+from holdfast.backends.nats.times import from_micros, to_micros
+from holdfast.contracts import JobTimes
 from holdfast.model.deadletters import Cluster, DeadCount, DeadFilter, DeadLetter, DeadPage
 from holdfast.model.errors import InvalidInput
 
@@ -65,6 +67,36 @@ class Dead:
             for name, number in sorted(self._store.mirror.counts(member.ref).items())
             if name.startswith("dead:") and number > 0
         ]
+
+    async def job_times(self) -> list[JobTimes]:
+        """The oldest and newest of every consumer: ready ones in memory, dead ones from the index."""
+        await self._store.fresh()
+        ready = self._store.mirror.queues.ready_times()
+        found = []
+        for member in self._members(None, None):
+            counts = self._store.mirror.counts(member.ref)
+            some = any(number > 0 for name, number in counts.items() if name.startswith("dead:"))
+            dead = await self._death_times(member.ref) if some else None
+            found.append(JobTimes(member.channel, member.name, _times(ready.get(member.ref)), _times(dead)))
+        return found
+
+    async def _death_times(self, ref: str) -> tuple[int, int] | None:
+        """When the first and the last of those died that did not leave. Deaths are indexed as they happen."""
+        subject, first = subjects.index(ref), 1
+        while True:
+            messages, pending = await self._store.link.read(
+                {"seq": first, "next_by_subj": subject, "batch": _AT_ONCE}
+            )
+            here = [each for each in map(entry, messages) if each is not None]
+            if here or not pending:
+                break
+            first = messages[-1].seq + 1
+        last = int((await self._store.info())["state"]["last_seq"])
+        async for page in backwards(self._store.link, subject, last, _AT_ONCE):
+            latest = next((each for each in map(entry, page) if each is not None), None)
+            if here and latest is not None:
+                return here[0].died, latest.died
+        return None
 
     def _members(self, channel: str | None, consumer: str | None) -> list[Member]:
         members = self._store.registry.members.values()
@@ -173,6 +205,10 @@ class Dead:
     def _letter(self, member: Member, record: Record) -> DeadLetter:
         position = self._store.registry.position(record.seq)
         return DeadLetter(shown(record, member.channel, member.name, position), record.fingerprint)
+
+
+def _times(span: tuple[int, int] | None) -> tuple[datetime, datetime] | None:
+    return None if span is None else (from_micros(span[0]), from_micros(span[1]))
 
 
 def _in_time(wanted: DeadFilter, letter: Entry) -> bool:

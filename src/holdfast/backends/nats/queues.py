@@ -185,6 +185,15 @@ class Queues:
         """How many live jobs of a consumer there are, counted one by one."""
         return Counter(job.state for (owner, _), job in self.jobs.items() if owner == ref)
 
+    def ready_times(self) -> dict[str, tuple[int, int]]:
+        """When the oldest and the newest ready job of each consumer were due."""
+        found: dict[str, tuple[int, int]] = {}
+        for (ref, _), job in self.jobs.items():
+            if job.state is State.READY:
+                oldest, newest = found.get(ref, (job.due, job.due))
+                found[ref] = min(oldest, job.due), max(newest, job.due)
+        return found
+
     def oldest_ready(self, ref: str) -> int | None:
         ready = (
             job.due for (owner, _), job in self.jobs.items() if owner == ref and job.state is State.READY

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from holdfast.backends.postgres import checks, migrate
-from holdfast.backends.postgres.backlogs import read_backlogs
+from holdfast.backends.postgres.backlogs import read_backlogs, read_job_times
 from holdfast.backends.postgres.consumers import Consumers
 from holdfast.backends.postgres.cursors import Cursors
 from holdfast.backends.postgres.dead import Dead
@@ -29,6 +29,7 @@ from holdfast.contracts import (
     Consumer,
     ConsumerStats,
     Finding,
+    JobTimes,
     Reading,
     Start,
 )
@@ -132,6 +133,9 @@ class PostgresBackend:
 
     async def backlogs(self, limit: int) -> list[Backlog]:
         return await read_backlogs(self._session, limit)
+
+    async def job_times(self) -> list[JobTimes]:
+        return await read_job_times(self._session)
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         await self._consumers.set_paused(channel, consumer, paused)

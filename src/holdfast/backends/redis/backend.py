@@ -33,6 +33,7 @@ from holdfast.contracts import (
     Consumer,
     ConsumerStats,
     Finding,
+    JobTimes,
     Reading,
     Start,
 )
@@ -149,6 +150,9 @@ class RedisBackend:
 
     async def backlogs(self, limit: int) -> list[Backlog]:
         return await self._consumers.backlogs()
+
+    async def job_times(self) -> list[JobTimes]:
+        return await self._consumers.job_times()
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         await self._consumers.set_paused(channel, consumer, paused)

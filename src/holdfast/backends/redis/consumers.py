@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 
 import orjson
 
@@ -11,7 +12,7 @@ from holdfast.backends.redis.codec import from_micros, named, pairs, to_micros
 from holdfast.backends.redis.leases import no_consumer
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
-from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, Start
+from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, JobTimes, Start
 from holdfast.model.errors import NotFound
 from holdfast.model.job import LIVE, State
 from holdfast.model.policy import Policy
@@ -79,6 +80,15 @@ class Consumers:
                 found.append(Backlog(each.channel, each.name, live, stats.oldest_ready))
         return found
 
+    async def job_times(self) -> list[JobTimes]:
+        """The oldest and newest of every consumer; one that is removed meanwhile is left out."""
+        found = []
+        for each in await self.consumers(None):
+            answer = await self._session.run("job_times", each.channel, each.name)
+            if answer is not None:
+                found.append(JobTimes(each.channel, each.name, _span(*answer[:2]), _span(*answer[2:])))
+        return found
+
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         """Stop or resume handing out jobs."""
         if not await self._session.run("pause", channel, consumer, int(paused)):
@@ -112,6 +122,10 @@ class Consumers:
 
 def _no_channel(channel: str) -> NotFound:
     return NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+
+
+def _span(oldest: bytes, newest: bytes) -> tuple[datetime, datetime] | None:
+    return (from_micros(int(float(oldest))), from_micros(int(float(newest)))) if oldest else None
 
 
 def _fields(policy: Policy) -> dict[str, Argument]:

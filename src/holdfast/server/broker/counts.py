@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -42,8 +43,12 @@ async def job_status(
         Query(description="Also count what was delivered, as far as it is remembered. That takes longer."),
     ] = False,
 ) -> JobStatus:
-    """How many jobs each consumer has, by status."""
+    """How many jobs each consumer has, by status.
+
+    With the oldest and the newest time of those that are due, and of those that are dead.
+    """
     live, exact = await _live(system)
+    times = await _times(system)
     consumers = []
     for each in await system.letters.status():
         if not caller.sees(each.channel, each.consumer):
@@ -52,7 +57,9 @@ async def job_status(
         counts = {"QUEUED": live[*key, "queued"], "INFLIGHT": live[*key, "inflight"], "DEAD": each.dead}
         if delivered:
             counts["DELIVERED"] = await _delivered(system, *key)
-        consumers.append(ConsumerJobs(**names_of(each), statuses=_statuses(counts, exact)))
+        consumers.append(
+            ConsumerJobs(**names_of(each), statuses=_statuses(counts, exact, times.get(key, {})))
+        )
     return JobStatus(consumers=consumers)
 
 
@@ -71,6 +78,19 @@ async def _live(system: System) -> tuple[Counter[tuple[str, str, str]], bool]:
     return found, max(most, *totals.values(), 0) < COUNTED
 
 
+async def _times(system: System) -> dict[tuple[str, str], dict[str, tuple[datetime, datetime]]]:
+    """The oldest and the newest time by consumer and status, all stores together."""
+    found: defaultdict[tuple[str, str], dict[str, tuple[datetime, datetime]]] = defaultdict(dict)
+    for store in await system.letters.stores():
+        for each in await store.job_times():
+            known = found[each.channel, each.consumer]
+            for name, span in (("QUEUED", each.ready), ("DEAD", each.dead)):
+                if span is not None:
+                    oldest, newest = known.get(name, span)
+                    known[name] = min(oldest, span[0]), max(newest, span[1])
+    return found
+
+
 async def _delivered(system: System, channel: str, consumer: str) -> int:
     done = 0
     for store in await system.letters.stores():
@@ -79,9 +99,17 @@ async def _delivered(system: System, channel: str, consumer: str) -> int:
     return done
 
 
-def _statuses(counts: dict[str, int], exact: bool) -> list[StatusCount]:
+def _statuses(
+    counts: dict[str, int], exact: bool, times: dict[str, tuple[datetime, datetime]]
+) -> list[StatusCount]:
     return [
-        StatusCount(status=code, name=name, count=counts[name], exact=exact or name in _ALWAYS_EXACT)
+        StatusCount(
+            status=code,
+            name=name,
+            count=counts[name],
+            exact=exact or name in _ALWAYS_EXACT,
+            **dict(zip(("oldest", "newest"), times.get(name, ()), strict=False)),
+        )
         for name, code in CODES.items()
         if name in counts
     ]

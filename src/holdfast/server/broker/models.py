@@ -42,6 +42,10 @@ class StatusCount(_Model):
     count: int = Field(examples=[7], ge=0)
     exact: bool
     """False: at least so many."""
+    oldest: datetime | None = None
+    """QUEUED: when the first of those that are due was due. DEAD: when the first of them died."""
+    newest: datetime | None = None
+    """The same of the last one. Both are null where there is none, and for the other statuses."""
 
 
 class ConsumerJobs(ConsumerNames):

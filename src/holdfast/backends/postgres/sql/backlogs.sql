@@ -41,3 +41,29 @@ JOIN holdfast.channels ch ON ch.id = c.channel_id
 LEFT JOIN leased ON leased.consumer_id = c.id
 LEFT JOIN scheduled ON scheduled.consumer_id = c.id
 ORDER BY ch.name, c.name;
+
+-- name: job_times
+-- The oldest and the newest by indexes: of ready jobs the first and the last of each priority, of dead letters the
+-- first and the last death.
+SELECT ch.name, c.name, r.oldest, r.newest,
+       (SELECT min(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id),
+       (SELECT max(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id)
+FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+CROSS JOIN LATERAL (
+    WITH RECURSIVE heads AS (
+        (SELECT j.priority, j.due_at FROM holdfast.jobs j
+         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
+         ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1)
+        UNION ALL
+        SELECT f.priority, f.due_at FROM heads h, LATERAL (
+            SELECT j.priority, j.due_at FROM holdfast.jobs j
+            WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority < h.priority
+            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1) f)
+    SELECT min(h.due_at) AS oldest, max((
+        SELECT j.due_at FROM holdfast.jobs j
+        WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority = h.priority
+        ORDER BY j.due_at DESC LIMIT 1)) AS newest
+    FROM heads h
+) r
+ORDER BY ch.name, c.name;
