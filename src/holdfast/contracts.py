@@ -25,7 +25,7 @@ from holdfast.model.deadletters import (
     Fold,
     Removal,
 )
-from holdfast.model.decide import Action, Due
+from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry, State
 from holdfast.model.log import Cut, Extent, Lag, Page
@@ -340,11 +340,11 @@ class Backend(Protocol):
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         """dead → purged, all in one step, each with a record of it; False for what is not dead."""
 
-    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         """Fold deltas into the summary, unless that was done within `fresh` and at most `most` deltas wait.
 
         Where it was never done, count what is there first, once. Raises `LockLost` once a newer token of the
-        lock was issued.
+        lock was issued. Without a lock it only says what it would fold.
         """
 
     async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
@@ -430,17 +430,19 @@ class Backend(Protocol):
     async def unlock(self, lock: Lock) -> bool:
         """Free the lock if it is still this holder's."""
 
-    # retention: each step carries the sweeper's lock, and raises `LockLost` once a newer token was issued
+    # retention: each step carries the sweeper's lock, and raises `LockLost` once a newer token was issued.
+    # Without a lock nothing is changed: it returns what all steps together would do, by the same judgement.
 
     async def trim(
         self,
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         *,
         ignore: Sequence[str] = (),
         groups: Sequence[str] = (),
+        ended: Sequence[Ref] = (),
     ) -> Trim:
         """Remove the oldest events, published before a time, as far as nobody needs them any more.
 
@@ -448,7 +450,7 @@ class Backend(Protocol):
         consumer has not finished or not yet turned into jobs, and what a foreign group listed in `groups`
         has not acknowledged; a listed group that does not exist needs everything. A dead letter keeps its
         event, however old. The judgement and the removal are one step: what is needed by the time of the
-        removal stays.
+        removal stays. Jobs in `ended` are about to be given up: without a lock they are taken as dead.
         """
 
     async def size(self, channel: str) -> Size:
@@ -457,7 +459,7 @@ class Backend(Protocol):
     async def set_full(self, channel: str, full: bool) -> None:
         """A full channel refuses publishes with `Overloaded` until it is no longer full."""
 
-    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         """Remove idempotency keys published, and jobs ended other than dead, before these times, where the
         store does not let them expire by itself."""
 
@@ -472,8 +474,8 @@ class Backend(Protocol):
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
         """Hand stale pending entries over to the group's living member; answers how many."""
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
-        """Remove a foreign group, unless a member was seen within `alive`."""
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
+        """Remove a foreign group, unless a member was seen within `alive`. Without a lock: would it be?"""
 
     # state records
 

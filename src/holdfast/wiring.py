@@ -99,11 +99,11 @@ def sweeper(store: Backend, config: Config, owner: str, health: Health | None = 
     from holdfast.upkeep.sweeper import Sweeper
     from holdfast.upkeep.taskrecords import TaskRecords
 
-    chores = {
-        "tasks": TaskRecords(store, config.namespace, config.sweeper.history).settle,
-        "folded": Folding(store, owner, config.dlq.interval).run_once,
-    }
-    return Sweeper(store, rules(config), owner, health=health, chores=chores)
+    records = TaskRecords(store, config.namespace, config.sweeper.history)
+    folding = Folding(store, owner, config.dlq.interval)
+    chores = {"tasks": records.settle, "folded": folding.run_once}
+    forecasts = {"tasks": records.forecast, "folded": folding.forecast}
+    return Sweeper(store, rules(config), owner, health=health, chores=chores, forecasts=forecasts)
 
 
 def tasks(bus: Bus, config: Config) -> Tasks:

@@ -20,7 +20,7 @@ from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.sweeper import Sweeper
 
 Once = Annotated[bool, typer.Option("--once", help="Sweep once and end; 1 where a store could not be swept.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what a sweep would do at most; change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what a sweep would do now; change nothing.")]
 
 
 def sweep(
@@ -108,7 +108,7 @@ def _words(report: Swept) -> str:
     }
     words = [f"{count:,} {name}" for name, count in counts.items() if count]
     words += [f"{held.channel} held back by {held.consumer}" for held in report.held]
-    return ("would be at most: " if report.dry_run else "") + (", ".join(words) or "nothing to do")
+    return ("would be: " if report.dry_run else "") + (", ".join(words) or "nothing to do")
 
 
 def register(app: typer.Typer) -> None:

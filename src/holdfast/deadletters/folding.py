@@ -46,6 +46,10 @@ class Folding:
         """Fold where it is time; returns how many deltas were folded."""
         return (await self.fold()).folded
 
+    async def forecast(self) -> int:
+        """How many deltas `run_once` would fold now."""
+        return (await self.backend.fold_dead(self.fresh, self.most, None)).folded
+
     async def recount(self, repair: bool) -> list[Drift]:
         """Count what is there and compare, once whoever folds is done."""
         async with self._patiently() as lock:

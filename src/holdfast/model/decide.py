@@ -18,6 +18,10 @@ from holdfast.model.policy import Policy
 MAX_ERROR = 4_000
 
 
+Ref = tuple[int | str, ...]
+"""A backend's own handle of a job."""
+
+
 class DueKind(StrEnum):
     """Why the lifecycle's read returned a job."""
 
@@ -28,10 +32,10 @@ class DueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A job that needs the lifecycle, as phase one read it. `ref` is the backend's own handle."""
+    """A job that needs the lifecycle, as phase one read it."""
 
     kind: DueKind
-    ref: tuple[int | str, ...]
+    ref: Ref
     token: int
     attempts: int
     abandonments: int

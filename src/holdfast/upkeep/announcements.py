@@ -78,10 +78,7 @@ class Swept(Announcement):
     started_at: datetime = Field(description="When it began, in the store's time.")
     duration_seconds: float = Field(description="How long it took.")
     token: int = Field(description="The sweeper's fencing token.")
-    dry_run: bool = Field(
-        description="Nothing was changed; the counts are what would be, at most. What would be forgotten, "
-        "and what chores would do, is not counted."
-    )
+    dry_run: bool = Field(description="Nothing was changed; the counts are what a sweep would do.")
     retried: int = Field(description="Stuck jobs that went back to their queue.")
     buried: int = Field(description="Jobs that became dead letters: exhausted or expired.")
     promoted: int = Field(description="Scheduled jobs that became ready.")

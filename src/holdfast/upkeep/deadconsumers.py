@@ -17,15 +17,15 @@ class DeadConsumers:
         self._backend, self._rules = backend, rules
 
     async def run_once(self, lock: Lock | None) -> list[DeadGroup]:
-        """Every group that needs attention, and what was done about it. Without a lock: nothing is done."""
+        """Every group that needs attention, and what was done about it; without a lock, what would be."""
         found = []
         for group in await self._backend.groups(self._rules.dead_consumers.alive):
             if not group.stale:  # nothing is lost with it; and a server may not see who waits for news
                 continue
             reclaimed = removed = 0
-            if lock is not None and group.members:
-                reclaimed = await self._reclaim(group, lock)
-            elif lock is not None and self._is_removable(group):
+            if group.members:
+                reclaimed = group.stale if lock is None else await self._reclaim(group, lock)
+            elif self._is_removable(group):
                 removed = await self._backend.remove_group(group, self._rules.dead_consumers.after, lock)
             found.append(
                 DeadGroup(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast import failpoints
 from holdfast.contracts import Backend
+from holdfast.model.decide import Ref
 from holdfast.model.upkeep import Hold, Lock, Size
 from holdfast.upkeep.announcements import Alert, Held
 from holdfast.upkeep.rules import Keep, Rules
@@ -33,57 +35,45 @@ class Retention:
     def __init__(self, backend: Backend, rules: Rules) -> None:
         self._backend, self._rules = backend, rules
 
-    async def run_once(self, lock: Lock) -> Kept:
-        """Trim what is too old, then see to what is too large."""
+    async def run_once(self, lock: Lock | None, ended: Sequence[Ref] = ()) -> Kept:
+        """Trim what is too old, then see to what is too large.
+
+        Without a lock it changes nothing, and answers what it would do if the jobs in `ended` were given up.
+        """
         kept = Kept()
         now = await self._backend.now()
         for channel in await self._backend.channels():
             keep = self._rules.keep(channel)
             if keep is not None and keep.max_age is not None:
-                await self._age(channel, now - keep.max_age, now, lock, kept)
+                await self._age(channel, now - keep.max_age, now, lock, ended, kept)
             if keep is not None and keep.max_bytes is not None:
-                await self._bound(channel, keep, keep.max_bytes, now, lock, kept)
+                await self._bound(channel, keep, keep.max_bytes, now, lock, ended, kept)
             failpoints.hit("sweeper.between_channels")
         return kept
 
-    async def dry_run(self) -> Kept:
-        """What it would do at most: everything that is too old or too much, whoever still needs it."""
-        kept = Kept()
-        now = await self._backend.now()
-        for channel in await self._backend.channels():
-            keep = self._rules.keep(channel)
-            if keep is not None and keep.max_age is not None:
-                await self._would_trim(channel, now - keep.max_age, kept)
-            if keep is not None and keep.max_bytes is not None:
-                await self._would_bound(channel, keep, keep.max_bytes, kept)
-        return kept
-
-    async def _would_trim(self, channel: str, before: datetime, kept: Kept) -> None:
-        last = await self._backend.seek(channel, before)
-        if last is not None:
-            everything = await self._backend.behind(channel, None, COUNTED)
-            rest = await self._backend.behind(channel, last, COUNTED)
-            kept.trimmed[channel] = everything.events - rest.events
-
-    async def _would_bound(self, channel: str, keep: Keep, most: int, kept: Kept) -> None:
-        size = await self._backend.size(channel)
-        if size.bytes <= most:
-            return
-        if keep.on_full == "drop_oldest":
-            kept.dropped[channel] = _surplus(size, most)
-        else:
-            kept.full.append(channel)
-
-    async def _age(self, channel: str, before: datetime, now: datetime, lock: Lock, kept: Kept) -> None:
-        removed, hold = await self._trim(channel, before, lock, kept)
+    async def _age(
+        self,
+        channel: str,
+        before: datetime,
+        now: datetime,
+        lock: Lock | None,
+        ended: Sequence[Ref],
+        kept: Kept,
+    ) -> None:
+        removed, hold = await self._trim(channel, before, lock, ended)
         if removed:
             kept.trimmed[channel] = removed
         if hold is not None:
             await self._held(channel, hold, now, kept)
 
-    async def _trim(self, channel: str, before: datetime, lock: Lock, kept: Kept) -> tuple[int, Hold | None]:
+    async def _trim(
+        self, channel: str, before: datetime, lock: Lock | None, ended: Sequence[Ref]
+    ) -> tuple[int, Hold | None]:
         removed = 0
         groups = self._rules.guards(channel)
+        if lock is None:
+            would = await self._backend.trim(channel, before, COUNTED, None, groups=groups, ended=ended)
+            return would.removed, would.hold
         while True:
             step = await self._backend.trim(channel, before, STEP, lock, groups=groups)
             removed += step.removed
@@ -108,40 +98,75 @@ class Retention:
         )
 
     async def _bound(
-        self, channel: str, keep: Keep, most: int, now: datetime, lock: Lock, kept: Kept
+        self,
+        channel: str,
+        keep: Keep,
+        most: int,
+        now: datetime,
+        lock: Lock | None,
+        ended: Sequence[Ref],
+        kept: Kept,
     ) -> None:
         size = await self._backend.size(channel)
+        if lock is None:  # what would be trimmed is still in it
+            size = _less(size, kept.trimmed.get(channel, 0))
         if keep.on_full == "drop_oldest":
-            await self._backend.set_full(channel, False)
+            if lock is not None:
+                await self._backend.set_full(channel, False)
             if size.bytes > most:
-                await self._drop(channel, _surplus(size, most), now, lock, kept)
+                await self._drop(channel, _surplus(size, most), now, lock, ended, kept)
             return
         if size.bytes > most:
-            await self._backend.set_full(channel, True)
+            if lock is not None:
+                await self._backend.set_full(channel, True)
             kept.full.append(channel)
             message = (
                 f"{channel} holds about {size.bytes} bytes, its max_bytes is {most}: it refuses publishes"
             )
             kept.alerts.append(Alert(kind="full", message=message, channel=channel, count=size.events))
-        elif size.bytes <= most * _RELIEF:
+        elif size.bytes <= most * _RELIEF and lock is not None:
             await self._backend.set_full(channel, False)
 
-    async def _drop(self, channel: str, surplus: int, now: datetime, lock: Lock, kept: Kept) -> None:
+    async def _drop(
+        self,
+        channel: str,
+        surplus: int,
+        now: datetime,
+        lock: Lock | None,
+        ended: Sequence[Ref],
+        kept: Kept,
+    ) -> None:
         """Remove the oldest events although stream consumers have not read them. Unfinished jobs stay."""
         behind = [cursor.name for cursor in await self._backend.cursors(channel)]
-        removed = 0
-        while removed < surplus:
-            limit = min(STEP, surplus - removed)
-            step = await self._backend.trim(channel, now, limit, lock, ignore=behind)
-            removed += step.removed
-            if not step.removed:
-                break
+        if lock is None:
+            would = await self._backend.trim(channel, now, COUNTED, None, ignore=behind, ended=ended)
+            removed = min(would.removed - kept.trimmed.get(channel, 0), surplus)
+        else:
+            removed = await self._dropped(channel, surplus, now, lock, behind)
         if removed:
             kept.dropped[channel] = removed
             message = (
                 f"{channel} was over its max_bytes: {removed} of its oldest events were dropped, read or not"
             )
             kept.alerts.append(Alert(kind="dropped", message=message, channel=channel, count=removed))
+
+    async def _dropped(
+        self, channel: str, surplus: int, now: datetime, lock: Lock, behind: Sequence[str]
+    ) -> int:
+        removed = 0
+        while removed < surplus:
+            limit = min(STEP, surplus - removed)
+            step = await self._backend.trim(channel, now, limit, lock, ignore=behind)
+            removed += step.removed
+            if not step.removed and not step.more:  # a step may pass over what dead letters keep
+                break
+        return removed
+
+
+def _less(size: Size, events: int) -> Size:
+    """The size without so many events, if all are about as large."""
+    left = max(0, size.events - events)
+    return Size(left, size.bytes * left // size.events if size.events else 0)
 
 
 def _surplus(size: Size, most: int) -> int:

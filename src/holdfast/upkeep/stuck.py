@@ -13,13 +13,15 @@ from datetime import datetime, timedelta
 
 from holdfast.contracts import Applied, Backend
 from holdfast.model.deadletters import DeadFilter
-from holdfast.model.decide import Move, when_due
+from holdfast.model.decide import Move, Ref, when_due
 from holdfast.model.job import JobRecord, Reason, State
 from holdfast.upkeep.announcements import Alert, Retried
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.lifecycle import Lifecycle
 
 REPORTED = 1_000
+FORESEEN = 10_000
+"""Due jobs of each kind that a dry run looks at: a store should not be asked for more at once."""
 _STEPS = 1_000
 _LATE = timedelta(minutes=1)  # a burial is seen when it is committed, with the time at which it began
 
@@ -32,10 +34,12 @@ class Unstuck:
     told: dict[str, Retried] = field(default_factory=dict)
 
 
-async def would_unstick(backend: Backend) -> Applied:
-    """What a step of the lifecycle would do now."""
-    moves = [when_due(due).move for due in (await backend.due(REPORTED)).due]
-    return Applied(moves.count(Move.PROMOTE), moves.count(Move.ABANDON), moves.count(Move.BURY))
+async def would_unstick(backend: Backend) -> tuple[Applied, list[Ref]]:
+    """What the lifecycle's steps would do now, and the jobs that they would give up."""
+    actions = [when_due(due) for due in (await backend.due(FORESEEN)).due]
+    moves = [action.move for action in actions]
+    applied = Applied(moves.count(Move.PROMOTE), moves.count(Move.ABANDON), moves.count(Move.BURY))
+    return applied, [action.due.ref for action in actions if action.move is Move.BURY]
 
 
 async def unstick(backend: Backend, health: Health) -> Unstuck:

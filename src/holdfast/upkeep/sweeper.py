@@ -27,7 +27,7 @@ from holdfast.upkeep.rules import Rules
 _STEP = 5_000
 _PAGE = 1_000
 Chore = Callable[[], Awaitable[int]]
-"""Something else to see to in each sweep; answers how much it did."""
+"""Something else to see to in each sweep; answers how much it did. Its forecast: how much it would do."""
 
 
 @dataclass(slots=True)
@@ -55,10 +55,11 @@ class Sweeper:
         *,
         health: Health | None = None,
         chores: Mapping[str, Chore] | None = None,
+        forecasts: Mapping[str, Chore] | None = None,
     ) -> None:
         self._backend, self._rules, self._owner = backend, rules, owner
         self._health = health or Health()
-        self._chores = chores or {}
+        self._chores, self._forecasts = chores or {}, forecasts or {}
         self.last: Swept | None = None
 
     async def run_once(self) -> Swept | None:
@@ -83,11 +84,15 @@ class Sweeper:
             return self.last
 
     async def dry_run(self) -> Swept:
-        """What a sweep would do, at most. Takes no lock and changes nothing."""
+        """What a sweep would do now, by the same judgements. Takes no lock and changes nothing."""
         started, begun = await self._backend.now(), time.monotonic()
-        work = _Work(applied=await stuck.would_unstick(self._backend))
-        work.kept = await Retention(self._backend, self._rules).dry_run()
+        work = _Work()
+        work.applied, given_up = await stuck.would_unstick(self._backend)
+        work.kept = await Retention(self._backend, self._rules).run_once(None, given_up)
         work.groups = await DeadConsumers(self._backend, self._rules).run_once(None)
+        await self._forget(None, work)
+        for name, forecast in self._forecasts.items():
+            work.chores[name] = await forecast()
         work.purged = await self._would_purge()
         return _report(work, started, time.monotonic() - begun, 0, dry_run=True)
 
@@ -120,7 +125,7 @@ class Sweeper:
         last = await get_report(self._backend, self._rules.namespace, SWEEPER)
         return None if last is None else datetime.fromisoformat(last[1]["started_at"])
 
-    async def _forget(self, lock: Lock, work: _Work) -> None:
+    async def _forget(self, lock: Lock | None, work: _Work) -> None:
         now = await self._backend.now()
         keys, jobs = now - self._rules.dedupe_window, now - self._rules.history
         while True:

@@ -157,11 +157,31 @@ class TaskRecords:
         else:
             await self._backend.remove_record(record.key, record.revision)
 
+    async def forecast(self) -> int:
+        """How many `settle` would bring up to date now."""
+        given_up, prefix = await self._unsettled(), f"{self._namespace}.state.tasks."
+        due = {record.key for record in await self._backend.due_records(prefix, _PAGE * _PAGES)}
+        return len(given_up) + len(due - set(given_up))
+
+    async def _unsettled(self) -> list[str]:
+        """The keys of tasks that were given up since the sweeper last looked."""
+        found = []
+        for channel in await self._dead_letter_channels():
+            cursors = {cursor.name: cursor.position for cursor in await self._backend.cursors(channel)}
+            position = cursors.get(_FOLLOWER)
+            while entries := await self._backend.read(channel, position, _PAGE):
+                tasks = [self._task(channel, entry.event) for entry in entries]
+                found += [self.key(*task) for task in tasks if task is not None]
+                position = entries[-1].position
+        return found
+
+    async def _dead_letter_channels(self) -> list[str]:
+        pattern = f"{self._namespace}._deadletter.*"
+        return [channel for channel in await self._backend.channels() if matches(pattern, channel)]
+
     async def _settle_given_up(self) -> int:
-        settled, pattern = 0, f"{self._namespace}._deadletter.*"
-        for channel in await self._backend.channels():
-            if not matches(pattern, channel):
-                continue
+        settled = 0
+        for channel in await self._dead_letter_channels():
             cursor = await self._backend.attach(channel, _FOLLOWER, "earliest")
             position = cursor.position
             while entries := await self._backend.read(channel, position, _PAGE):
@@ -174,11 +194,15 @@ class TaskRecords:
         return settled
 
     async def _given_up(self, channel: str, event: Event) -> bool:
-        kind = channel.rpartition(".")[2]
-        task = event.headers.get("holdfast-id")
+        task = self._task(channel, event)
+        return task is not None and bool(await self.update(*task))
+
+    def _task(self, channel: str, event: Event) -> tuple[str, str] | None:
+        """The type and the id of the task that a dead letter is of, if it is of one."""
+        kind, task = channel.rpartition(".")[2], event.headers.get("holdfast-id")
         if task is None or event.headers.get("holdfast-channel") != self.channel(kind, "queue"):
-            return False  # a dead letter, but not of a task
-        return bool(await self.update(kind, task))
+            return None
+        return kind, task
 
     async def _announce(self, kind: str, task: str, fields: Mapping[str, str], token: int) -> None:
         """Tell the terminal channel, and where it failed the operators. The ids make a repeat a duplicate."""

@@ -58,7 +58,7 @@ from holdfast.model.deadletters import (
     Fold,
     Removal,
 )
-from holdfast.model.decide import Action
+from holdfast.model.decide import Action, Ref
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
@@ -242,7 +242,7 @@ class NatsBackend:
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         return await self._exits.purge(channel, consumer, job_ids)
 
-    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         return await self._census.fold(lock)
 
     async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
@@ -318,12 +318,13 @@ class NatsBackend:
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         *,
         ignore: Sequence[str] = (),
         groups: Sequence[str] = (),
+        ended: Sequence[Ref] = (),
     ) -> Trim:
-        return await self._trimming.trim(channel, before, limit, lock, ignore, groups)
+        return await self._trimming.trim(channel, before, limit, lock, ignore, groups, ended)
 
     async def size(self, channel: str) -> Size:
         return await self._bulk.size(channel)
@@ -331,7 +332,7 @@ class NatsBackend:
     async def set_full(self, channel: str, full: bool) -> None:
         await self._consumers.set_full(channel, full)
 
-    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         return await self._forgetting.forget(keys, limit, lock)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
@@ -345,7 +346,7 @@ class NatsBackend:
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
         return await self._groups.reclaim(group, alive, limit, lock)
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
         return await self._groups.remove(group, alive, lock)
 
     # state records

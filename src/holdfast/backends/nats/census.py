@@ -134,10 +134,15 @@ class Census:
             return False
         return True
 
-    async def fold(self, lock: Lock) -> Fold:
+    async def fold(self, lock: Lock | None) -> Fold:
         """Counts of processes that were killed go to those of all. Dead letters that are not in the index are
         brought in, once."""
         now = await self._store.fresh()
+        if lock is None:
+            if not self._store.registry.indexed:
+                return Fold(0)
+            idle = self._store.mirror.tallies_before(await self._bulk.first_at(now - _IDLE))
+            return Fold(sum(min(len(each), _AT_ONCE) for each in idle.values()))
         await self._locks.fence(lock)
         if self._store.registry.indexed:
             return Fold(await self._inherit(now, lock))

@@ -44,10 +44,12 @@ class Forgetting:
     def __init__(self, store: Store, bulk: Bulk, locks: Locks) -> None:
         self._store, self._bulk, self._locks = store, bulk, locks
 
-    async def forget(self, keys: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, limit: int, lock: Lock | None) -> Forgotten:
         """Pass at most `limit` messages, and remove the keys among them."""
         await self._store.look()
         end, removed = await self._bulk.first_at(to_micros(keys)) - 1, 0
+        if lock is None:
+            return Forgotten(await self._count((await forgotten(self._store)).seq, end), 0, more=False)
         for _ in range(TRIES):
             fence, mark = await self._locks.fence(lock), await forgotten(self._store)
             passed = await self._walk(mark.seq, end, limit)
@@ -63,6 +65,14 @@ class Forgetting:
                 continue
             return Forgotten(removed, 0, len(passed) == limit)
         raise Unavailable("others forget keys at the same time; try again")
+
+    async def _count(self, after: int, end: int) -> int:
+        """How many keys there are to remove."""
+        found = 0
+        while passed := await self._walk(after, end, _PAGE):
+            found += sum(each.subject.startswith(subjects.KEYS) for each in passed)
+            after = passed[-1].seq
+        return found
 
     async def _walk(self, after: int, end: int, limit: int) -> list[Stored]:
         """The next messages that are old enough, whatever they are."""

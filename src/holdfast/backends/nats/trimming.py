@@ -24,6 +24,7 @@ from holdfast.backends.nats.locks import Locks
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.backends.nats.stretches import stretch
 from holdfast.backends.nats.times import to_micros
+from holdfast.model.decide import Ref
 from holdfast.model.errors import Unavailable
 from holdfast.model.upkeep import Hold, Lock, Trim
 
@@ -51,18 +52,21 @@ class Trimming:
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         ignore: Sequence[str],
         groups: Sequence[str],
+        ended: Sequence[Ref],
     ) -> Trim:
         """One step; whoever begins to need the log meanwhile makes it start over."""
+        if lock is None:
+            known = await floor(self._store, channel)
+            step, hold = await self._judged(known, before, None, ignore, groups, ended)
+            return Trim(step.removed, more=False, hold=hold)
         for _ in range(TRIES):
             known = await floor(self._store, channel)
             fence = await self._locks.fence(lock)
             await self._finish(known)
-            guards = await self._guards.of(known, ignore, groups)
-            old = await self._old(channel, before)
-            step = await self._step(known, min([old, *(guard.after for guard in guards)]), limit)
+            step, hold = await self._judged(known, before, limit, ignore, groups, ())
             if step.removed:
                 try:
                     await self._store.commit([known.moved(step.seq), fence])
@@ -70,8 +74,23 @@ class Trimming:
                     continue
                 failpoints.hit("trim.after_record")
                 await self._purge(channel, step.seq)
-            return Trim(step.removed, step.more, self._hold(step, old, guards))
+            return Trim(step.removed, step.more, hold)
         raise Unavailable(f"channel {channel!r} changed too often to trim it; try again")
+
+    async def _judged(
+        self,
+        known: Floor,
+        before: datetime,
+        limit: int | None,
+        ignore: Sequence[str],
+        groups: Sequence[str],
+        ended: Sequence[Ref],
+    ) -> tuple[_Step, Hold | None]:
+        """How far a step may go, and who holds back what is behind it. Nothing is written."""
+        guards = await self._guards.of(known, ignore, groups, ended)
+        old = await self._old(known.channel, before)
+        step = await self._step(known, min([old, *(guard.after for guard in guards)]), limit)
+        return step, self._hold(step, old, guards)
 
     async def _old(self, channel: str, before: datetime) -> int:
         """The last event that is old enough to go."""
@@ -81,13 +100,15 @@ class Trimming:
         )
         return 0 if found is None else found.seq
 
-    async def _step(self, known: Floor, free: int, limit: int) -> _Step:
-        """How far this step goes, at most to `free`."""
+    async def _step(self, known: Floor, free: int, limit: int | None) -> _Step:
+        """How far this step goes, at most to `free`; without a limit, all of them together."""
         found = await self._entries.last(known.channel, free)
         last = known.seq if found is None else max(found.seq, known.seq)
-        if last == known.seq or limit < 1:
+        if last == known.seq or (limit is not None and limit < 1):
             return _Step(known.seq, last, 0, last > known.seq)
         old = await stretch(self._entries, self._fates, known.channel, known.seq, last)
+        if limit is None:
+            return _Step(last, last, old.count, more=False)
         end = await old.find(min(old.count, limit))
         return _Step(end.seq, last, end.number, old.count > limit)
 

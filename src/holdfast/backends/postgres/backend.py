@@ -43,7 +43,7 @@ from holdfast.model.deadletters import (
     Fold,
     Removal,
 )
-from holdfast.model.decide import Action
+from holdfast.model.decide import Action, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
 from holdfast.model.log import Cut, Extent, Lag, Page
@@ -220,7 +220,7 @@ class PostgresBackend:
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         return await self._dead.purge(channel, consumer, job_ids)
 
-    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         return await self._dead.fold(fresh, most, lock)
 
     async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
@@ -286,12 +286,13 @@ class PostgresBackend:
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         *,
         ignore: Sequence[str] = (),
         groups: Sequence[str] = (),
+        ended: Sequence[Ref] = (),
     ) -> Trim:
-        return await self._retention.trim(channel, before, limit, lock, ignore, groups)
+        return await self._retention.trim(channel, before, limit, lock, ignore, groups, ended)
 
     async def size(self, channel: str) -> Size:
         return await self._retention.size(channel)
@@ -299,7 +300,7 @@ class PostgresBackend:
     async def set_full(self, channel: str, full: bool) -> None:
         await self._retention.set_full(channel, full)
 
-    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         return await self._retention.forget(keys, jobs, limit, lock)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
@@ -311,7 +312,7 @@ class PostgresBackend:
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
         return 0
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
         return False
 
     async def put_record(

@@ -62,8 +62,11 @@ class Dead:
         failpoints.hit("dead.after_purge")
         return answers
 
-    async def fold(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+    async def fold(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         """Fold deltas into the summary; count first where that was never done."""
+        if lock is None:
+            [(waiting,)] = await self._session.rows("would_fold_dead", fresh=fresh, most=most)
+            return Fold(waiting)
         [row] = await self._patiently("fold_dead", fresh=fresh, most=most, **fencing(lock))
         return Fold(*row)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from holdfast.backends.postgres.arrays import TextArray
+from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.locks import fencing
 from holdfast.backends.postgres.places import position
 from holdfast.backends.postgres.session import Session
+from holdfast.model.decide import Ref
 from holdfast.model.errors import NotFound
 from holdfast.model.upkeep import Forgotten, Hold, Lock, Size, Trim
 
@@ -24,18 +26,25 @@ class Retention:
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         ignore: Sequence[str],
         groups: Sequence[str],
+        ended: Sequence[Ref],
     ) -> Trim:
         """Remove the oldest events as far as nobody needs them."""
         names = {"ignore": TextArray(ignore), "groups": TextArray(groups)}
+        if lock is None:
+            owners, seqs = (NumberArray(int(ref[at]) for ref in ended) for at in (0, 1))
+            row = await self._session.row(
+                "would_trim", channel=channel, before=before, owners=owners, ended=seqs, **names
+            )
+            assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+            return _trim(row[0], False, *row[1:])
         row = await self._session.row(
             "trim", channel=channel, before=before, limit=limit, **fencing(lock), **names
         )
         assert row is not None  # noqa: S101 - a function with OUT parameters always answers
-        removed, more, holder, *needed = row
-        return Trim(removed, more, Hold(holder, position(*needed)) if holder is not None else None)
+        return _trim(*row)
 
     async def size(self, channel: str) -> Size:
         """How much the log holds, about."""
@@ -47,8 +56,12 @@ class Retention:
         if await self._session.row("set_full", channel=channel, full=full) != (True,):
             raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
 
-    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         """Remove idempotency keys and ended jobs."""
+        if lock is None:
+            row = await self._session.row("would_forget", keys=keys, jobs=jobs, limit=limit)
+            assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+            return Forgotten(row[0], row[1], more=False)
         row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **fencing(lock))
         assert row is not None  # noqa: S101 - a function with OUT parameters always answers
         return Forgotten(row[0], row[1], more=limit in row)
@@ -59,3 +72,7 @@ class Retention:
             "purge_dead", channel=channel, before=before, limit=limit, **fencing(lock)
         )
         return dict(rows)
+
+
+def _trim(removed: int, more: bool, holder: str | None, *needed: Any) -> Trim:
+    return Trim(removed, more, Hold(holder, position(*needed)) if holder is not None else None)

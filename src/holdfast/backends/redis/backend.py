@@ -47,7 +47,7 @@ from holdfast.model.deadletters import (
     Fold,
     Removal,
 )
-from holdfast.model.decide import Action
+from holdfast.model.decide import Action, Ref
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
@@ -89,7 +89,7 @@ class RedisBackend:
         self._bulk = Bulk(self._session)
         self._cursors = Cursors(self._session, self._bulk)
         self._locks = Locks(self._session)
-        self._retention = Retention(self._session)
+        self._retention = Retention(self._session, self._bulk)
         self._groups = Groups(self._session)
         self._records = Records(self._session)
         self._dead = Dead(self._session)
@@ -227,7 +227,7 @@ class RedisBackend:
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         return await self._dead.purge(channel, consumer, job_ids)
 
-    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock) -> Fold:
+    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         return await self._census.fold(lock)
 
     async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
@@ -293,12 +293,13 @@ class RedisBackend:
         channel: str,
         before: datetime,
         limit: int,
-        lock: Lock,
+        lock: Lock | None,
         *,
         ignore: Sequence[str] = (),
         groups: Sequence[str] = (),
+        ended: Sequence[Ref] = (),
     ) -> Trim:
-        return await self._retention.trim(channel, before, limit, lock, ignore=ignore, groups=groups)
+        return await self._retention.trim(channel, before, limit, lock, ignore, groups, ended)
 
     async def size(self, channel: str) -> Size:
         return await self._retention.size(channel)
@@ -306,7 +307,7 @@ class RedisBackend:
     async def set_full(self, channel: str, full: bool) -> None:
         await self._retention.set_full(channel, full)
 
-    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock) -> Forgotten:
+    async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         return await self._retention.forget(keys, jobs, limit, lock)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
@@ -318,7 +319,7 @@ class RedisBackend:
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
         return await self._groups.reclaim(group, alive, limit, lock)
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
         return await self._groups.remove_group(group, alive, lock)
 
     async def put_record(

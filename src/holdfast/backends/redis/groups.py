@@ -35,9 +35,10 @@ class Groups:
         options = (group.channel, group.name, alive // _MILLISECOND, limit, lock.name, lock.token)
         return int(await self._session.run("reclaim", *options))
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock) -> bool:
+    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
         """Remove a group that nobody reads any more."""
-        options = (group.channel, group.name, alive // _MILLISECOND, lock.name, lock.token)
+        fence = ("", "") if lock is None else (lock.name, lock.token)
+        options = (group.channel, group.name, alive // _MILLISECOND, *fence)
         return bool(await self._session.run("remove_group", *options))
 
 

@@ -80,6 +80,9 @@ JOIN holdfast.channels ch ON ch.id = c.channel_id
 CROSS JOIN LATERAL holdfast.purge(c.id, %(seqs)s::bigint[]) AS p (seq)
 WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
+-- name: would_fold_dead
+SELECT holdfast.would_fold_dead(%(fresh)s::interval, %(most)s::bigint);
+
 -- name: fold_dead
 SELECT * FROM holdfast.fold_dead(%(fresh)s::interval, %(most)s::bigint, %(lock)s, %(token)s::bigint);
 

@@ -5,6 +5,11 @@ SELECT * FROM holdfast.trim(
     %(channel)s, %(before)s::timestamptz, %(limit)s::integer, %(lock)s, %(token)s::bigint,
     %(ignore)s::text[], %(groups)s::text[]);
 
+-- name: would_trim
+SELECT * FROM holdfast.would_trim(
+    %(channel)s, %(before)s::timestamptz, %(ignore)s::text[], %(groups)s::text[],
+    %(owners)s::integer[], %(ended)s::bigint[]);
+
 -- name: size
 SELECT s.events, s.bytes FROM holdfast.channels c CROSS JOIN LATERAL holdfast.size(c.id) s
 WHERE c.name = %(channel)s;
@@ -15,6 +20,9 @@ SELECT holdfast.set_full(%(channel)s, %(full)s);
 -- name: forget
 SELECT * FROM holdfast.forget(
     %(keys)s::timestamptz, %(jobs)s::timestamptz, %(limit)s::integer, %(lock)s, %(token)s::bigint);
+
+-- name: would_forget
+SELECT * FROM holdfast.would_forget(%(keys)s::timestamptz, %(jobs)s::timestamptz, %(limit)s::integer);
 
 -- name: purge_dead
 SELECT * FROM holdfast.purge_dead(

@@ -4,21 +4,27 @@
 -- Reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:live:REF,
 -- {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and the stream's groups; writes the stream,
 -- {holdfast}:log:CHANNEL, {holdfast}:chart:CHANNEL.
--- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, then foreign groups.
+-- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups, these,
+-- then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
 -- Answers removed, more (0 or 1), who holds the rest or '', "EPOCH ID" of the last entry that it does not
--- need or ''.
+-- need or ''; and without a token the length of the stream, and "EPOCH ID" of the last entry that would go or ''.
 
 local channel, before, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local stream, ignored, groups = key.stream(channel), {}, {}
+local stream, ignored, groups, ended = key.stream(channel), {}, {}, {}
 local last_ignored = 6 + tonumber(ARGV[6])
 for i = 7, last_ignored do ignored[ARGV[i]] = true end
-for i = last_ignored + 1, #ARGV do groups[#groups + 1] = ARGV[i] end
-fence(ARGV[4], ARGV[5])
--- Another client may have given it a time to live; and after a first write the server refuses none for lack of
--- memory.
-redis.call('PERSIST', stream)
+local last_group = last_ignored + 1 + tonumber(ARGV[last_ignored + 1])
+for i = last_ignored + 2, last_group do groups[#groups + 1] = ARGV[i] end
+for i = last_group + 1, #ARGV do ended[ARGV[i]] = true end
+local judged = ARGV[5] == ''
+if not judged then
+  fence(ARGV[4], ARGV[5])
+  -- Another client may have given it a time to live; and after a first write the server refuses none for lack of
+  -- memory.
+  redis.call('PERSIST', stream)
+end
 local log = look(channel)
-if not log.last then return {0, 0, '', ''} end
+if not log.last then return {0, 0, '', '', 0, ''} end
 
 -- The first entry that is not old enough, or false; and whether the search ended at its limit instead. An id is
 -- its time of publishing within a millisecond or two, or later where the server's clock had been ahead.
@@ -43,6 +49,7 @@ local function remove_below(stop)
   if stop == EVERYTHING then return 0, nil, false end
   local last = redis.call('XREVRANGE', stream, '(' .. stop, '-', 'COUNT', 1)[1]
   if not last then return 0, nil, false end
+  if judged then return 0, last[1], false end
   local removed = 0
   if limit > 1 then removed = redis.call('XTRIM', stream, 'MINID', '~', stop, 'LIMIT', limit - 1) end
   local left = limit - removed
@@ -52,7 +59,7 @@ local function remove_below(stop)
 end
 
 local young, cut = first_young()
-local needed, holder = oldest_need(channel, ignored, groups)
+local needed, holder = oldest_need(channel, ignored, groups, ended)
 local stop = young
 if needed and (not young or id_less(needed, young)) then stop, cut = needed, false end
 local removed, last, more = remove_below(stop or '18446744073709551615-18446744073709551615')
@@ -61,12 +68,13 @@ if removed > 0 then
   redis.call('HINCRBY', key.log(channel), 'removed', removed)
   forget_milestones(channel, last)
 end
-local held = needed and first_entry(stream, needed)
-if not held or (young and not id_less(held, young)) then return {removed, (more or cut) and 1 or 0, '', ''} end
-local spare = ''
-if needed ~= EVERYTHING then
+local goes = judged and last and epoch_of(channel, last) .. ' ' .. last or ''
+local held, spare = needed and first_entry(stream, needed), ''
+if not held or (young and not id_less(held, young)) then
+  holder = ''
+elseif needed ~= EVERYTHING then
   local before_it = redis.call('XREVRANGE', stream, '(' .. needed, '-', 'COUNT', 1)[1]
   local id = before_it and before_it[1] or last or log.trimmed
   if id then spare = epoch_of(channel, id) .. ' ' .. id end
 end
-return {removed, (more or cut) and 1 or 0, holder, spare}
+return {removed, (more or cut) and 1 or 0, holder, spare, log.length, goes}

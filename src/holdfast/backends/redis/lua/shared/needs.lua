@@ -7,20 +7,28 @@ local function first_entry(stream, from)
   return entry and entry[1]
 end
 
--- The oldest of a consumer's live jobs. Within one millisecond the set is in the order of text, not of the log.
-local function oldest_live(ref)
-  local first = redis.call('ZRANGE', key.live(ref), 0, 0, 'WITHSCORES')
-  local oldest = first[1]
-  for _, id in ipairs(oldest and redis.call('ZRANGEBYSCORE', key.live(ref), first[2], first[2]) or {}) do
-    if id_less(id, oldest) then oldest = id end
+-- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set is in
+-- the order of text, not of the log.
+local function oldest_live(ref, ended)
+  local oldest, score, at, size = nil, nil, 0, 1
+  while not oldest do
+    local some = redis.call('ZRANGE', key.live(ref), at, at + size - 1, 'WITHSCORES')
+    for i = 1, #some, 2 do
+      if not oldest and not ended[ref .. ':' .. some[i]] then oldest, score = some[i], some[i + 1] end
+    end
+    if #some < 2 * size then break end
+    at, size = at + size, math.min(2 * size, CHUNK)
+  end
+  for _, id in ipairs(oldest and redis.call('ZRANGEBYSCORE', key.live(ref), score, score) or {}) do
+    if id_less(id, oldest) and not ended[ref .. ':' .. id] then oldest = id end
   end
   return oldest
 end
 
 -- A worker consumer needs what it has not turned into jobs, and what its live jobs stand for.
-local function worker_needs(stream, c, need)
+local function worker_needs(stream, c, ended, need)
   need(c.name, first_entry(stream, '(' .. c.cursor))
-  need(c.name, oldest_live(c.ref))
+  need(c.name, oldest_live(c.ref, ended))
 end
 
 local function cursor_needs(channel, stream, name, cursor, need)
@@ -40,13 +48,13 @@ local function group_needs(stream, group, need)
 end
 
 -- The id, and whose need it is; nil where nobody needs anything.
-local function oldest_need(channel, ignored, groups)
+local function oldest_need(channel, ignored, groups, ended)
   local stream, oldest, holder = key.stream(channel), nil, nil
   local function need(name, id)
     if id and (not oldest or id_less(id, oldest)) then oldest, holder = id, name end
   end
   for _, ref in ipairs(redis.call('HVALS', key.consumers(channel))) do
-    worker_needs(stream, load_consumer(ref), need)
+    worker_needs(stream, load_consumer(ref), ended, need)
   end
   local cursors = redis.call('HGETALL', key.cursors(channel))
   for i = 1, #cursors, 2 do

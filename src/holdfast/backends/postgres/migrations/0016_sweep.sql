@@ -1,0 +1,317 @@
+-- Sweeps: what a trim or a forget would do is judged by the same functions that do it.
+
+-- Jobs that are taken as ended, `p_owners` and `p_ended` side by side, are those that the same sweep is about to give
+-- up: nobody but a dry run has any. (OFFSET 0 keeps a look-up by key from becoming a join with the whole table.)
+
+-- The first live job of each worker consumer after a place. By number, which is nearly the order of places.
+DROP FUNCTION holdfast.first_jobs(integer, holdfast.place);
+CREATE FUNCTION holdfast.first_jobs(
+    p_channel_id integer, p_after holdfast.place, p_owners integer[], p_ended bigint[]
+) RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql STABLE AS $$
+    SELECT c.name, f.epoch, f.tx, f.seq FROM holdfast.consumers c
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(SELECT e.seq FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = c.id) AS seqs OFFSET 0
+    ) ended
+    CROSS JOIN LATERAL (
+        SELECT j.epoch, j.tx, j.seq FROM holdfast.jobs j
+        WHERE j.consumer_id = c.id AND j.seq <> ALL (ended.seqs)
+          AND (j.epoch, j.tx, j.seq) > ((p_after).epoch, (p_after).tx, (p_after).seq)
+        ORDER BY j.seq LIMIT 1
+    ) f WHERE c.channel_id = p_channel_id;
+$$;
+
+-- Whether an event has a live job.
+CREATE FUNCTION holdfast.has_job(p_consumers integer[], p_seq bigint, p_owners integer[], p_ended bigint[])
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM holdfast.jobs j WHERE j.consumer_id = ANY (p_consumers) AND j.seq = p_seq
+          AND NOT EXISTS (
+            SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = j.consumer_id AND e.seq = j.seq)
+        OFFSET 0);
+$$;
+
+-- Who needs the oldest event after the trimmed place that somebody needs, if that one is old enough to go; and
+-- the last place that it no longer needs.
+DROP FUNCTION holdfast.holder(integer, timestamptz, holdfast.place, text[], text[]);
+CREATE FUNCTION holdfast.holder(
+    p_channel_id integer, p_before timestamptz, p_trimmed holdfast.place, p_ignore text[], p_groups text[],
+    p_owners integer[], p_ended bigint[]
+) RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql STABLE AS $$
+    WITH needed AS (
+        SELECT n.consumer, f.epoch, f.tx, f.seq, ROW(n.epoch, n.tx, n.seq)::holdfast.place AS after
+        FROM holdfast.needs(p_channel_id, p_ignore, p_groups) n CROSS JOIN LATERAL (
+            SELECT l.epoch, l.tx, l.seq FROM holdfast.log l WHERE l.channel_id = p_channel_id
+              AND (l.epoch, l.tx, l.seq) > (n.epoch, n.tx, n.seq)
+              AND (l.epoch, l.tx, l.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
+            ORDER BY l.epoch, l.tx, l.seq LIMIT 1
+        ) f
+        UNION ALL
+        SELECT j.consumer, j.epoch, j.tx, j.seq, NULL
+        FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
+        UNION ALL
+        -- What ended the step, where the order of jobs by number is not that of places.
+        SELECT c.name, f.epoch, f.tx, f.seq, NULL FROM holdfast.consumers c CROSS JOIN LATERAL (
+            SELECT l.epoch, l.tx, l.seq FROM holdfast.log l WHERE l.channel_id = p_channel_id
+              AND (l.epoch, l.tx, l.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
+            ORDER BY l.epoch, l.tx, l.seq LIMIT 1
+        ) f
+        WHERE c.channel_id = p_channel_id AND holdfast.has_job(ARRAY[c.id], f.seq, p_owners, p_ended)
+    ), oldest AS (
+        SELECT * FROM needed ORDER BY epoch, tx, seq, consumer LIMIT 1
+    )
+    SELECT o.consumer, (coalesce(o.after, (
+        SELECT ROW(b.epoch, b.tx, b.seq)::holdfast.place FROM holdfast.log b WHERE b.channel_id = p_channel_id
+          AND (b.epoch, b.tx, b.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
+          AND (b.epoch, b.tx, b.seq) < (o.epoch, o.tx, o.seq)
+        ORDER BY b.epoch DESC, b.tx DESC, b.seq DESC LIMIT 1), p_trimmed)).*
+    FROM oldest o JOIN holdfast.log l
+      ON (l.channel_id, l.epoch, l.tx, l.seq) = (p_channel_id, o.epoch, o.tx, o.seq)
+    WHERE l.published_at < p_before;
+$$;
+
+-- Up to where nobody needs the log as a whole.
+CREATE FUNCTION holdfast.trim_bound(p_channel_id integer, p_ignore text[], p_groups text[])
+RETURNS holdfast.place LANGUAGE sql STABLE AS $$
+    SELECT least(holdfast.horizon(), (
+        SELECT ROW(n.epoch, n.tx, n.seq)::holdfast.place FROM holdfast.needs(p_channel_id, p_ignore, p_groups) n
+        ORDER BY n.epoch, n.tx, n.seq LIMIT 1));
+$$;
+
+-- Events below the trimmed place whose dead letters are gone and whose jobs, if any, have ended; `dead` where there is
+-- a dead letter again, which keeps the event.
+CREATE FUNCTION holdfast.trimmable_released(
+    p_channel_id integer, p_before timestamptz, p_limit bigint, p_bound holdfast.place, p_consumers integer[],
+    p_owners integer[], p_ended bigint[], p_kept bigint[]
+) RETURNS TABLE (released tid, event tid, dead boolean) LANGUAGE sql STABLE AS $$
+    SELECT r.ctid, l.ctid, r.seq = ANY (p_kept) OR EXISTS (
+               SELECT FROM holdfast.dead_letters d
+               WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
+    FROM holdfast.released r LEFT JOIN LATERAL (
+        SELECT l.ctid, l.published_at FROM holdfast.log l
+        WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.tx = r.tx AND l.seq = r.seq OFFSET 0
+    ) l ON true
+    WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
+      AND (r.epoch, r.tx, r.seq) <= ((p_bound).epoch, (p_bound).tx, (p_bound).seq)
+      AND NOT holdfast.has_job(p_consumers, r.seq, p_owners, p_ended)
+    LIMIT p_limit;
+$$;
+
+-- Events after the trimmed place that nobody needs, in order up to the first one that is needed or too young, at most
+-- `p_limit` and one more; `dead` where a dead letter keeps the event. What is old enough, and not beyond the first live
+-- job: the order of jobs by number is only nearly that of places, so that each event is looked at for itself as well.
+CREATE FUNCTION holdfast.trimmable(
+    p_channel_id integer, p_before timestamptz, p_limit bigint, p_trimmed holdfast.place, p_bound holdfast.place,
+    p_consumers integer[], p_owners integer[], p_ended bigint[], p_kept bigint[]
+) RETURNS TABLE (event tid, epoch integer, tx bigint, seq bigint, n bigint, total numeric, dead boolean)
+LANGUAGE sql STABLE AS $$
+    WITH bound AS MATERIALIZED (
+        SELECT least(p_bound, holdfast.seek(p_channel_id, p_before), (
+            SELECT ROW(j.epoch, j.tx, j.seq)::holdfast.place
+            FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
+            ORDER BY j.epoch, j.tx, j.seq LIMIT 1)) AS place
+    ), page AS MATERIALIZED (
+        SELECT l.*, row_number() OVER w AS n, sum(l.size) OVER w AS total,
+               l.published_at >= p_before OR EXISTS (
+                   SELECT FROM holdfast.jobs j WHERE j.consumer_id = ANY (p_consumers) AND j.seq = l.seq
+                     AND NOT EXISTS (SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq)
+                                     WHERE e.owner = j.consumer_id AND e.seq = j.seq) OFFSET 0) AS needed
+        FROM (
+            SELECT l.ctid, l.epoch, l.tx, l.seq, l.published_at, octet_length(l.data) AS size FROM holdfast.log l
+            WHERE l.channel_id = p_channel_id
+              AND (l.epoch, l.tx, l.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
+              AND (l.epoch, l.tx, l.seq) <= (
+                  (SELECT (place).epoch FROM bound), (SELECT (place).tx FROM bound), (SELECT (place).seq FROM bound))
+            ORDER BY l.epoch, l.tx, l.seq LIMIT p_limit + 1
+        ) l WINDOW w AS (ORDER BY l.epoch, l.tx, l.seq ROWS UNBOUNDED PRECEDING)
+    )
+    SELECT p.ctid, p.epoch, p.tx, p.seq, p.n, p.total, p.seq = ANY (p_kept) OR EXISTS (
+               SELECT FROM holdfast.dead_letters d
+               WHERE d.consumer_id = ANY (p_consumers) AND d.seq = p.seq OFFSET 0)
+    FROM page p WHERE ((SELECT min(n) FROM page WHERE needed) > p.n) IS NOT FALSE ORDER BY p.n;
+$$;
+
+-- Remove the oldest events of a channel, published before a time, as far as nobody needs them. One step, all
+-- under the sweeper's lock: `holder` tells whose need ends it, now or in a later step, and the place is the
+-- last that it no longer needs.
+CREATE OR REPLACE FUNCTION holdfast.trim(
+    p_channel text, p_before timestamptz, p_limit integer, p_lock text, p_token bigint,
+    p_ignore text[], p_groups text[],
+    OUT removed integer, OUT more boolean, OUT holder text, OUT epoch integer, OUT tx bigint, OUT seq bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    c           holdfast.channels;
+    v_consumers integer[];
+    v_trimmed   holdfast.place;
+    v_bound     holdfast.place;
+    v_released  record;
+    v_step      record;
+BEGIN
+    removed := 0; more := false;
+    PERFORM holdfast.fence(p_lock, p_token);
+    -- No consumer appears meanwhile (subscribe and attach take this exclusively), and no dead letter leaves
+    -- unnoticed (holdfast.release waits for the row). Each statement below sees what was there before that.
+    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), 0);
+    SELECT * INTO c FROM holdfast.channels WHERE name = p_channel FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_trimmed := (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq);
+    v_consumers := ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = c.id);
+    v_bound := holdfast.trim_bound(c.id, p_ignore, p_groups);
+    WITH looked AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable_released(c.id, p_before, p_limit, v_bound, v_consumers, '{}', '{}', '{}')
+    ), settled AS (
+        DELETE FROM holdfast.released WHERE ctid = ANY (ARRAY(SELECT released FROM looked))
+    ), gone AS (
+        DELETE FROM holdfast.log
+        WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
+
+    WITH free AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable(c.id, p_before, p_limit - v_released.removed, v_trimmed, v_bound,
+                                         v_consumers, '{}', '{}', '{}')
+    ), passed AS MATERIALIZED (
+        -- Large data is many rows to the server: a step takes no more of it than is done within a second or so.
+        SELECT * FROM free WHERE n <= p_limit - v_released.removed AND (total <= 200000000 OR n = 1)
+    ), gone AS (
+        DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(SELECT event FROM passed WHERE NOT dead)) RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM gone) AS removed,
+           (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
+           (SELECT ROW(epoch, tx, seq)::holdfast.place FROM passed ORDER BY n DESC LIMIT 1) AS last
+    INTO v_step;
+    removed := v_released.removed + v_step.removed; more := v_step.more OR v_released.looked = p_limit;
+    v_trimmed := coalesce(v_step.last, v_trimmed);
+    UPDATE holdfast.channels
+    SET trimmed_epoch = v_trimmed.epoch, trimmed_tx = v_trimmed.tx, trimmed_seq = v_trimmed.seq
+    WHERE id = c.id AND v_step.last IS NOT NULL;
+    SELECT h.* INTO holder, epoch, tx, seq
+    FROM holdfast.holder(c.id, p_before, v_trimmed, p_ignore, p_groups, '{}', '{}') h;
+END $$;
+DROP FUNCTION holdfast.trim_released(integer, timestamptz, integer, holdfast.place, integer[]);
+
+-- What the steps of a trim would remove altogether, and who would hold the rest; one look, without a lock.
+CREATE FUNCTION holdfast.would_trim(
+    p_channel text, p_before timestamptz, p_ignore text[], p_groups text[], p_owners integer[], p_ended bigint[],
+    OUT removed bigint, OUT holder text, OUT epoch integer, OUT tx bigint, OUT seq bigint
+) STABLE LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    c           holdfast.channels;
+    v_consumers integer[];
+    v_kept      bigint[];
+    v_trimmed   holdfast.place;
+    v_bound     holdfast.place;
+    v_all       record;
+BEGIN
+    removed := 0;
+    SELECT * INTO c FROM holdfast.channels WHERE name = p_channel;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_trimmed := (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq);
+    v_consumers := ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = c.id);
+    v_kept := ARRAY(SELECT e.seq FROM unnest(p_owners, p_ended) AS e (owner, seq)
+                    JOIN holdfast.consumers o ON o.id = e.owner WHERE o.channel_id = c.id AND NOT o.discard);
+    v_bound := holdfast.trim_bound(c.id, p_ignore, p_groups);
+    SELECT count(*) FILTER (WHERE NOT f.dead) AS removed,
+           (array_agg(ROW(f.epoch, f.tx, f.seq)::holdfast.place ORDER BY f.n DESC))[1] AS last INTO v_all
+    FROM holdfast.trimmable(c.id, p_before, NULL, v_trimmed, v_bound, v_consumers, p_owners, p_ended, v_kept) f;
+    removed := v_all.removed + (
+        SELECT count(DISTINCT r.event) FILTER (WHERE NOT r.dead) FROM holdfast.trimmable_released(
+            c.id, p_before, NULL, v_bound, v_consumers, p_owners, p_ended, v_kept) r);
+    v_trimmed := coalesce(v_all.last, v_trimmed);
+    SELECT h.* INTO holder, epoch, tx, seq
+    FROM holdfast.holder(c.id, p_before, v_trimmed, p_ignore, p_groups, p_owners, p_ended) h;
+END $$;
+
+-- Rows of a table's next 2,000 pages from before a time, at most `p_limit`. Keys of what was scheduled are kept until
+-- that was due.
+CREATE FUNCTION holdfast.forgettable(p_table text, p_column text, p_before timestamptz, p_page bigint, p_limit bigint)
+RETURNS SETOF tid STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY EXECUTE format('SELECT t.ctid FROM holdfast.%1$I t WHERE t.ctid >= $1 AND t.ctid < $2 AND t.%2$I < $3
+          AND ($5 <> ''keys'' OR NOT EXISTS (
+            SELECT FROM holdfast.log l WHERE l.channel_id = t.channel_id AND l.epoch = t.epoch AND l.tx = t.tx
+              AND l.seq = t.seq AND l.at >= $3 OFFSET 0)) LIMIT $4', p_table, p_column)
+    USING format('(%s,0)', p_page)::tid, format('(%s,0)', p_page + 2000)::tid, p_before, p_limit, p_table;
+END $$;
+
+-- Where a walk over a table goes on: at its beginning once it is past the end.
+CREATE FUNCTION holdfast.walk_page(p_table text, p_page bigint) RETURNS bigint STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN p_page * current_setting('block_size')::bigint
+                     < pg_relation_size(format('holdfast.%I', p_table)::regclass) THEN p_page ELSE 0 END;
+$$;
+
+-- Remove what a table holds from before a time, at most `p_limit` rows, from the next pages of it.
+CREATE OR REPLACE FUNCTION holdfast.forget_from(p_table text, p_column text, p_before timestamptz, p_limit integer)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_page    bigint;
+    v_removed integer;
+BEGIN
+    SELECT next_page INTO v_page FROM holdfast.walks WHERE tablename = p_table FOR UPDATE;
+    v_page := holdfast.walk_page(p_table, v_page);
+    EXECUTE format('DELETE FROM holdfast.%I WHERE ctid = ANY (ARRAY(
+        SELECT holdfast.forgettable($1, $2, $3, $4, $5)))', p_table)
+    USING p_table, p_column, p_before, v_page, p_limit::bigint;
+    GET DIAGNOSTICS v_removed = ROW_COUNT;
+    -- Where the limit was reached, there may be more in the same pages.
+    UPDATE holdfast.walks SET next_page = CASE WHEN v_removed < p_limit THEN v_page + 2000 ELSE v_page END
+    WHERE tablename = p_table;
+    RETURN v_removed;
+END $$;
+
+-- What the steps of forgetting would remove altogether until none reaches its limit: the same walk, without writing.
+CREATE FUNCTION holdfast.would_forget(
+    p_keys timestamptz, p_jobs timestamptz, p_limit integer, OUT keys bigint, OUT jobs bigint
+) STABLE LANGUAGE plpgsql AS $$
+DECLARE
+    v_tables  constant text[] := ARRAY['keys', 'job_log'];
+    v_columns constant text[] := ARRAY['published_at', 'ended_at'];
+    v_before  constant timestamptz[] := ARRAY[p_keys, p_jobs];
+    v_first   bigint[];         -- the page that the walk began with
+    v_next    bigint[];         -- that of the next step
+    v_left    bigint[] := ARRAY[NULL, NULL]::bigint[];  -- rows of its pages that are still to go; null: not looked yet
+    v_round   boolean[] := ARRAY[false, false];         -- whether the walk is back where it began
+    v_gone    bigint[] := ARRAY[0, 0];
+    v_step    bigint;
+    v_more    boolean := true;
+BEGIN
+    v_next := ARRAY(SELECT holdfast.walk_page(t.name, w.next_page) FROM unnest(v_tables) WITH ORDINALITY AS t (name, n)
+                    JOIN holdfast.walks w ON w.tablename = t.name ORDER BY t.n);
+    v_first := v_next;
+    WHILE v_more LOOP
+        v_more := false;
+        FOR i IN 1..2 LOOP
+            IF v_left[i] IS NULL THEN
+                v_left[i] := CASE WHEN v_round[i] THEN 0 ELSE (
+                    SELECT count(*) FROM holdfast.forgettable(v_tables[i], v_columns[i], v_before[i], v_next[i], NULL)) END;
+            END IF;
+            v_step := least(v_left[i], p_limit);
+            v_gone[i] := v_gone[i] + v_step;
+            IF v_step < p_limit THEN
+                v_next[i] := holdfast.walk_page(v_tables[i], v_next[i] + 2000);
+                v_round[i] := v_round[i] OR v_next[i] = v_first[i];
+                v_left[i] := NULL;
+            ELSE
+                v_left[i] := v_left[i] - v_step;
+                v_more := true;
+            END IF;
+        END LOOP;
+    END LOOP;
+    keys := v_gone[1]; jobs := v_gone[2];
+END $$;
+
+-- What folding would move into the counts now.
+CREATE FUNCTION holdfast.would_fold_dead(p_fresh interval, p_most bigint) RETURNS bigint STABLE LANGUAGE sql AS $$
+    SELECT CASE
+        WHEN s.bootstrapped_at IS NULL
+            THEN (SELECT count(*) FROM holdfast.dead_deltas) + (SELECT count(*) FROM holdfast.dead_drift())
+        WHEN s.folded_at > holdfast.now() - p_fresh
+             AND (SELECT count(*) FROM (SELECT FROM holdfast.dead_deltas LIMIT p_most + 1) d) <= p_most THEN 0
+        ELSE (SELECT count(*) FROM holdfast.dead_deltas)
+    END FROM holdfast.dead_summary s;
+$$;
