@@ -137,8 +137,10 @@ async def test_a_sweeper_from_the_past_removes_nothing(
 async def test_a_sweep_reports_and_by_policy_removes(backend: NatsBackend, client: Client) -> None:
     async def swept(action: Literal["report", "remove"], **rules: Any) -> list[tuple[int, bool]]:
         dead = DeadConsumers(ALIVE, 2 * ALIVE, action)
-        report = await Sweeper(backend, Rules(dead_consumers=dead, **rules), "tester").run_once()
+        sweeper = Sweeper(backend, Rules(dead_consumers=dead, **rules), "tester")
+        would, report = await sweeper.dry_run(), await sweeper.run_once()
         assert report is not None
+        assert would.groups == report.groups
         return [(each.pending, each.removed) for each in report.groups if each.channel == CHANNEL]
 
     await publish(backend, "a")

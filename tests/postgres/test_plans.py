@@ -265,4 +265,5 @@ async def test_forget_walks_some_pages_and_no_index(connection: Connection) -> N
     [row], plans = await run(connection, "forget", keys="infinity", jobs="infinity", limit=100, **held)
     assert row == (100, 50)
     assert {"Tid Range Scan"} <= {node["Node Type"] for plan in plans for node in plan.nodes}
-    assert sum(plan.buffers for plan in plans) <= FEW
+    # What forgettable() reads is in its own plan and in that of the statement that calls it.
+    assert sum(plan.buffers for plan in plans) <= 2 * FEW

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.job import Retry, State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -189,3 +189,99 @@ async def test_a_count_rolled_back_was_never_there(
     assert totals(sql) == {"terminal": 1}
     transaction.rollback()
     assert totals(sql) == {"terminal": 1}
+
+
+STUCK = """
+    SELECT event_id FROM holdfast.events
+    WHERE status = 'PROCESSING' AND processing_started_at < holdfast.now() - interval '5 minutes'
+"""
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_lease_keeps_its_beginning_when_it_is_extended(
+    sql: Sql, backend: PostgresBackend, ordered: bool
+) -> None:
+    await subscribe(backend, ordered=ordered)
+    await publish(backend, "a", "b", key="k" if ordered else None)
+    job = await claim_one(backend)
+    began = job.lease_until - timedelta(minutes=5)
+    await backend.advance(4 * MINUTE)
+    assert await backend.extend([job], 60 * MINUTE) == [True]
+    [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
+    assert row["processing_started_at"] == began
+    assert began + 4 * MINUTE <= row["updated_at"] < began + 5 * MINUTE, "it is being worked on"
+    assert select(sql, STUCK) == []
+    await backend.advance(2 * MINUTE)
+    assert select(sql, STUCK) == [{"event_id": "a"}]
+    await subscribe(backend, ordered=ordered, lease="1h")
+    [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
+    assert row["processing_started_at"] == began, "whatever the policy says by now"
+    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
+    assert (row["status"], row["processing_started_at"]) == ("PENDING", None)
+    again = {each.event.id: each for each in await claim(backend)}["a"]
+    [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
+    assert row["processing_started_at"] == row["updated_at"] == again.lease_until - timedelta(hours=1)
+
+
+async def test_every_job_of_a_bulk_says_when_its_lease_began(sql: Sql, backend: PostgresBackend) -> None:
+    await subscribe(backend)
+    await backend.publish(CHANNEL, [Event({"n": n}, str(n)) for n in range(300)])
+    await claim(backend, 10)
+    rows = select(sql, "SELECT status, processing_started_at, updated_at, created_at FROM holdfast.events")
+    leased = [row for row in rows if row["status"] == "PROCESSING"]
+    assert (len(rows), len(leased)) == (300, 10)
+    assert all(row["created_at"] <= row["processing_started_at"] == row["updated_at"] for row in leased)
+    assert {row["processing_started_at"] for row in rows if row["status"] == "PENDING"} == {None}
+
+
+async def test_nothing_was_updated_in_the_future(sql: Sql, backend: PostgresBackend) -> None:
+    await subscribe(backend)
+    await publish(backend, "failed", "released")
+    failed, released = await claim(backend)
+    assert await fail(backend, failed, 60 * MINUTE)
+    assert await backend.retry([Retry(released, 60 * MINUTE)]) == [True]
+    await publish(backend, "scheduled", at=await backend.now() + 60 * MINUTE)
+    rows = select(sql, "SELECT event_id, updated_at < holdfast.now() AS past FROM holdfast.events")
+    assert {row["event_id"]: row["past"] for row in rows} == {
+        "failed": True,
+        "released": True,
+        "scheduled": True,
+    }
+
+
+async def test_history_knows_a_trimmed_event_by_its_id_and_type(sql: Sql, backend: PostgresBackend) -> None:
+    await subscribe(backend)
+    for name in ("done", "cancelled", "purged", "dead"):
+        await backend.publish(CHANNEL, [Event({"n": name}, name, type="order.placed", source="shop")])
+    assert await backend.cancel(CHANNEL, "shop", "cancelled", None) == 1
+    jobs = {job.event.id: job for job in await claim(backend)}
+    assert await complete(backend, jobs["done"])
+    for name in ("purged", "dead"):
+        assert await bury(backend, jobs[name])
+    await backend.advance(MINUTE)
+    lock = await backend.lock("sweeper", "tester", timedelta(days=365))
+    assert lock is not None
+    assert (await backend.trim(CHANNEL, await backend.now(), 100, lock)).removed == 2
+    assert await backend.purge(CHANNEL, CONSUMER, [jobs["purged"].id]) == [True]
+    assert (await backend.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
+    rows = {row["event_id"]: row for row in select(sql, "SELECT * FROM holdfast.event_log")}
+    assert {name: (row["trimmed"], row["payload"]) for name, row in rows.items()} == {
+        "done": (True, None),
+        "cancelled": (True, None),
+        "purged": (True, None),
+        "dead": (False, '{"n": "dead"}'),
+    }
+    assert {(row["event_type"], row["event_source"]) for row in rows.values()} == {("order.placed", "shop")}
+    assert all((row["trimmed_at"] is None) != row["trimmed"] for row in rows.values())
+    shown = await backend.job(CHANNEL, CONSUMER, jobs["done"].id)
+    assert shown is not None
+    assert (shown.event_id, shown.source) == ("done", "shop")
+    now = await backend.now()
+    hour = timedelta(hours=1)
+    assert (await backend.forget(now - hour, now - hour, 100, lock)).jobs == 0
+    assert {row["event_id"] for row in select(sql, "SELECT event_id FROM holdfast.event_log")} == set(rows)
+    await backend.advance(timedelta(days=1))
+    later = await backend.now() - MINUTE
+    assert (await backend.forget(later, later, 100, lock)).jobs == 3
+    assert select(sql, "SELECT count(*) FROM holdfast.trimmed") == [{"count": 0}]

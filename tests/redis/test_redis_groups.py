@@ -166,8 +166,10 @@ async def test_a_holder_from_the_past_touches_no_group(
 
 async def swept(backend: RedisBackend, **rules: Any) -> list[tuple[int, int, bool]]:
     """What a sweep found of groups: pending, reclaimed and removed."""
+    would = await Sweeper(backend, Rules(**rules), "tester").dry_run()
     report = await Sweeper(backend, Rules(**rules), "tester").run_once()
     assert report is not None
+    assert would.groups == report.groups
     return [(each.pending, each.reclaimed, each.removed) for each in report.groups]
 
 

@@ -1,4 +1,5 @@
--- Sweeps: what a trim or a forget would do is judged by the same functions that do it.
+-- Sweeps and what they leave: what a trim or a forget would do is judged by the same functions that do it; the history
+-- keeps the ids and types of events that were trimmed; a job says when its lease began.
 
 -- Jobs that are taken as ended, `p_owners` and `p_ended` side by side, are those that the same sweep is about to give
 -- up: nobody but a dry run has any. (OFFSET 0 keeps a look-up by key from becoming a join with the whole table.)
@@ -130,6 +131,20 @@ LANGUAGE sql STABLE AS $$
     FROM page p WHERE ((SELECT min(n) FROM page WHERE needed) > p.n) IS NOT FALSE ORDER BY p.n;
 $$;
 
+-- Events that were trimmed while a job's history tells of them, which would not know any more what they were.
+CREATE TABLE holdfast.trimmed (
+    channel_id integer NOT NULL,
+    epoch      integer NOT NULL,
+    tx         bigint NOT NULL,
+    seq        bigint NOT NULL,
+    id         text NOT NULL,
+    source     text NOT NULL,
+    type       text NOT NULL,
+    trimmed_at timestamptz NOT NULL,
+    PRIMARY KEY (channel_id, epoch, tx, seq)
+);
+INSERT INTO holdfast.walks (tablename) VALUES ('trimmed');
+
 -- Remove the oldest events of a channel, published before a time, as far as nobody needs them. One step, all
 -- under the sweeper's lock: `holder` tells whose need ends it, now or in a later step, and the place is the
 -- last that it no longer needs.
@@ -141,6 +156,7 @@ CREATE OR REPLACE FUNCTION holdfast.trim(
 #variable_conflict use_column
 DECLARE
     c           holdfast.channels;
+    v_now       timestamptz := holdfast.now();
     v_consumers integer[];
     v_trimmed   holdfast.place;
     v_bound     holdfast.place;
@@ -165,7 +181,12 @@ BEGIN
         DELETE FROM holdfast.released WHERE ctid = ANY (ARRAY(SELECT released FROM looked))
     ), gone AS (
         DELETE FROM holdfast.log
-        WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING 1
+        WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING *
+    ), noted AS (
+        INSERT INTO holdfast.trimmed (channel_id, epoch, tx, seq, id, source, type, trimmed_at)
+        SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
+        WHERE EXISTS (SELECT FROM holdfast.job_log h
+                      WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
     )
     SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
 
@@ -176,7 +197,12 @@ BEGIN
         -- Large data is many rows to the server: a step takes no more of it than is done within a second or so.
         SELECT * FROM free WHERE n <= p_limit - v_released.removed AND (total <= 200000000 OR n = 1)
     ), gone AS (
-        DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(SELECT event FROM passed WHERE NOT dead)) RETURNING 1
+        DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(SELECT event FROM passed WHERE NOT dead)) RETURNING *
+    ), noted AS (
+        INSERT INTO holdfast.trimmed (channel_id, epoch, tx, seq, id, source, type, trimmed_at)
+        SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
+        WHERE EXISTS (SELECT FROM holdfast.job_log h
+                      WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
     )
     SELECT (SELECT count(*) FROM gone) AS removed,
            (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
@@ -228,15 +254,20 @@ BEGIN
 END $$;
 
 -- Rows of a table's next 2,000 pages from before a time, at most `p_limit`. Keys of what was scheduled are kept until
--- that was due.
+-- that was due, and what is known of trimmed events as long as there is a history of them.
 CREATE FUNCTION holdfast.forgettable(p_table text, p_column text, p_before timestamptz, p_page bigint, p_limit bigint)
 RETURNS SETOF tid STABLE LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN QUERY EXECUTE format('SELECT t.ctid FROM holdfast.%1$I t WHERE t.ctid >= $1 AND t.ctid < $2 AND t.%2$I < $3
-          AND ($5 <> ''keys'' OR NOT EXISTS (
-            SELECT FROM holdfast.log l WHERE l.channel_id = t.channel_id AND l.epoch = t.epoch AND l.tx = t.tx
-              AND l.seq = t.seq AND l.at >= $3 OFFSET 0)) LIMIT $4', p_table, p_column)
-    USING format('(%s,0)', p_page)::tid, format('(%s,0)', p_page + 2000)::tid, p_before, p_limit, p_table;
+    RETURN QUERY EXECUTE format('SELECT t.ctid FROM holdfast.%1$I t
+        WHERE t.ctid >= $1 AND t.ctid < $2 AND t.%2$I < $3 AND NOT EXISTS (%3$s OFFSET 0) LIMIT $4', p_table, p_column,
+        CASE p_table
+        WHEN 'keys' THEN 'SELECT FROM holdfast.log l WHERE l.channel_id = t.channel_id AND l.epoch = t.epoch
+            AND l.tx = t.tx AND l.seq = t.seq AND l.at >= $3'
+        WHEN 'trimmed' THEN 'SELECT FROM holdfast.job_log h
+            WHERE h.consumer_id = ANY (ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = t.channel_id))
+              AND h.seq = t.seq'
+        ELSE 'SELECT WHERE false' END)
+    USING format('(%s,0)', p_page)::tid, format('(%s,0)', p_page + 2000)::tid, p_before, p_limit;
 END $$;
 
 -- Where a walk over a table goes on: at its beginning once it is past the end.
@@ -262,6 +293,18 @@ BEGIN
     UPDATE holdfast.walks SET next_page = CASE WHEN v_removed < p_limit THEN v_page + 2000 ELSE v_page END
     WHERE tablename = p_table;
     RETURN v_removed;
+END $$;
+
+-- Remove idempotency keys and ended jobs from before these times, at most `p_limit` of each.
+CREATE OR REPLACE FUNCTION holdfast.forget(
+    p_keys timestamptz, p_jobs timestamptz, p_limit integer, p_lock text, p_token bigint,
+    OUT keys integer, OUT jobs integer
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM holdfast.fence(p_lock, p_token);
+    keys := holdfast.forget_from('keys', 'published_at', p_keys, p_limit);
+    jobs := holdfast.forget_from('job_log', 'ended_at', p_jobs, p_limit);
+    PERFORM holdfast.forget_from('trimmed', 'trimmed_at', p_jobs, p_limit);
 END $$;
 
 -- What the steps of forgetting would remove altogether until none reaches its limit: the same walk, without writing.
@@ -315,3 +358,139 @@ CREATE FUNCTION holdfast.would_fold_dead(p_fresh interval, p_most bigint) RETURN
         ELSE (SELECT count(*) FROM holdfast.dead_deltas)
     END FROM holdfast.dead_summary s;
 $$;
+
+-- When a lease began and was last extended ------------------------------------------------------------------------------
+
+ALTER TABLE holdfast.jobs ADD started_at timestamptz, ADD renewed_at timestamptz;
+UPDATE holdfast.jobs j SET started_at = j.lease_until - c.lease
+FROM holdfast.consumers c WHERE c.id = j.consumer_id AND j.state = 'leased';
+
+CREATE OR REPLACE VIEW holdfast.live_jobs AS
+SELECT consumer_id, channel_id, epoch, tx, seq, token, due_at, created_at, lease_until, expires_at, state, priority,
+       attempts, abandonments, held, order_key, worker, errors, started_at, renewed_at
+FROM holdfast.jobs WHERE upto IS NULL
+UNION ALL
+SELECT consumer_id, channel_id, epoch, tx, generate_series(seq, upto), token, due_at, created_at, lease_until,
+       expires_at, state, priority, attempts, abandonments, held, order_key, worker, errors, started_at, renewed_at
+FROM holdfast.jobs WHERE upto IS NOT NULL;
+
+-- `updated_at` is when a job last changed hands: it was due, leased, extended, or its attempt ended. Never later than now.
+CREATE OR REPLACE VIEW holdfast.events AS
+SELECT j.seq AS id, holdfast.readable(e.data) AS event,
+       (CASE WHEN j.state = 'leased' THEN 'PROCESSING' ELSE 'PENDING' END)::holdfast.event_status AS status,
+       j.attempts, j.created_at,
+       greatest(j.created_at, j.started_at, j.renewed_at, (j.errors->-1->>'at')::timestamptz,
+                CASE WHEN j.state <> 'scheduled' THEN j.due_at END) AS updated_at,
+       CASE WHEN j.state = 'leased' THEN j.started_at END AS processing_started_at, j.abandonments, j.lease_until,
+       j.errors, ch.name AS channel, c.name AS consumer, e.id AS event_id
+FROM holdfast.live_jobs j
+JOIN holdfast.consumers c ON c.id = j.consumer_id
+JOIN holdfast.channels ch ON ch.id = j.channel_id
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq);
+
+CREATE OR REPLACE FUNCTION holdfast.claim_ordered(p_consumer_id integer, p_worker text, p_limit integer)
+RETURNS TABLE (
+    epoch integer, tx bigint, seq bigint, attempts smallint, abandonments smallint, token bigint,
+    lease_until timestamptz, priority smallint, due_at timestamptz, data bytea, id text, source text, type text,
+    key text, "time" timestamptz, headers jsonb
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_lease   interval;
+    v_now     timestamptz := holdfast.now();
+    v_lowest  bigint := holdfast.lowest_token();
+    v_missing integer := p_limit;
+    v_picked  bigint[];
+    v_heads   bigint[];
+    v_held    bigint;
+    v_again   text[];
+BEGIN
+    SELECT lease INTO v_lease FROM holdfast.consumers
+    WHERE id = p_consumer_id AND NOT paused
+      AND backfill_until IS NULL;  -- older events still to come would be overtaken by newer ones of their key
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    WITH again AS (
+        DELETE FROM holdfast.lanes WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM holdfast.lanes WHERE consumer_id = p_consumer_id LIMIT 100
+            FOR UPDATE SKIP LOCKED)) RETURNING order_key
+    )
+    SELECT array_agg(DISTINCT order_key ORDER BY order_key) INTO v_again FROM again;
+    PERFORM holdfast.wake_lane(p_consumer_id, l.order_key) FROM unnest(v_again) AS l (order_key);
+    WHILE v_missing > 0 LOOP
+        SELECT array_agg(p.seq) INTO v_picked FROM (
+            SELECT j.seq FROM holdfast.jobs j
+            WHERE j.consumer_id = p_consumer_id AND j.state = 'ready' AND NOT j.held
+              AND (j.expires_at IS NULL OR j.expires_at > v_now)
+            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT greatest(v_missing, 500)
+            FOR NO KEY UPDATE SKIP LOCKED) p;
+        -- A statement of its own, so that its snapshot is younger than the locks above.
+        SELECT array_agg(p.seq ORDER BY p.place) INTO v_heads
+        FROM unnest(v_picked) WITH ORDINALITY AS p (seq, place)
+        JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.seq = p.seq
+        WHERE j.order_key IS NULL OR NOT EXISTS (
+            SELECT FROM holdfast.jobs e
+            WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
+              AND (e.epoch, e.tx, e.seq) < (j.epoch, j.tx, j.seq));
+        RETURN QUERY
+        WITH leased AS (
+            UPDATE holdfast.jobs j SET state = 'leased', attempts = j.attempts + 1,
+                   token = greatest(j.token + 1, v_lowest), lease_until = v_now + v_lease, started_at = v_now, worker = p_worker
+            WHERE j.consumer_id = p_consumer_id AND j.seq = ANY (v_heads[1:v_missing]) RETURNING j.*
+        )
+        SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.priority, j.due_at,
+               coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
+        FROM leased j CROSS JOIN LATERAL (
+            SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers
+            FROM holdfast.log l
+            WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
+        ) e;
+        v_missing := v_missing - coalesce(cardinality(v_heads), 0);
+
+        -- Mark a job held only under a lock on its head: then the head cannot leave before the mark is
+        -- visible to the trigger that will look for the next one.
+        WITH head AS MATERIALIZED (
+            SELECT j.seq AS behind, h.seq FROM unnest(v_picked) AS p (seq)
+            JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.seq = p.seq
+            CROSS JOIN LATERAL (
+                SELECT e.seq FROM holdfast.jobs e
+                WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
+                ORDER BY e.epoch, e.tx, e.seq LIMIT 1) h
+            WHERE h.seq <> j.seq
+        ), locked AS MATERIALIZED (
+            SELECT e.seq FROM holdfast.jobs e
+            WHERE e.consumer_id = p_consumer_id AND e.seq = ANY (ARRAY(SELECT DISTINCT seq FROM head))
+            FOR KEY SHARE SKIP LOCKED
+        )
+        UPDATE holdfast.jobs j SET held = true
+        WHERE j.consumer_id = p_consumer_id
+          AND j.seq = ANY (ARRAY(SELECT behind FROM head WHERE seq = ANY (ARRAY(SELECT seq FROM locked))));
+        GET DIAGNOSTICS v_held = ROW_COUNT;
+        EXIT WHEN v_held = 0;
+    END LOOP;
+END $$;
+
+-- What the history tells of trimmed events -------------------------------------------------------------------------------
+
+-- `trimmed`: retention has removed the event from the log, and with it the payload; `holdfast trace` finds it in the
+-- archive. The id and the type stay as long as the history.
+CREATE OR REPLACE VIEW holdfast.event_log AS
+SELECT t.seq AS id, holdfast.readable(e.data)::text AS payload, t.status, t.attempts, t.created_at,
+       t.updated_at, t.abandonments, t.outcome, t.reason, t.errors,
+       ch.name AS channel, c.name AS consumer, coalesce(e.id, x.id) AS event_id,
+       coalesce(e.type, x.type) AS event_type, coalesce(e.source, x.source) AS event_source,
+       e.seq IS NULL AS trimmed, x.trimmed_at
+FROM (
+    SELECT consumer_id, channel_id, epoch, tx, seq, attempts, abandonments, created_at,
+           ended_at AS updated_at, outcome, reason, errors,
+           (CASE outcome WHEN 'done' THEN 'COMPLETED' ELSE 'FAILED' END)::holdfast.event_status AS status
+    FROM holdfast.job_log
+    UNION ALL
+    SELECT consumer_id, channel_id, epoch, tx, seq, attempts, abandonments, created_at,
+           died_at, 'dead', reason, errors, 'FAILED' FROM holdfast.dead_letters
+) t
+JOIN holdfast.consumers c ON c.id = t.consumer_id
+JOIN holdfast.channels ch ON ch.id = t.channel_id
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (t.channel_id, t.epoch, t.tx, t.seq)
+LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.tx, x.seq) = (t.channel_id, t.epoch, t.tx, t.seq);

@@ -46,17 +46,18 @@ WITH consumer AS MATERIALIZED (
     UPDATE holdfast.jobs j
     SET state = 'leased', attempts = j.attempts + 1, upto = NULL,
         token = greatest(j.token + 1, (SELECT lowest_token FROM consumer)),
-        lease_until = (SELECT now + lease FROM consumer), worker = %(worker)s
+        lease_until = (SELECT now + lease FROM consumer), started_at = (SELECT now FROM consumer), worker = %(worker)s
     WHERE j.ctid = ANY (ARRAY(
         SELECT ctid FROM higher UNION ALL SELECT ctid FROM earlier UNION ALL SELECT ctid FROM taken))
     RETURNING j.channel_id, j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until,
               j.priority, j.due_at, j.data, j.state
 ), made AS (
     INSERT INTO holdfast.jobs AS j (consumer_id, channel_id, epoch, tx, seq, upto, token, due_at, created_at,
-                                    lease_until, state, priority, attempts, worker)
+                                    lease_until, started_at, state, priority, attempts, worker)
     SELECT t.consumer_id, t.channel_id, t.epoch, t.tx, n.seq, n.upto,
            n.lease * greatest(1, (SELECT lowest_token FROM consumer)), t.due_at, t.created_at,
-           CASE WHEN n.lease = 1 THEN (SELECT now + lease FROM consumer) END, n.state::holdfast.job_state, t.priority,
+           CASE WHEN n.lease = 1 THEN (SELECT now + lease FROM consumer) END,
+           CASE WHEN n.lease = 1 THEN (SELECT now FROM consumer) END, n.state::holdfast.job_state, t.priority,
            n.lease, CASE WHEN n.lease = 1 THEN %(worker)s END
     FROM taken t JOIN claimed c ON c.seq = t.seq CROSS JOIN LATERAL (
         SELECT seq, NULL::bigint AS upto, 1 AS lease, 'leased' AS state
@@ -154,7 +155,7 @@ WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: extend
 -- Move the deadline of leases that are still held.
-UPDATE holdfast.jobs j SET lease_until = n.now + %(by)s::interval
+UPDATE holdfast.jobs j SET lease_until = n.now + %(by)s::interval, renewed_at = n.now
 FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token), (SELECT holdfast.now() AS now) n
 WHERE j.consumer_id = (
     SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id

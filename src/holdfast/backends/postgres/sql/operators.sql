@@ -24,12 +24,13 @@ ORDER BY j.lease_until;
 
 -- name: job
 -- One job, wherever it is now.
-SELECT t.seq, ch.name, c.name, t.state, e.id, e.source, t.epoch, t.tx, t.attempts, t.abandonments, t.token,
-       t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]')
+SELECT t.seq, ch.name, c.name, t.state, coalesce(e.id, x.id), coalesce(e.source, x.source), t.epoch, t.tx,
+       t.attempts, t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]')
 FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 CROSS JOIN LATERAL holdfast.job(c.id, %(seq)s::bigint) t
 LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (c.channel_id, t.epoch, t.tx, t.seq)
+LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.tx, x.seq) = (c.channel_id, t.epoch, t.tx, t.seq)
 WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: find_jobs
