@@ -84,7 +84,7 @@ CREATE FUNCTION holdfast.trimmable_released(
     p_channel_id integer, p_before timestamptz, p_limit bigint, p_bound holdfast.place, p_consumers integer[],
     p_owners integer[], p_ended bigint[], p_kept bigint[]
 ) RETURNS TABLE (released tid, event tid, dead boolean) LANGUAGE sql STABLE AS $$
-    SELECT r.ctid, l.ctid, r.seq = ANY (p_kept) OR EXISTS (
+    SELECT r.ctid, l.ctid, r.seq IN (SELECT unnest(p_kept)) OR EXISTS (
                SELECT FROM holdfast.dead_letters d
                WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
     FROM holdfast.released r LEFT JOIN LATERAL (
@@ -125,7 +125,7 @@ LANGUAGE sql STABLE AS $$
             ORDER BY l.epoch, l.tx, l.seq LIMIT p_limit + 1
         ) l WINDOW w AS (ORDER BY l.epoch, l.tx, l.seq ROWS UNBOUNDED PRECEDING)
     )
-    SELECT p.ctid, p.epoch, p.tx, p.seq, p.n, p.total, p.seq = ANY (p_kept) OR EXISTS (
+    SELECT p.ctid, p.epoch, p.tx, p.seq, p.n, p.total, p.seq IN (SELECT unnest(p_kept)) OR EXISTS (
                SELECT FROM holdfast.dead_letters d
                WHERE d.consumer_id = ANY (p_consumers) AND d.seq = p.seq OFFSET 0)
     FROM page p WHERE ((SELECT min(n) FROM page WHERE needed) > p.n) IS NOT FALSE ORDER BY p.n;
@@ -187,6 +187,7 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE EXISTS (SELECT FROM holdfast.job_log h
                       WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
+        ON CONFLICT DO NOTHING
     )
     SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
 
@@ -203,6 +204,7 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE EXISTS (SELECT FROM holdfast.job_log h
                       WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
+        ON CONFLICT DO NOTHING
     )
     SELECT (SELECT count(*) FROM gone) AS removed,
            (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
@@ -242,9 +244,12 @@ BEGIN
     v_kept := ARRAY(SELECT e.seq FROM unnest(p_owners, p_ended) AS e (owner, seq)
                     JOIN holdfast.consumers o ON o.id = e.owner WHERE o.channel_id = c.id AND NOT o.discard);
     v_bound := holdfast.trim_bound(c.id, p_ignore, p_groups);
-    SELECT count(*) FILTER (WHERE NOT f.dead) AS removed,
-           (array_agg(ROW(f.epoch, f.tx, f.seq)::holdfast.place ORDER BY f.n DESC))[1] AS last INTO v_all
-    FROM holdfast.trimmable(c.id, p_before, NULL, v_trimmed, v_bound, v_consumers, p_owners, p_ended, v_kept) f;
+    WITH free AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable(c.id, p_before, NULL, v_trimmed, v_bound, v_consumers, p_owners, p_ended, v_kept)
+    )
+    SELECT (SELECT count(*) FROM free WHERE NOT dead) AS removed,
+           (SELECT ROW(epoch, tx, seq)::holdfast.place FROM free ORDER BY n DESC LIMIT 1) AS last
+    INTO v_all;
     removed := v_all.removed + (
         SELECT count(DISTINCT r.event) FILTER (WHERE NOT r.dead) FROM holdfast.trimmable_released(
             c.id, p_before, NULL, v_bound, v_consumers, p_owners, p_ended, v_kept) r);
