@@ -441,7 +441,8 @@ BEGIN
         RETURN QUERY
         WITH leased AS (
             UPDATE holdfast.jobs j SET state = 'leased', attempts = j.attempts + 1,
-                   token = greatest(j.token + 1, v_lowest), lease_until = v_now + v_lease, started_at = v_now, worker = p_worker
+                   token = greatest(j.token + 1, v_lowest), lease_until = v_now + v_lease,
+                   started_at = v_now, worker = p_worker
             WHERE j.consumer_id = p_consumer_id AND j.seq = ANY (v_heads[1:v_missing]) RETURNING j.*
         )
         SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.priority, j.due_at,
