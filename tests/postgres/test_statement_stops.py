@@ -35,8 +35,8 @@ async def test_a_claim_beside_a_cancel_of_the_same_range(
     await subscribe(backend)
     await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     await stops.stop_at(stoppable, 1)
-    jobs, stopped = await stops.Gate(database).while_stopped(
-        claim(stoppable, 10), backend.cancel(CHANNEL, "default", "b-300", None)
+    (jobs, _), stopped = await stops.while_stopped(
+        database, claim(stoppable, 10), backend.cancel(CHANNEL, "default", "b-300", None)
     )
     assert stopped
     assert ids(jobs) == [f"b-{number}" for number in range(10)]
@@ -54,8 +54,8 @@ async def test_a_claim_beside_a_requeue_of_the_same_range(
     name = {"first": "b-0", "middle": "b-300", "last": "b-599"}[at]
     job = await record(backend, name)
     await stops.stop_at(stoppable, 1)
-    jobs, stopped = await stops.Gate(database).while_stopped(
-        claim(stoppable, 1000), backend.requeue(CHANNEL, CONSUMER, job.id)
+    (jobs, _), stopped = await stops.while_stopped(
+        database, claim(stoppable, 1000), backend.requeue(CHANNEL, CONSUMER, job.id)
     )
     assert stopped
     rest = await claim(backend, 1000)
@@ -68,8 +68,8 @@ async def test_an_ordered_claim_hands_out_what_was_published_while_it_waited(
 ) -> None:
     await subscribe(backend, ordered=True)
     await stops.stop_at(stoppable, 1)
-    jobs, stopped = await stops.Gate(database).while_stopped(
-        claim(stoppable), publish(backend, "e-1", "e-2", "e-3")
+    (jobs, _), stopped = await stops.while_stopped(
+        database, claim(stoppable), publish(backend, "e-1", "e-2", "e-3")
     )
     assert stopped
     leased = (await states(backend)).get(State.LEASED, 0)

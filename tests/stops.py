@@ -22,7 +22,7 @@ import psycopg
 
 from holdfast.backends.postgres import PostgresBackend
 
-T = TypeVar("T")
+T, U = TypeVar("T"), TypeVar("U")
 Sql = psycopg.Connection[tuple[Any, ...]]
 
 GATE = 7421
@@ -62,30 +62,24 @@ async def stop_at(backend: PostgresBackend, point: int) -> None:
         await connection.execute("SELECT set_config('stops.left', %s, false)", [str(point)])
 
 
-class Gate:
-    """The gate of one database, on a connection of the test's own."""
+@asynccontextmanager
+async def closed_gate(url: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[Any, ...]]]:
+    """The gate of a database is closed inside, and open again after."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("SELECT pg_advisory_lock(%s)", [GATE])
+        yield connection
 
-    def __init__(self, url: str) -> None:
-        self._url = url
 
-    @asynccontextmanager
-    async def closed(self) -> AsyncIterator[psycopg.AsyncConnection[tuple[Any, ...]]]:
-        """The gate is closed inside, and open again after."""
-        async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
-            await connection.execute("SELECT pg_advisory_lock(%s)", [GATE])
-            yield connection
-
-    async def while_stopped(self, stopped: Awaitable[T], other: Awaitable[object]) -> tuple[T, bool]:
-        """Start one, let the other run while it waits at the gate, then open it; also whether it waited."""
-        async with self.closed() as connection:
-            first = asyncio.ensure_future(stopped)
-            waits = await _either(connection, first, _AT_GATE)
-            second = asyncio.ensure_future(other)
-            # The other one is through, or waits for what the first one holds.
-            await _either(connection, second, _AT_LOCK)
-        await asyncio.wait([first, second])
-        second.result()
-        return first.result(), waits
+async def while_stopped(url: str, stopped: Awaitable[T], other: Awaitable[U]) -> tuple[tuple[T, U], bool]:
+    """Start one; when it waits at the gate, let the other run, and then open it. Also whether it waited."""
+    async with closed_gate(url) as connection:
+        first = asyncio.ensure_future(stopped)
+        waited = await _either(connection, first, _AT_GATE)
+        second = asyncio.ensure_future(other)
+        # The other one is through, or waits for what the first one holds.
+        await _either(connection, second, _AT_LOCK)
+    await asyncio.wait([first, second])
+    return (first.result(), second.result()), waited
 
 
 _AT_GATE = """
