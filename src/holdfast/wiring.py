@@ -46,7 +46,8 @@ def connect(
     effective = configured(url, config)
     found, leave = stores(effective.url)
     backends = [backend(each, connections=connections, config=effective) for each in found]
-    return Bus(backends, on_close=leave, spool=None if spool is None else Spool(Path(spool)))
+    kept = None if spool is None else Spool(Path(spool))
+    return Bus(backends, on_close=leave, spool=kept, namespace=effective.namespace)
 
 
 def connect_sync(

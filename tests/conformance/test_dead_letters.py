@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -96,6 +97,43 @@ async def test_what_the_lifecycle_buries_goes_there_too(backend: Backend) -> Non
         ("crashes", "crash_loop"),
         ("waits", "expired"),
     }
+
+
+@pytest.mark.parametrize("reason", ["terminal", "max_attempts", "crash_loop", "expired"])
+async def test_a_discard_is_logged_and_announced_once(
+    bus: Bus, backend: Backend, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    await subscribe(backend, on_dead="discard", max_attempts=1, max_abandonments=1, expires_after="1h")
+    await publish(backend, "a")
+    if reason != "expired":
+        [job] = await bus.poll(CHANNEL, CONSUMER)
+    if reason in ("terminal", "max_attempts"):
+        await bus.finalize(job, success=False, error="no route", terminal=reason == "terminal")
+    else:
+        await backend.advance(timedelta(hours=1))
+        await bus.poll(CHANNEL, CONSUMER)
+    await step(backend)
+    [line] = [each.getMessage() for each in caplog.records if "is discarded" in each.getMessage()]
+    assert line.startswith(f"{CHANNEL}/{CONSUMER}: event a of default (job ")
+    assert f"is discarded: {reason} after " in line
+    [told] = [entry.event.json() for entry in await read_all(backend, "gbe.events.system.discard")]
+    assert (told["channel"], told["consumer"], told["event_id"]) == (CHANNEL, CONSUMER, "a")
+    assert (told["reason"], told["attempts"], told["abandonments"]) == (
+        reason,
+        int(reason in ("terminal", "max_attempts")),
+        int(reason == "crash_loop"),
+    )
+    assert told["error"] in line
+
+
+async def test_a_discarded_system_event_is_only_logged(bus: Bus, backend: Backend) -> None:
+    """An event about it would be discarded next, without end."""
+    channel = "gbe.events.system.discard"
+    await subscribe(backend, channel=channel, on_dead="discard")
+    await publish(backend, "a", channel=channel)
+    [job] = await bus.poll(channel, CONSUMER)
+    await bus.finalize(job, success=False, terminal=True)
+    assert len(await read_all(backend, channel)) == 1
 
 
 async def test_discard_logs_what_it_drops(backend: Backend) -> None:

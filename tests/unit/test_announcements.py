@@ -20,4 +20,4 @@ def test_every_field_is_described(announcement: type[Announcement]) -> None:
 
 
 def test_topics_are_all_different() -> None:
-    assert sorted(each.topic for each in ALL) == ["archive", "audit", "error", "retry", "sweep"]
+    assert sorted(each.topic for each in ALL) == ["archive", "audit", "discard", "error", "retry", "sweep"]

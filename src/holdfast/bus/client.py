@@ -37,8 +37,9 @@ class Bus:
         backends: Sequence[Backend],
         on_close: Callable[[], None] | None = None,
         spool: Spool | None = None,
+        namespace: str = "gbe",
     ) -> None:
-        self.partitions = Partitions(backends)
+        self.partitions = Partitions(backends, namespace)
         self.settlement = Settlement(self.partitions)
         self.tally = self.settlement.tally
         self.name = f"{socket.gethostname()}:{os.getpid()}"

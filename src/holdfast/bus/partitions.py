@@ -46,6 +46,8 @@ class Partition:
     backend: Backend
     health: Health = field(default_factory=Health)
     opened: bool = False
+    namespace: str = "gbe"
+    """The first token of the channels for system events."""
     moves: Counter[str] = field(default_factory=Counter)
     """What this process' steps of the lifecycle did."""
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -59,7 +61,9 @@ class Partition:
     def lifecycle(self) -> Lifecycle:
         """The lifecycle of this partition."""
         on_error = partial(self.count_error, "lifecycle")
-        return Lifecycle(self.backend, self.health, moves=self.moves, on_error=on_error)
+        return Lifecycle(
+            self.backend, self.health, moves=self.moves, on_error=on_error, namespace=self.namespace
+        )
 
     def count_error(self, verb: str, error: BaseException) -> None:
         """Count a failed call, from any thread. A documented error other than `Unavailable` is none."""
@@ -148,8 +152,8 @@ class Partition:
 class Partitions:
     """All stores of a bus, in the configured order."""
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self.all = [Partition(index, backend) for index, backend in enumerate(backends)]
+    def __init__(self, backends: Sequence[Backend], namespace: str = "gbe") -> None:
+        self.all = [Partition(index, backend, namespace=namespace) for index, backend in enumerate(backends)]
         self.wanted: list[Wanted] = []
         self._turn = 0
 

@@ -17,6 +17,7 @@ from holdfast.model.decide import after_failure
 from holdfast.model.errors import NotFound
 from holdfast.model.job import Burial, Failure, Job, Retry
 from holdfast.model.policy import Policy
+from holdfast.upkeep.discards import tell_discarded
 
 T = TypeVar("T")
 
@@ -92,6 +93,12 @@ class Settlement:
         burials = {place: v for place, v in enumerate(verdicts) if isinstance(v, Burial)}
         answers = dict(zip(retries, await self.retry(list(retries.values())), strict=True))
         answers |= dict(zip(burials, await self.bury(list(burials.values())), strict=True))
+        gone = [burial.job for place, burial in burials.items() if answers[place]]
+        discarding = {owner for owner, policy in policies.items() if policy and policy.on_dead == "discard"}
+        dropped = [
+            (job.channel, job.consumer, job.id) for job in gone if (job.channel, job.consumer) in discarding
+        ]
+        await tell_discarded(at.backend, at.namespace, dropped)
         return [answers.get(place, False) for place in range(len(failed))]
 
     async def _policy(self, at: Partition, channel: str, consumer: str) -> Policy | None:

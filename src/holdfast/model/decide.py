@@ -44,6 +44,8 @@ class Due:
     max_abandonments: int
     worker: str | None = None
     max_runs: int | None = None
+    discards: tuple[str, str] | None = None
+    """The channel and the consumer, where its policy keeps no dead letters."""
 
 
 class Move(StrEnum):

@@ -52,6 +52,22 @@ class Alert(Announcement):
     age_seconds: float | None = Field(default=None, description="How old the oldest of them is.")
 
 
+class Discarded(Announcement):
+    """A job died and its consumer's policy is `on_dead: discard`: there is no dead letter of it."""
+
+    topic: ClassVar[str] = "discard"
+    channel: str = Field(description="The channel that the job's event is on.")
+    consumer: str = Field(description="The worker consumer that the job belonged to.")
+    event_id: str = Field(description="The event's id.")
+    source: str = Field(description="The event's source.")
+    job: str = Field(description="The job's id.")
+    reason: str = Field(description="Why it died: `max_attempts`, `crash_loop`, `expired` or `terminal`.")
+    attempts: int = Field(description="How often its handler was run and answered.")
+    abandonments: int = Field(description="How often its worker vanished.")
+    worker: str | None = Field(description="Who held its last lease, where the store remembers it.")
+    error: str = Field(description="The last error.")
+
+
 class Held(BaseModel):
     """A trim that a consumer kept from going further."""
 
@@ -120,7 +136,7 @@ class Audited(Announcement):
     operation: str | None = Field(default=None, description="The operation that it belongs to.")
 
 
-ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Archived, Audited)
+ALL: tuple[type[Announcement], ...] = (Retried, Swept, Alert, Discarded, Archived, Audited)
 
 
 async def announce(

@@ -10,8 +10,9 @@ from dataclasses import asdict
 
 from holdfast import failpoints
 from holdfast.contracts import STORE_ERRORS, Applied, Backend, Reading, raise_if_cancelled
-from holdfast.model.decide import when_due
+from holdfast.model.decide import Move, when_due
 from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.upkeep.discards import tell_discarded
 from holdfast.upkeep.health import Health
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,9 @@ class Lifecycle:
         limit: int = LIMIT,
         moves: Counter[str] | None = None,
         on_error: Callable[[BaseException], None] = lambda _: None,
+        namespace: str = "gbe",
     ) -> None:
+        self._namespace = namespace
         self._backend, self._health, self._limit = backend, health, limit
         self._on_error = on_error
         self._moves = Counter() if moves is None else moves
@@ -87,7 +90,12 @@ class Lifecycle:
         """Phase two: the store checks each decision again."""
         applied = Applied()
         if reading.due:
-            applied = await self._backend.apply([when_due(due) for due in reading.due])
+            actions = [when_due(due) for due in reading.due]
+            applied = await self._backend.apply(actions)
+            if applied.buried:
+                gone = (each.due for each in actions if each.move is Move.BURY)
+                dropped = [(*due.discards, str(due.ref[1])) for due in gone if due.discards]
+                await tell_discarded(self._backend, self._namespace, dropped)
         for ref in reading.backfills:
             applied.backfilled += await self._backend.backfill(ref, self._limit)
             failpoints.hit("subscribe.mid_backfill")

@@ -42,10 +42,10 @@ async def would_unstick(backend: Backend) -> tuple[Applied, list[Ref]]:
     return applied, [action.due.ref for action in actions if action.move is Move.BURY]
 
 
-async def unstick(backend: Backend, health: Health) -> Unstuck:
+async def unstick(backend: Backend, health: Health, namespace: str = "gbe") -> Unstuck:
     """Take the lifecycle's steps until nothing is due; the first `REPORTED` stuck jobs are told of."""
     done, stuck = Unstuck(), dict[tuple[str, ...], JobRecord]()
-    lifecycle = Lifecycle(backend, health)
+    lifecycle = Lifecycle(backend, health, namespace=namespace)
     for _ in range(_STEPS):
         reading = await lifecycle.read()
         if len(stuck) < REPORTED:

@@ -98,7 +98,7 @@ class Sweeper:
 
     async def _sweep(self, lock: Lock) -> _Work:
         backend, work = self._backend, _Work()
-        unstuck = await stuck.unstick(backend, self._health)
+        unstuck = await stuck.unstick(backend, self._health, self._rules.namespace)
         work.applied = unstuck.applied
         told = unstuck.told | await stuck.given_up(backend, await self._last_sweep())
         # A store that is full takes news only after it was trimmed.

@@ -39,7 +39,8 @@ class Lifecycle:
         return Reading(due, sorted(past, key=int), len(mirror.queues.jobs), full)
 
     def _due(self, kind: DueKind, record: Record, now: int) -> Due:
-        policy = self._store.registry.members[record.ref].policy
+        member = self._store.registry.members[record.ref]
+        policy = member.policy
         return Due(
             kind,
             (record.ref, record.seq),
@@ -51,6 +52,7 @@ class Lifecycle:
             policy.max_abandonments,
             record.worker,
             policy.max_runs,
+            (member.channel, member.name) if policy.on_dead == "discard" else None,
         )
 
     async def apply(self, actions: Sequence[Action]) -> Applied:

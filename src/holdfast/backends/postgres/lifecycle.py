@@ -24,7 +24,10 @@ class Lifecycle:
         rows = await self._session.rows("due", limit=limit)
         backfills: list[int | str] = [ref for (ref,) in await self._session.rows("backfills")]
         load = await self._session.row("load")
-        due = [Due(DueKind(kind), (consumer, seq), *counts) for kind, consumer, seq, *counts in rows]
+        due = [
+            Due(DueKind(kind), (consumer, seq), *(*counts, owner and tuple(owner)))
+            for kind, consumer, seq, *counts, owner in rows
+        ]
         return Reading(due, backfills, load[0] if load else 0, full=len(rows) >= limit)
 
     async def apply(self, actions: Sequence[Action]) -> Applied:

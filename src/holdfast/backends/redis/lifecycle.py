@@ -57,7 +57,8 @@ def _due(
     expired: int,
     *rest: Any,
 ) -> Due:
-    most_attempts, most_abandonments, worker, most_runs = rest
+    most_attempts, most_abandonments, worker, most_runs, owner = rest
+    channel, _, consumer = owner.decode().partition("/")
     return Due(
         DueKind(kind.decode()),
         (ref, entry.decode()),
@@ -69,6 +70,7 @@ def _due(
         most_abandonments,
         worker.decode() or None,
         most_runs or None,
+        (channel, consumer) if owner else None,
     )
 
 

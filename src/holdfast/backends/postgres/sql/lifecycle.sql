@@ -7,7 +7,8 @@ WITH t AS MATERIALIZED (
 )
 SELECT d.kind, d.consumer_id, d.seq, d.token, d.attempts, d.abandonments, d.expired,
        (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker,
-       (c.policy->>'max_runs')::integer
+       (c.policy->>'max_runs')::integer,
+       CASE WHEN c.discard THEN ARRAY[(SELECT name FROM holdfast.channels ch WHERE ch.id = c.channel_id), c.name] END
 FROM (
     (SELECT 'lease' AS kind, consumer_id, seq, token, attempts, abandonments,
             coalesce(expires_at <= (SELECT now FROM t), false) AS expired, worker

@@ -4,7 +4,8 @@
 -- Reads {holdfast}:due:*, {holdfast}:job:REF:ID, {holdfast}:consumer:REF, {holdfast}:behind,
 -- {holdfast}:store.
 -- ARGV: limit. Answers live jobs, REFs that are behind, then for each due job: kind, REF, id, token,
--- attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker, max runs (0: no bound).
+-- attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker, max runs (0: no bound),
+-- channel/consumer where the policy discards, else ''.
 local answer = {tonumber(redis.call('HGET', STORE, 'live')) or 0, redis.call('SRANDMEMBER', BEHIND, 100)}
 local function add(kind, set)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', NOW, 'LIMIT', 0, ARGV[1])) do
@@ -15,7 +16,7 @@ local function add(kind, set)
     if not (kind == 'schedule' and expired) then
       answer[#answer + 1] = {kind, tonumber(ref), id, tonumber(f[1]) or 0, tonumber(f[2]) or 0,
         tonumber(f[3]) or 0, expired and 1 or 0, c.max_attempts, c.max_abandonments, f[5] or '',
-        c.max_runs or 0}
+        c.max_runs or 0, c.discard and c.channel .. '/' .. c.name or ''}
     end
   end
 end
