@@ -134,7 +134,7 @@ class FoldingPart:
         """Fold until cancelled, at once on start."""
         while True:
             await self.run_once()
-            await asyncio.sleep(min(self._interval.total_seconds(), LOOK))
+            await asyncio.sleep(max(1.0, min(self._interval.total_seconds(), LOOK)))
 
     async def run_once(self) -> int:
         """Fold where it is time; returns how many deltas were folded. A store that fails stops no other."""
