@@ -22,8 +22,11 @@ class Cursors:
     async def attach(self, channel: str, consumer: str, start: Start) -> Cursor:
         """Create a stream consumer, or answer the one that is there."""
         since = _START[start] if isinstance(start, str) else start
-        await self._session.row("attach", channel=channel, consumer=consumer, start=since)
-        return await self._find(channel, consumer)
+        while True:
+            await self._session.row("attach", channel=channel, consumer=consumer, start=since)
+            # Gone already: it was there, or had just been made, and somebody else detached it.
+            if row := await self._session.row("cursors", channel=channel, consumer=consumer):
+                return _cursor(row)
 
     async def cursors(self, channel: str | None) -> list[Cursor]:
         """All stream consumers, of one channel or of all."""
@@ -42,19 +45,13 @@ class Cursors:
             from_seq=seq,
             **following(position),
         )
-        if moved is None:
-            await self._find(channel, consumer)
+        if moved is None and not await self._session.row("cursors", channel=channel, consumer=consumer):
+            raise NotFound(f"channel {channel!r} has no stream consumer {consumer!r}; create it with attach")
         return moved is not None
 
     async def detach(self, channel: str, consumer: str) -> bool:
         """Remove a stream consumer."""
         return await self._session.row("detach", channel=channel, consumer=consumer) is not None
-
-    async def _find(self, channel: str, consumer: str) -> Cursor:
-        row = await self._session.row("cursors", channel=channel, consumer=consumer)
-        if row is None:
-            raise NotFound(f"channel {channel!r} has no stream consumer {consumer!r}; create it with attach")
-        return _cursor(row)
 
 
 def _cursor(row: tuple[Any, ...]) -> Cursor:
