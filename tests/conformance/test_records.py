@@ -193,3 +193,25 @@ async def test_records_are_the_stores_and_not_the_connections(backend: Backend) 
         assert await other.record(KEY) == Record(KEY, FIELDS, revision or 0)
     finally:
         await other.close()
+
+
+async def test_the_first_record_of_its_kind_is_read_while_it_is_written(backend: Backend) -> None:
+    """Where records of a kind have a place of their own, it appears under the reader's eyes."""
+    readers = [backend.fork() for _ in range(3)]
+    for reader in readers:
+        await reader.open()
+    try:
+        for turn in range(10):
+            key = f"kind{turn}.state.first"
+            writing = asyncio.create_task(backend.put_record(key, {"a": "b"}, 0))
+            while not writing.done():
+                await asyncio.gather(*(reader.record(key) for reader in readers))
+            revision = await writing
+            assert revision is not None
+            for reader in readers:
+                found = await reader.record(key)
+                assert found is not None
+                assert found.revision == revision
+    finally:
+        for reader in readers:
+            await reader.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from nats.aio.client import Client
 
 from holdfast import failpoints
-from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats import NatsBackend, stream
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import DataLost
 from holdfast.model.event import MAX_DATA, Event
@@ -147,3 +149,27 @@ async def test_forgetting_never_goes_ahead_of_the_log(backend: NatsBackend, lock
     [again] = await publish(backend, "b")
     assert again.duplicate
     assert (await backend.forget(later, later, 1000, lock)).keys == 1
+
+
+async def test_what_is_gone_already_is_removed_again_in_peace(backend: NatsBackend, client: Client) -> None:
+    """The server says differently of a message before the first one and of one in the middle."""
+    await publish(backend, "a")
+    link = backend._store.link
+    state = (await client.jetstream().stream_info("HOLDFAST")).state
+    for seq in (state.first_seq, state.first_seq, state.last_seq - 1, state.last_seq - 1):
+        await stream.delete(link, seq)
+
+
+async def test_two_trims_at_once_both_return(backend: NatsBackend, lock: Lock) -> None:
+    """One looks for its end in what the other removes."""
+    await publish(backend, *(str(n) for n in range(40)))
+    await backend.advance(MINUTE)
+    before = await backend.now()
+    other = backend.fork()
+    await other.open()
+    steps = [each.trim(CHANNEL, before, 2, lock) for _ in range(5) for each in (backend, other)]
+    try:
+        removed = [step.removed for step in await asyncio.gather(*steps)]
+    finally:
+        await other.close()
+    assert sum(removed) == 20

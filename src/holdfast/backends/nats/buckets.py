@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -14,12 +14,14 @@ from holdfast.backends.nats.agenda import Agenda
 from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.batch import Batches, Incomplete, Message, Stale
 from holdfast.backends.nats.link import NoStream
+from holdfast.backends.nats.pauses import step_aside
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import to_micros
 from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
 from holdfast.model.text import check_stored
 from holdfast.model.upkeep import Record
 
+T = TypeVar("T")
 _KEY = re.compile(r"[a-zA-Z0-9_-]+\.[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_=/-]+)+")
 _PREFIX = re.compile(r"([a-zA-Z0-9_-]+)\.([a-zA-Z0-9_-]+)\.(.*)")
 _SETTINGS: dict[str, Any] = {
@@ -37,7 +39,7 @@ _SETTINGS: dict[str, Any] = {
 _API = "$JS.API.STREAM"
 _NOT_FOUND, _EXISTS = 10059, 10058
 _OPERATION = "KV-Operation"
-_PAGE = 500
+_PAGE, _TURNS = 500, 5
 
 
 class Buckets:
@@ -121,11 +123,7 @@ class Buckets:
             )
         now, bucket = await self._store.clock(), f"{parts[1]}_{parts[2]}"
         agenda = self._agendas.setdefault(bucket, Agenda(self._store.link, f"KV_{bucket}"))
-        try:
-            await agenda.sync()
-        except NoStream:
-            await self._missing(bucket)
-            return []
+        await self._ask(bucket, agenda.sync)
         look = agenda.latest if newest else agenda.due
         while True:
             chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit)
@@ -143,17 +141,23 @@ class Buckets:
 
     async def _last(self, bucket: str, wanted: Sequence[str]) -> list[Stored]:
         pages = [wanted[at : at + _PAGE] for at in range(0, len(wanted), _PAGE)]
-        try:
-            return [each for page in pages for each in await self._store.link.last(page, f"KV_{bucket}")]
-        except NoStream:
-            await self._missing(bucket)
-            return []
 
-    async def _missing(self, bucket: str) -> None:
-        """Nobody answered for a bucket: it does not exist, or else the server is at fault."""
-        answer = await self._store.link.request(f"{_API}.INFO.KV_{bucket}")
-        if answer.get("error", {}).get("err_code") != _NOT_FOUND:
-            raise Unavailable(f"the bucket {bucket} does not answer; try again")
+        async def read() -> list[Stored]:
+            return [each for page in pages for each in await self._store.link.last(page, f"KV_{bucket}")]
+
+        return await self._ask(bucket, read) or []
+
+    async def _ask(self, bucket: str, read: Callable[[], Awaitable[T]]) -> T | None:
+        """Read from a bucket; None where it does not exist. Somebody may make it at this moment."""
+        for turn in range(_TURNS):
+            try:
+                return await read()
+            except NoStream:
+                answer = await self._store.link.request(f"{_API}.INFO.KV_{bucket}")
+                if answer.get("error", {}).get("err_code") == _NOT_FOUND:
+                    return None
+            await step_aside(turn)
+        raise Unavailable(f"the bucket {bucket} does not answer; try again")
 
 
 def _place(key: str) -> tuple[str, str]:

@@ -67,7 +67,7 @@ class Stretch:
         low, high, halve = Spot(self._first, 0), Spot(self._last, self.count), False
         if number >= high.number:
             return high
-        while True:
+        while low.number < number <= high.number and low.seq < high.seq:
             share = 0.5 if halve else (number - 1 - low.number) / (high.number - low.number)
             guess = min(low.seq + int((high.seq - low.seq) * share), high.seq - 1)
             spot = await self._probe(guess)
@@ -78,6 +78,7 @@ class Stretch:
             else:
                 high = Spot(guess, spot.number - 1)
             halve = not halve
+        return high  # the counts no longer agree: somebody trimmed meanwhile
 
     async def _probe(self, seq: int) -> Spot:
         """The first message behind a sequence of the stretch."""
