@@ -1,12 +1,8 @@
 """Real servers for the whole suite, one of each kind for the session: a fresh database for each test, and the
 others emptied before it."""
 
-import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -21,6 +17,7 @@ import holdfast
 from holdfast import failpoints
 from holdfast.backends.postgres import pool
 from holdfast.embedded import Nats, Postgres, Redis
+from kit import NO_OVERLAP, in_memory
 
 # The same examples in every run: a failure that comes and goes helps nobody.
 hypothesis.settings.register_profile("holdfast", derandomize=True, database=None, deadline=None)
@@ -38,7 +35,6 @@ def _give_children_their_signals() -> None:
 _give_children_their_signals()
 
 TEMPLATE = "holdfast_template"
-MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
 
 
 SPARK = (
@@ -93,21 +89,12 @@ def _patience() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _in_memory() -> Iterator[None]:
-    """Folders of servers that are started here are in memory, where there is enough."""
-    with pytest.MonkeyPatch.context() as patch:
-        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
-            patch.setattr(tempfile, "tempdir", MEMORY)
-        yield
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """The session's server. It never waits for a disk, like the others here: no ordinary test cuts the power,
     and those that do start servers of their own with the durable settings."""
     settings = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "512MB"}
-    with _in_memory():
+    with in_memory():
         server = Postgres(settings=settings).start()
     yield server
     server.stop()
@@ -131,7 +118,7 @@ def empty_redis(redis_server: Redis) -> str:
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[Nats]:
     """The session's NATS: in memory, since each batch makes and removes a folder."""
-    with _in_memory():
+    with in_memory():
         server = Nats(sync_interval="2m").start()
     yield server
     server.stop()
@@ -155,9 +142,12 @@ def admin(postgres: Postgres) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(scope="session")
 def template(postgres: Postgres) -> str:
-    """A migrated, empty database that the others are copied from: some 20 ms instead of a migration."""
-    with holdfast.connect_sync(postgres.create_database(TEMPLATE)):
-        return TEMPLATE
+    """A migrated, empty database that the others are copied from: some 20 ms instead of a migration.
+    It refuses rows that overlap."""
+    url = postgres.create_database(TEMPLATE)
+    with holdfast.connect_sync(url), psycopg.connect(url) as connection:
+        connection.execute(NO_OVERLAP)
+    return TEMPLATE
 
 
 @pytest.fixture(scope="session")

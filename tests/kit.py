@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.contracts import Applied, Backend, Consumer, Start
@@ -24,6 +28,21 @@ BOOM: Failure = describe(RuntimeError("boom"))
 MINUTE = timedelta(minutes=1)
 LEASE = timedelta(minutes=5)
 """The default lease."""
+NO_OVERLAP = (Path(__file__).parent / "no_overlap.sql").read_text()
+"""For PostgreSQL: with it a database refuses rows of a consumer that stand for the same job."""
+_MEMORY, _ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the server's folder in it is private
+
+
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Folders of servers that are started here are in memory, where there is enough."""
+    before = tempfile.tempdir
+    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH:
+        tempfile.tempdir = _MEMORY
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 async def subscribe(

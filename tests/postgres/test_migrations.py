@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.backends.postgres import PostgresBackend, migrate
 from holdfast.model.errors import HoldfastError
-from kit import CHANNEL, publish, read_all
+from kit import CHANNEL, NO_OVERLAP, publish, read_all
 
 LISTINGS = {
     "columns": """
@@ -76,6 +76,7 @@ async def test_the_script_gives_the_same_schema_as_opening(
 ) -> None:
     with psycopg.connect(blank, autocommit=True) as connection:
         connection.execute(migrate.script())  # type: ignore[arg-type]
+        connection.execute(NO_OVERLAP)  # as the kit does with every other database
     by_script, by_opening = schema(blank), schema(new_database())
     for listing in LISTINGS:
         assert by_script[listing] == by_opening[listing], listing

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -76,12 +77,16 @@ def read(folder: Path, process: str = "*") -> list[Call]:
 
 
 def _calls(path: Path) -> list[Call]:
-    calls: dict[int, Call] = {}
     written, _, _ = path.read_text().rpartition("\n")  # of a line that is being written, the end may lack
-    for text in written.splitlines():
-        line = json.loads(text)
+    return calls_of(path.stem, map(json.loads, written.splitlines()))
+
+
+def calls_of(process: str, lines: Iterable[dict[str, Any]]) -> list[Call]:
+    """The calls of one process from its notes."""
+    calls: dict[int, Call] = {}
+    for line in lines:
         if "verb" in line:
-            calls[line["call"]] = Call(path.stem, line["verb"], line["items"], line["at"])
+            calls[line["call"]] = Call(process, line["verb"], line["items"], line["at"])
         else:
             call = calls[line["call"]]
             call.outcome, call.answers, call.ended = line["outcome"], line["answers"], line["at"]
