@@ -12,9 +12,11 @@ from datetime import datetime, timedelta
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+import nats
 import psycopg
+import redis.asyncio
 from judge import Case, counted, judge, of_channel
-from round_state import CONSUMER, READER, SIDE_READER, SOON, Kind, Notes, Watched, World, prepare
+from round_state import CONSUMER, FEW, READER, SIDE_READER, SOON, Kind, Notes, Watched, World, prepare
 from verbs import VERBS, Performance, Verb, documented, perform
 
 from holdfast.chaos.evidence import Store
@@ -145,6 +147,8 @@ class Arena:
         world = await prepare(
             watched, channel, round_.kind, self.bulk, expiring="expire" in (round_.first, round_.second)
         )
+        if "groups" in (round_.first, round_.second):
+            await _form_group(self.url, channel)
         calls, violations = await self._act(world, pair, seed)
         calls += notes.calls("before")
         found = await _drain(self.backend, world, calls)
@@ -177,6 +181,17 @@ class Arena:
                 if not issubclass(kind, allowed)
             ]
         return calls, violations
+
+
+async def _form_group(url: str, channel: str) -> None:
+    """Other software has a consumer group on the channel, where the store knows such."""
+    if url.startswith("redis"):
+        async with redis.asyncio.Redis.from_url(url) as client:
+            await client.xgroup_create(channel, "foreign", id="0")
+            await client.xreadgroup("foreign", "gone", {channel: ">"}, count=FEW)
+    elif url.startswith("nats"):
+        async with await nats.connect(url) as client:
+            await client.jetstream().pull_subscribe(channel, durable=f"foreign-{channel}")
 
 
 async def _drain(backend: Backend, world: World, calls: list[Call]) -> list[Violation]:

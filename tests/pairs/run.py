@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import random
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -103,6 +104,7 @@ async def run(name: str, arguments: argparse.Namespace, memory: Memory) -> list[
         for each, seed in matrix
         if Result(version, name, each.first, each.second, str(each.kind), seed).key not in memory.results
     ]
+    random.Random(arguments.seed).shuffle(left)  # who stops early has seen something of everything
     print(f"{name}: {len(matrix)} rounds, {len(left)} of them left", file=sys.stderr)  # noqa: T201
     with ExitStack() as stack:
         store = start(name)
