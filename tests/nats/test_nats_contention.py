@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.backends.nats import NatsBackend
-from kit import publish, read_all
+from holdfast.model.policy import Policy
+from kit import CHANNEL, MINUTE, publish, read_all
 
 
 async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> None:
@@ -26,3 +27,28 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
     finally:
         for other in others:
             await other.close()
+
+
+async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend: NatsBackend) -> None:
+    """A reader of cursors learns of a new consumer from the registry before it knows where that one begins."""
+    await publish(backend, "a")
+    other = backend.fork()
+    await other.open()
+    lock = await backend.lock("sweeper", "tester", MINUTE)
+    assert lock is not None
+    before = await backend.now()
+
+    async def come_and_go() -> None:
+        for turn in range(12):
+            await other.subscribe(CHANNEL, f"consumer{turn}", Policy.of(), "earliest")
+
+    try:
+        working = asyncio.create_task(come_and_go())
+        while not working.done():
+            await asyncio.gather(
+                backend.trim(CHANNEL, before, 10, lock), backend.cursors(), backend.consumers()
+            )
+        await working
+        assert len(await backend.consumers(CHANNEL)) == 12
+    finally:
+        await other.close()

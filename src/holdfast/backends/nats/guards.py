@@ -35,12 +35,12 @@ class Guards:
         What a consumer needs only ever shrinks, and whoever is new writes the floor again. So what is found
         here holds as long as the floor has not been written since it was read.
         """
-        await self._store.fresh()
         cursors = await self._cursors.cursors(floor.channel)
+        acknowledged = await self._groups.acknowledged(floor.channel, groups)
+        await self._store.fresh()
         place = self._store.place  # None: a position from a life that this store does not know
         found = [*self._workers(floor, set(ended))]
         found += [Guard(place(c.position) or _EVERYTHING, c.name) for c in cursors if c.name not in ignore]
-        acknowledged = await self._groups.acknowledged(floor.channel, groups)
         found += [Guard(acknowledged.get(name, _EVERYTHING), name) for name in groups]
         return sorted(found)
 

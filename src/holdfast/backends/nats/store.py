@@ -73,6 +73,10 @@ class Store:
         """Bring the mirror up to date; answers the store's time in microseconds."""
         await self.recognise()
         stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
+        for _ in range(TRIES):
+            if self.registry.members.keys() <= self.mirror.cursors.keys():
+                break
+            await self.mirror.sync()  # somebody learned of a new consumer from the registry alone
         return stamp + self.registry.offset
 
     async def look(self) -> None:
