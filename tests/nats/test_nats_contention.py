@@ -30,7 +30,7 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
 
 
 async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend: NatsBackend) -> None:
-    """A reader of cursors learns of a new consumer from the registry before it knows where that one begins."""
+    """A reader of cursors learns of a new consumer from the registry before it knows where it begins."""
     await publish(backend, "a")
     other = backend.fork()
     await other.open()
