@@ -45,6 +45,14 @@ class Account:
     archived: int = 0
     ingested: int = 0
     failed: int = 0
+    claims: int = 0
+    """Jobs that were handed out, in a run without faults."""
+    operations: Counter[str] = field(default_factory=Counter)
+    """What operators did in it, by verb."""
+    longest_wait: float = 0.0
+    """The most seconds that a ready job waited in it beside an idle worker."""
+    slow: float = 0.0
+    """Seconds of it that did not count in waits, since the machine itself was slow or stood still."""
     memory: dict[str, int] = field(default_factory=dict)
     """The most MiB that a process of a role had."""
     hits: Counter[str] = field(default_factory=Counter)

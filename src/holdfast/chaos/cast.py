@@ -30,16 +30,19 @@ class Cast(Protocol):
 class Own:
     """The rig's own."""
 
+    def __init__(self, policies: dict[str, dict[str, Any]] | None = None) -> None:
+        self._policies = policies or {name: POLICY | {"ordered": ordered} for name, ordered in CONSUMERS}
+
     @property
     def consumers(self) -> list[tuple[str, str]]:
-        return [(CHANNEL, name) for name, _ in CONSUMERS]
+        return [(CHANNEL, name) for name in self._policies]
 
     def published(self, place: int) -> dict[str, Any]:
         return {}
 
     async def found(self, bus: Bus) -> None:
-        for name, ordered in CONSUMERS:
-            await bus.subscribe(CHANNEL, name, ordered=ordered, **POLICY)
+        for name, policy in self._policies.items():
+            await bus.subscribe(CHANNEL, name, **policy)
 
 
 @dataclass(frozen=True, slots=True)

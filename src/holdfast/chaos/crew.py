@@ -32,7 +32,7 @@ class Crew:
         self._rig, self._cast, self._account, self._seed, self._app = rig, cast, account, seed, app
         self.cold, self.pipeline = cold, rig.folder / "pipeline"
         self.pipeline.mkdir(exist_ok=True)
-        self._enough = rig.folder / "enough"
+        self._enough, self._drained = rig.folder / "enough", rig.folder / "drained"
         self._numbers = itertools.count(1)
         self._ahead = itertools.count(_LEASE, _LEASE)
         self._before: dict[str, list[str]] = defaultdict(list)
@@ -41,15 +41,19 @@ class Crew:
         """Nobody begins anything new from now on."""
         self._enough.touch()
 
+    def end(self) -> None:
+        """Nothing is left to do for those who only work on what is there."""
+        self._drained.touch()
+
     async def take(self, role: Role, place: int, turn: Turn) -> None:
         """One turn of somebody in a place, to its end."""
-        process = self._start(role, place, turn)
+        process = self.start(role, place, turn)
         self._note(role, turn, await self._live(process, turn), process)
 
     async def see_through(self, role: Role, place: int, told: asyncio.Event | None = None) -> None:
         """Let somebody work to the end, or until told to stop. Whom a fault still catches begins again."""
         for _ in range(_TRIES):
-            process = self._start(role, place)
+            process = self.start(role, place)
             while told is not None and process.code is None and not told.is_set():
                 await asyncio.sleep(_BREATH)
             if told is not None:
@@ -64,11 +68,13 @@ class Crew:
                 break
         self._account.findings.append(f"{process.name} ended badly: {process.said}")
 
-    def _start(self, role: Role, place: int, turn: Turn | None = None) -> Process:
+    def start(self, role: Role, place: int, turn: Turn | None = None, **more: Any) -> Process:
+        """Somebody for a place; what happens to it in its turn is for the caller to do."""
         name = f"{next(self._numbers):05}-{role.name}"
         who = f"{role.name}-{place}"
-        spec: dict[str, Any] = {"channel": CHANNEL, "until": str(self._enough), "prefix": name, **role.spec}
-        spec |= self._own(role, place, who)
+        ends = {"until": str(self._enough), "drained": str(self._drained)}
+        spec: dict[str, Any] = {"channel": CHANNEL, "prefix": name, **ends, **role.spec}
+        spec |= self._own(role, place, who) | more
         if turn is not None and turn.noise:
             spec["noise"] = f"{self._seed} {name}"
         if turn is not None and turn.shift:
@@ -79,11 +85,15 @@ class Crew:
     def _own(self, role: Role, place: int, who: str) -> dict[str, Any]:
         """What only some roles need to know."""
         match role.name:
-            case "producer" | "spooler":
+            case "producer" | "spooler" | "bulk-producer":
                 spool = {"spool": str(self._rig.folder / "spool")} if role.name == "spooler" else {}
-                return {"before": list(self._before[who]), **spool, **self._cast.published(place)}
-            case "operator":
+                recent = {"recent": str(self._rig.folder / f"{who}.recent")} if "bulk" in who else {}
+                return {"before": list(self._before[who]), **spool, **recent, **self._cast.published(place)}
+            case "operator" | "poller":
                 return {"consumers": self._cast.consumers}
+            case "live-operator":
+                own = [name for _, name in self._cast.consumers][place :: role.count]
+                return {"own": own, "recent": str(self._rig.folder / "*.recent")}
             case "consumer" if self._app is not None:
                 return {"app": self._app}
             case "sweeper":

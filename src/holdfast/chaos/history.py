@@ -26,10 +26,11 @@ class History:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._numbers = itertools.count(1)
 
-    def invoked(self, verb: str, items: list[Item]) -> int:
-        """A call is about to be made; answers its number."""
+    def invoked(self, verb: str, items: list[Item], **about: Any) -> int:
+        """A call is about to be made; answers its number. `about` is what holds for all of its items."""
         number = next(self._numbers)
-        self._note({"call": number, "verb": verb, "items": items, "at": time.monotonic_ns()})
+        said = {"about": about} if about else {}
+        self._note({"call": number, "verb": verb, "items": items, "at": time.monotonic_ns()} | said)
         return number
 
     def answered(self, number: int, outcome: Outcome, answers: list[Any] | None = None) -> None:
@@ -38,7 +39,9 @@ class History:
 
     def happened(self, verb: str, *items: Item) -> None:
         """Something that is no call: it was seen, or had its effect."""
-        self.answered(self.invoked(verb, list(items)), "ok")
+        now = time.monotonic_ns()
+        line = {"call": next(self._numbers), "verb": verb, "items": list(items), "at": now}
+        self._note(line | {"outcome": "ok", "answers": []})
 
     def sync(self) -> None:
         """What was noted so far is on the disk."""
@@ -65,6 +68,8 @@ class Call:
     answers: list[Any] = field(default_factory=list)
     ended: int = 0
     """When its answer was there, on the same clock; 0 while there is none."""
+    about: Item = field(default_factory=dict)
+    """What holds for all of its items."""
 
     def told(self) -> list[tuple[Item, Any]]:
         """Each item with its answer; nothing while the outcome is unknown."""
@@ -86,8 +91,9 @@ def calls_of(process: str, lines: Iterable[dict[str, Any]]) -> list[Call]:
     calls: dict[int, Call] = {}
     for line in lines:
         if "verb" in line:
-            calls[line["call"]] = Call(process, line["verb"], line["items"], line["at"])
-        else:
+            about = line.get("about", {})
+            calls[line["call"]] = Call(process, line["verb"], line["items"], line["at"], about=about)
+        if "outcome" in line:
             call = calls[line["call"]]
             call.outcome, call.answers, call.ended = line["outcome"], line["answers"], line["at"]
     return list(calls.values())

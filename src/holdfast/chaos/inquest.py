@@ -11,23 +11,29 @@ from holdfast.chaos import coverage
 from holdfast.chaos.account import Account
 from holdfast.chaos.evidence import Evidence
 from holdfast.chaos.history import Call, of, refused
-from holdfast.chaos.judge import Violation, judge
+from holdfast.chaos.judge import Violation, judge, judge_undisturbed, stalls
+from holdfast.chaos.judge.timeline import Timeline
 from holdfast.chaos.roles import CHANNEL
 from holdfast.chaos.siege import Siege
+from holdfast.chaos.undisturbed import Undisturbed
 
 _MEMORY = 600
 """MiB that no process of the rig needs, however long it goes on."""
 _LONGEST = 40
+_OPERATIONS = ("cancel", "requeue", "revive", "purge", "pause", "resume", "subscribe", "remove", "trim")
 _WORD = re.compile(r"[\w.@-]+")
 
 
-async def inquire(siege: Siege, *, pipeline: bool) -> None:
+async def inquire(siege: Siege | Undisturbed, *, pipeline: bool) -> None:
     """Complete the account: counts, and what every judge finds."""
     account, calls, store = siege.account, siege.rig.calls(), await siege.rig.evidence()
     if pipeline:
         calls += _archive(siege, calls, account)
         calls += _ingest(siege, calls, account)
     account.violations += judge(calls, store)
+    if isinstance(siege, Undisturbed):
+        account.violations += judge_undisturbed(calls, store)
+        _count_undisturbed(account, calls, store)
     account.violations += _unspooled(calls, store)
     account.violations += _unbounded(account)
     _count(account, calls, store)
@@ -45,6 +51,14 @@ def _count(account: Account, calls: list[Call], store: Evidence) -> None:
     account.trimmed = sum(number for call in of(calls, "trim") for number in call.answers)
 
 
+def _count_undisturbed(account: Account, calls: list[Call], store: Evidence) -> None:
+    timeline = Timeline(calls)
+    account.claims = sum(len(call.answers) for call in of(calls, "claim"))
+    account.operations = Counter(call.verb for call in of(calls, *_OPERATIONS) if call.outcome == "ok")
+    account.longest_wait = max((each.seconds for each in stalls.waits(calls, store, timeline)), default=0.0)
+    account.slow = timeline.lost
+
+
 def _acked(calls: list[Call]) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
     return (pair for call in of(calls, "publish") for pair in call.told())
 
@@ -54,7 +68,7 @@ def _on_channel(calls: list[Call]) -> dict[str, dict[str, str]]:
     return {receipt["position"]: item for item, receipt in _acked(calls) if item["channel"] == CHANNEL}
 
 
-def _archive(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
+def _archive(siege: Siege | Undisturbed, calls: list[Call], account: Account) -> list[Call]:
     """I7 and I8, from the objects; answers what was archived, as notes of the archiver."""
     from holdfast.chaos.judge.archive import audit
     from holdfast.pipeline.archive.policy import ARCHIVER
@@ -68,7 +82,7 @@ def _archive(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
     return [_noted(ARCHIVER, found.ids)]
 
 
-def _ingest(siege: Siege, calls: list[Call], account: Account) -> list[Call]:
+def _ingest(siege: Siege | Undisturbed, calls: list[Call], account: Account) -> list[Call]:
     """I9 to I12, from the files of WAL and warehouse; answers what is kept, as notes of the ingest."""
     from holdfast.chaos import evidence_ingest
     from holdfast.chaos.judge import ingest

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from holdfast import failpoints
 from holdfast.chaos import clock
 from holdfast.chaos.coverage import count_hits, hits_of
+from holdfast.chaos.history import History
 from holdfast.model.errors import LeaseLost, LockLost, ObjectConflict, Outdated, Transient
 
 T = TypeVar("T")
@@ -38,6 +39,19 @@ async def until(condition: Callable[[], Awaitable[T]], patience: float = 20.0) -
             raise TimeoutError(f"it did not happen within {patience:g} s")
         await asyncio.sleep(0.01)
     return answer
+
+
+class Warnings(logging.Handler):
+    """Notes what a process logs as a warning or worse."""
+
+    def __init__(self, notes: History) -> None:
+        super().__init__(logging.WARNING)
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        message = record.getMessage() + (f": {type(error).__name__}: {error}" if error else "")
+        self._notes.happened("logged", {"level": record.levelname, "message": message})
 
 
 class Process:
@@ -142,6 +156,8 @@ def _begin(party: str, spec: dict[str, Any], points: str, log: str) -> None:
     os.environ.update(spec.pop("environment", {}))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # told to stop before there was anything to drain
     logging.basicConfig(level=logging.INFO)
+    if spec.pop("watch_log", False):
+        logging.getLogger().addHandler(Warnings(History(Path(log).with_name(f"{Path(log).stem}-log.jsonl"))))
     failpoints.activate_from({failpoints.VARIABLE: points})
     count_hits(Path(log).with_suffix(".hits"))
     module = importlib.import_module(f"holdfast.chaos.parties.{party}")

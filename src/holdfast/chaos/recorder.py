@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from holdfast.chaos.history import History, Item
-from holdfast.contracts import Backend
+from holdfast.contracts import Backend, Consumer
+from holdfast.model.deadletters import Removal
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt
 from holdfast.model.job import Burial, Job, Retry
+from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock, Trim
 
 T = TypeVar("T")
 
 
 class Recorded:
-    """A backend under observation. What moves no event and no job goes straight through."""
+    """A backend under observation. Of what moves no event and no job only the errors are noted."""
 
     def __init__(self, inner: Backend, history: History) -> None:
         self._inner, self._history = inner, history
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*given: Any, **options: Any) -> Any:
+            with self._watched(name):
+                return await found(*given, **options)
+
+        return call
+
+    @contextmanager
+    def _watched(self, verb: str) -> Iterator[None]:
+        """Note what a call raises, with the moment at which it was made."""
+        began = time.monotonic_ns()
+        try:
+            yield
+        except Exception as error:
+            about = {"verb": verb, "error": type(error).__name__, "message": str(error), "began": began}
+            self._history.happened("raised", about)
+            raise
 
     def fork(self) -> Recorded:
         return Recorded(self._inner.fork(), self._history)
@@ -46,19 +70,21 @@ class Recorded:
             items,
             lambda: self._inner.publish(channel, events, at=at, priority=priority, connection=connection),
             lambda receipts: [{"position": r.position, "duplicate": r.duplicate} for r in receipts],
+            due=at.isoformat() if at else None,
         )
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        number = self._history.invoked("claim", [])
-        jobs = await self._inner.claim(channel, consumer, limit, worker)
-        self._history.answered(number, "ok", [item(job) for job in jobs])
+        number = self._history.invoked("claim", [], channel=channel, consumer=consumer, limit=limit)
+        with self._watched("claim"):
+            jobs = await self._inner.claim(channel, consumer, limit, worker)
+        self._history.answered(number, "ok", [_handed_out(job) for job in jobs])
         return jobs
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         return await self._noted("complete", [item(job) for job in jobs], lambda: self._inner.complete(jobs))
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
-        items = [item(retry.job) for retry in retries]
+        items = [item(retry.job) | {"delay": _seconds(retry.delay)} for retry in retries]
         return await self._noted("retry", items, lambda: self._inner.retry(retries))
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
@@ -80,6 +106,53 @@ class Recorded:
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         items = [{"channel": channel, "consumer": consumer, "job": job} for job in job_ids]
         return await self._noted("purge", items, lambda: self._inner.purge(channel, consumer, job_ids))
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        items = [{"channel": channel, "consumer": consumer, "id": event_id}]
+
+        async def ask() -> list[int]:
+            return [await self._inner.cancel(channel, source, event_id, consumer)]
+
+        [count] = await self._noted("cancel", items, ask)
+        return count
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        items = [{"channel": channel, "consumer": consumer, "job": job_id}]
+
+        async def ask() -> list[bool]:
+            return [await self._inner.requeue(channel, consumer, job_id)]
+
+        [moved] = await self._noted("requeue", items, ask)
+        return moved
+
+    async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
+        items = [{"channel": channel, "consumer": consumer}]
+
+        async def ask() -> list[bool]:
+            await self._inner.set_paused(channel, consumer, paused)
+            return [paused]
+
+        await self._noted("pause" if paused else "resume", items, ask)
+
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, *given: Any, **at: Any
+    ) -> Consumer:
+        items = [{"channel": channel, "consumer": consumer}]
+
+        async def ask() -> list[Consumer]:
+            return [await self._inner.subscribe(channel, consumer, policy, *given, **at)]
+
+        [made] = await self._noted("subscribe", items, ask, lambda made: [each.revision for each in made])
+        return made
+
+    async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
+        items = [{"channel": channel, "consumer": consumer}]
+
+        async def ask() -> list[Removal]:
+            return [await self._inner.remove_consumer(channel, consumer, limit)]
+
+        [step] = await self._noted("remove", items, ask, lambda steps: [step.done for step in steps])
+        return step
 
     async def trim(self, channel: str, before: datetime, limit: int, lock: Lock, **options: Any) -> Trim:
         items = [{"channel": channel, "lock": lock.name, "token": lock.token}]
@@ -123,10 +196,12 @@ class Recorded:
         items: list[Item],
         ask: Callable[[], Awaitable[list[T]]],
         shown: Callable[[list[T]], list[Any]] = list,
+        **about: Any,
     ) -> list[T]:
-        number = self._history.invoked(verb, items)
+        number = self._history.invoked(verb, items, **about)
         try:
-            answers = await ask()
+            with self._watched(verb):
+                answers = await ask()
         except Unavailable:
             self._history.answered(number, "unknown")
             raise
@@ -141,6 +216,10 @@ def _held(lock: Lock) -> Item:
     return {"lock": lock.name, "token": lock.token, "until": lock.until.isoformat()}
 
 
+def _seconds(delay: timedelta | None) -> float:
+    return delay.total_seconds() if delay else 0.0
+
+
 def item(job: Job) -> Item:
     """A leased job as it is noted."""
     return {
@@ -148,9 +227,16 @@ def item(job: Job) -> Item:
         "consumer": job.consumer,
         "job": job.id,
         "token": job.token,
+        "id": job.event.id,
+    }
+
+
+def _handed_out(job: Job) -> Item:
+    """All that a worker is told of it."""
+    return item(job) | {
+        "abandonments": job.abandonments,
         "until": job.lease_until.isoformat(),
         "position": job.position,
-        "id": job.event.id,
         "key": job.event.key,
         "data": job.event.data.decode(),
     }

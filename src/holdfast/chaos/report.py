@@ -54,7 +54,7 @@ class Report:
     @property
     def unhit(self) -> list[str]:
         """Failpoints of the roles that took part where nobody was killed."""
-        stores = [account.store for account in self.accounts]
+        stores = [account.store for account in self.accounts if self.faults]
         sought = {point for role in ROLES for store in stores for point in points(role, store)}
         return sorted(sought - self.killed_at.keys())
 

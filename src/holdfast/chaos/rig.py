@@ -11,7 +11,7 @@ from holdfast.bus.client import Bus
 from holdfast.chaos import history
 from holdfast.chaos.evidence import Evidence, Row, Store
 from holdfast.chaos.history import Call, History
-from holdfast.chaos.judge import Violation, judge
+from holdfast.chaos.judge import Violation, judge, judge_undisturbed
 from holdfast.chaos.process import Process, until
 from holdfast.chaos.recorder import Recorded
 from holdfast.contracts import Backend
@@ -68,13 +68,15 @@ class Rig:
         """The ids in the log."""
         return [event.id for event in (await self.evidence()).log]
 
-    async def verdict(self, *, drained: bool = True) -> list[Violation]:
-        """What the judge finds; an empty list is an acquittal."""
-        return judge(self.calls(), await self.evidence(), drained=drained)
+    async def verdict(self, *, drained: bool = True, undisturbed: bool = False) -> list[Violation]:
+        """What the judge finds; an empty list is an acquittal. `undisturbed`: there was no fault at all."""
+        calls, store = self.calls(), await self.evidence()
+        return judge(calls, store, drained=drained) + (judge_undisturbed(calls, store) if undisturbed else [])
 
-    async def broken(self, *, drained: bool = True) -> set[str]:
+    async def broken(self, *, drained: bool = True, undisturbed: bool = False) -> set[str]:
         """The names of the invariants that the judge finds broken."""
-        return {violation.invariant for violation in await self.verdict(drained=drained)}
+        found = await self.verdict(drained=drained, undisturbed=undisturbed)
+        return {violation.invariant for violation in found}
 
     async def drained(self, patience: float = 30.0) -> None:
         """Wait until there are jobs, and none of them is live."""

@@ -91,6 +91,42 @@ ROLES = (
         pipeline=True,
     ),
 )
+
+
+def _named(name: str) -> Role:
+    return next(role for role in ROLES if role.name == name)
+
+
+UNDISTURBED_TERMS: dict[str, Any] = TERMS | {"lease": "1m", "max_abandonments": 3, "max_attempts": 4}
+"""Without a fault nobody vanishes: a lease outlasts a machine that stands still for a while."""
+POLICIES: dict[str, dict[str, Any]] = {
+    "billing": UNDISTURBED_TERMS | {"max_depth": 1_500},
+    "shipping": UNDISTURBED_TERMS | {"max_depth": 1_500, "ordered": True},
+    "mailing": UNDISTURBED_TERMS,
+    "packing": UNDISTURBED_TERMS | {"ordered": True},
+}
+"""The consumers of a run without faults: ordered or not, bounded or not."""
+_SINGLES: dict[str, Any] = {"sizes": (1, 1, 1, 4), "keys": 40, "pause": 0.03, "later": 0.1}
+_BULKS: dict[str, Any] = {"sizes": (40, 300, 600), "keys": 40, "pause": 0.01}
+_APP: dict[str, Any] = {"policies": {k: v for k, v in POLICIES.items() if k != "billing"}, "idle": "1s"}
+"""Billing is left to pollers, which are slower: much of it waits."""
+_PATIENT = {"ttl": 60.0, "lock_ttl": 60.0, "timeout": 60.0}
+UNDISTURBED = (
+    Role("heartbeat", "heartbeat", ()),
+    Role("producer", "producer", (), _SINGLES, count=2),
+    Role("bulk-producer", "producer", (), _BULKS, count=2),
+    Role("spooler", "producer", (), {"keys": 40, "pause": 0.2}),
+    Role("consumer", "consumer", (), _APP, count=2),
+    Role("poller", "poller", (), count=2),
+    Role("operator", "operator", (), _PATIENT),
+    Role("live-operator", "live_operator", (), {"policies": POLICIES}, count=2),
+    Role("newcomer", "newcomer", (), {"events": 0, "pause": 1.5, "step": 200}),
+    Role("sweeper", "sweeper", (), _named("sweeper").spec | _PATIENT | {"pause": 1.0}),
+    Role("clerk", "clerk", (), _named("clerk").spec | _PATIENT | {"pause": 0.5}),
+    _named("archiver"),
+    _named("ingester"),
+)
+"""Who takes part in a run without faults: everybody, and operators on live jobs and consumers besides."""
 ONLY: dict[str, frozenset[str]] = {
     "dead.mid_move": frozenset({"nats"}),
     "remove.before_end": frozenset({"nats"}),

@@ -21,6 +21,7 @@ from holdfast.chaos.report import Report
 from holdfast.chaos.rig import Rig
 from holdfast.chaos.siege import Plan, Siege
 from holdfast.chaos.stores import STORES
+from holdfast.chaos.undisturbed import Undisturbed
 
 Tell = Callable[[str], object]
 _NEEDED = ("pyspark", "duckdb", "deltalake")
@@ -52,9 +53,16 @@ async def run(stores: Sequence[str], plan: Plan, keep: Path | None = None, tell:
 async def _besiege(name: str, plan: Plan, keep: Path | None, tell: Tell) -> Account:
     account = Account(name)
     async with _standing(name, plan, keep) as (rig, nemesis, cold):
-        siege = Siege(rig, nemesis, cold, plan, account)
-        await siege.run()
-        tell(f"{name}: {account.killed} kills, {account.server_kills} of the server; now everything is read")
+        siege: Siege | Undisturbed
+        if plan.faults:
+            siege = Siege(rig, nemesis, cold, plan, account)
+            await siege.run()
+            done = f"{account.killed} kills, {account.server_kills} of the server"
+        else:
+            siege = Undisturbed(rig, cold, plan, account)
+            await siege.run()
+            done = "without a fault"
+        tell(f"{name}: {done}; now everything is read")
         await inquire(siege, pipeline=plan.pipeline)
     verdict = "holds" if account.holds else "VIOLATED"
     tell(f"{name}: {verdict}, {account.events} events, {account.seconds:.0f} s")

@@ -27,6 +27,7 @@ class Plan:
 
     seed: int
     faults: frozenset[str]
+    """Without any, nobody is hurt, and more must hold: see `undisturbed`."""
     seconds: float
     kills: int | None = None
     server_kills: int | None = None
@@ -119,7 +120,7 @@ class Siege:
                     group.create_task(self.crew.see_through(role, place, drained))
             await self._all("producer", "spooler", "operator", "newcomer")
             await self._all("clerk", "sweeper")
-            await self._drained()
+            await until_drained(self.rig)
             drained.set()
         await self._all("archiver", "ingester")
         await self._all("sweeper")
@@ -129,14 +130,15 @@ class Siege:
             *(self.crew.see_through(*each) for each in self._places if each[0].name in names)
         )
 
-    async def _drained(self) -> None:
-        """Until nothing is live; what is left after that the judge will name."""
-        bus = self.rig.bus("drain")
-        async with bus:
-            [partition] = bus.partitions.all
-            deadline = time.monotonic() + _PATIENCE
-            while time.monotonic() < deadline:
-                backlogs = await partition.backend.backlogs(1)
-                if not any(sum(each.live.values()) for each in backlogs):
-                    return
-                await asyncio.sleep(_BREATH)
+
+async def until_drained(rig: Rig) -> None:
+    """Until nothing is live; what is left after that the judge will name."""
+    bus = rig.bus("drain")
+    async with bus:
+        [partition] = bus.partitions.all
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            backlogs = await partition.backend.backlogs(1)
+            if not any(sum(each.live.values()) for each in backlogs):
+                return
+            await asyncio.sleep(_BREATH)

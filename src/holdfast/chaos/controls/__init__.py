@@ -17,10 +17,11 @@ from holdfast.chaos.controls import (
     publishing,
     reading,
     serving,
+    undisturbed,
 )
 from holdfast.chaos.controls.control import Control
 
-_MODULES = (power, publishing, counting, leases, locking, reading, serving, pipeline, damage)
+_MODULES = (power, publishing, counting, leases, locking, reading, serving, pipeline, damage, undisturbed)
 CONTROLS: list[Control] = sorted(
     chain.from_iterable(module.CONTROLS for module in _MODULES), key=lambda control: int(control.breaks[1:])
 )

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from holdfast.chaos.evidence import Evidence
 from holdfast.chaos.history import Call
-from holdfast.chaos.judge import access, cursor, jobs, locks, log, order
+from holdfast.chaos.judge import access, cursor, delivery, errors, jobs, locks, log, order, stalls
+from holdfast.chaos.judge.timeline import Timeline
 
 
 class Violation(NamedTuple):
@@ -39,6 +40,18 @@ def judge(calls: list[Call], store: Evidence, *, drained: bool = True) -> list[V
         _named("I15", jobs.left(store) if drained else iter(())),
         _named("I16", access.trespassed(calls)),
         _named("I17", jobs.overfull(calls, store)),
+    ]
+    return list(chain.from_iterable(found))
+
+
+def judge_undisturbed(calls: list[Call], store: Evidence) -> list[Violation]:
+    """What must hold besides while there is no fault at all: nobody killed, stopped or cut off."""
+    timeline = Timeline(calls)
+    found = [
+        _named("I18", delivery.redelivered(calls, store), delivery.lost(calls, store)),
+        _named("I18", delivery.abandoned(calls, store), delivery.unheld(calls, store)),
+        _named("I19", stalls.stalled(stalls.waits(calls, store, timeline))),
+        _named("I20", errors.raised(calls, timeline), errors.logged(calls, timeline)),
     ]
     return list(chain.from_iterable(found))
 

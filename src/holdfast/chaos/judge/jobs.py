@@ -136,12 +136,13 @@ def overlapping_claims(calls: list[Call], store: Evidence) -> Iterator[str]:
         for item, yes in call.told() or [(each, True) for each in call.items]
         if yes
     }
+    taken = {_item_key(item) for item in accepted(calls, "requeue")}
     leases: dict[Key, list[tuple[int, datetime]]] = defaultdict(list)
     for item in chain.from_iterable(call.answers for call in of(calls, "claim")):
         leases[_item_key(item)].append((item["token"], datetime.fromisoformat(item["until"])))
     for key, held in leases.items():
-        if (terms := store.terms.get(key[:2])) is None:
-            continue  # whoever held them was removed
+        if (terms := store.terms.get(key[:2])) is None or key in taken:
+            continue  # whoever held them was removed, or an operator took them away
         for (token, until), (_, later) in pairwise(sorted(held)):
             began = later - terms.lease
             if began < until and (key, token) not in back:

@@ -1,7 +1,7 @@
 """A process of the task layer: it submits tasks and works on them, its own and those of others.
 
 Specification: url, history, kind, timeout (seconds), prefix, until (a file after which it ends once no task
-is left). A task whose data says `fail` is given up at once.
+is left), and optionally pause (seconds). A task whose data says `fail` is given up at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.bus.client import Bus
+from holdfast.chaos.parties.heartbeat import beating
 from holdfast.chaos.parties.opening import opened
 from holdfast.chaos.parties.tasker import work
 from holdfast.model.job import LIVE
@@ -23,9 +24,9 @@ _FEW, _PAUSE, _RETRIES = 3, 0.05, 2
 
 
 async def main(spec: dict[str, Any]) -> None:
-    store, _ = opened(spec)
+    store, notes = opened(spec)
     end = Path(spec["until"])
-    async with Bus([store]) as bus:
+    async with Bus([store]) as bus, beating(notes):
         kind = TaskType(timedelta(seconds=spec["timeout"]), max_retries=_RETRIES)
         tasks = Tasks(bus, default=kind)
         for number in count():
@@ -35,7 +36,7 @@ async def main(spec: dict[str, Any]) -> None:
             await work(tasks, spec["kind"])
             if end.exists() and not await _left(bus, f"gbe.tasks.{spec['kind']}.queue"):
                 return
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(spec.get("pause", _PAUSE))
 
 
 async def _left(bus: Bus, queue: str) -> int:

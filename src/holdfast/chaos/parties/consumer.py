@@ -1,7 +1,8 @@
 """A process that works: an app whose handlers do what the event says, or the app of a user.
 
-Specification: url, history, channel, policy; or app (`module:name`) instead of channel and policy. Of the two
-consumers of the rig one takes events in the order of their keys.
+Specification: url, history, channel, policy; or app (`module:name`) instead of channel and policy, or
+policies (by consumer) instead of policy; and optionally idle. Of the two consumers of the rig one takes
+events in the order of their keys.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import holdfast
 from holdfast.bus.app import App
 from holdfast.bus.client import Bus
 from holdfast.chaos.history import History
+from holdfast.chaos.parties.heartbeat import beating
 from holdfast.chaos.parties.opening import opened
 from holdfast.chaos.roles import TERMS
 from holdfast.model.errors import InvalidInput
@@ -26,9 +28,12 @@ CONSUMERS = ((PLAIN, False), (ORDERED, True))
 
 
 def own_app(spec: dict[str, Any], notes: History) -> App:
-    """The two consumers of the rig."""
+    """The consumers of the rig."""
     app, chance = holdfast.App(), random.Random()
-    for name, ordered in CONSUMERS:
+    policies = spec.get("policies") or {
+        name: spec["policy"] | {"ordered": ordered} for name, ordered in CONSUMERS
+    }
+    for name, policy in policies.items():
 
         def work_for(consumer: str) -> Any:
             async def work(event: holdfast.Event) -> None:
@@ -47,8 +52,7 @@ def own_app(spec: dict[str, Any], notes: History) -> App:
 
             return work
 
-        register = app.handler(spec["channel"], name, start="earliest", ordered=ordered, **spec["policy"])
-        register(work_for(name))
+        app.handler(spec["channel"], name, start="earliest", **policy)(work_for(name))
     return app
 
 
@@ -70,5 +74,5 @@ def users_app(name: str) -> App:
 async def main(spec: dict[str, Any]) -> None:
     store, notes = opened(spec)
     app = users_app(spec["app"]) if "app" in spec else own_app(spec, notes)
-    async with Bus([store]) as bus:
-        await app.serve(bus, idle="200ms", grace="3s")
+    async with Bus([store]) as bus, beating(notes):
+        await app.serve(bus, idle=spec.get("idle", "200ms"), grace="3s")

@@ -1,7 +1,8 @@
 """A process that comes and goes: it subscribes at the beginning of a log, sees its jobs made, and leaves.
 
-Specification: url, history, channel, prefix (of its names), until (a file that ends it). It begins with
-removing whoever was left half removed.
+Specification: url, history, channel, prefix (of its names), until (a file that ends it), and optionally
+events (how many it publishes first), pause (seconds until the next one) and step (how much of it is removed
+at once). It begins with removing whoever was left half removed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ async def remove_all(store: Backend, channel: str, file: Path) -> None:
         await remove(store, channel, name)
 
 
-async def remove(store: Backend, channel: str, name: str) -> None:
+async def remove(store: Backend, channel: str, name: str, step: int = STEP) -> None:
     try:
-        while not (await store.remove_consumer(channel, name, STEP)).done:
+        while not (await store.remove_consumer(channel, name, step)).done:
             await asyncio.sleep(0)
     except NotFound:
         return
@@ -43,7 +44,8 @@ async def main(spec: dict[str, Any]) -> None:
     store, notes = opened(spec)
     async with Bus([store]) as bus:
         channel = spec["channel"]
-        await bus.publish_many(channel, [Event({"n": number}) for number in range(EVENTS)])
+        if events := spec.get("events", EVENTS):
+            await bus.publish_many(channel, [Event({"n": number}) for number in range(events)])
         await remove_all(store, channel, Path(spec["history"]))
         for number in count():
             if Path(spec["until"]).exists():
@@ -54,6 +56,6 @@ async def main(spec: dict[str, Any]) -> None:
             for _ in range(_STEPS):  # so that its jobs are made, here or by others
                 await bus.partitions.all[0].step()
             await store.claim(channel, name, EVENTS, "newcomer")
-            await remove(store, channel, name)
+            await remove(store, channel, name, spec.get("step", STEP))
             notes.happened("left", {"name": name})
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(spec.get("pause", _PAUSE))

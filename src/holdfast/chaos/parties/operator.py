@@ -1,6 +1,7 @@
 """A process that operates on dead letters: it ends what others began, then redrives, purges and recounts.
 
-Specification: url, history, channel, consumers, until (a file after which nothing new is begun).
+Specification: url, history, channel, consumers, until (a file after which nothing new is begun),
+and optionally ttl (seconds that it holds a lock).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from holdfast.deadletters.service import DeadLetters
 from holdfast.model.errors import Unavailable
 
 ACTS: tuple[Act, ...] = ("redrive", "redrive", "purge")
-_TTL, _CHUNK, _PAUSE, _SELDOM = timedelta(seconds=2), 5, 0.3, 0.2
+_TTL, _CHUNK, _PAUSE, _SELDOM = 2.0, 5, 0.3, 0.2
 
 
 async def main(spec: dict[str, Any]) -> None:
@@ -30,7 +31,7 @@ async def main(spec: dict[str, Any]) -> None:
     async with Bus([store]) as bus:
         letters = DeadLetters(bus)
         operations = Operations(letters)
-        runner = Runner(operations, bus.name, chunk=_CHUNK, ttl=_TTL)
+        runner = Runner(operations, bus.name, chunk=_CHUNK, ttl=timedelta(seconds=spec.get("ttl", _TTL)))
         while True:
             for each in await operations.unfinished():
                 await runner.follow(each.id)

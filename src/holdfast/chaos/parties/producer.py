@@ -1,8 +1,10 @@
 """A process that publishes without end: single events and batches, of several kinds, some of them large.
 
 Specification: url, history, channel, prefix, until (a file that ends it), and optionally spool (a folder),
-samples (a file with the data of an event in each line), and before (the histories of its predecessors: what
-they had no answer to is published again).
+samples (a file with the data of an event in each line), before (the histories of its predecessors: what
+they had no answer to is published again), sizes (of its batches), keys (how many), pause (seconds for each
+event), later (the share of batches that are scheduled) and recent (a file that has the ids of its last
+batch).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ KINDS = ("ok",) * 12 + ("flaky", "flaky", "slow", "fail", "terminal", "bad")
 SIZES = (1,) * 20 + (5,) * 6 + (40,) * 3 + (210,)
 """How many events a batch has. The largest goes by the bulk way of its store."""
 LARGE, KEYS = 150_000, 7
-_PAUSE, _FULL, _SPOOLED = 0.003, 0.1, 100
+_PAUSE, _FULL, _SPOOLED, _LATER = 0.003, 0.1, 100, 1.5
 
 
 def event_of(name: str, kind: str, key: str | None, size: int = 0) -> Event:
@@ -37,16 +40,18 @@ def event_of(name: str, kind: str, key: str | None, size: int = 0) -> Event:
     return Event(data, name, key=key)
 
 
-def batch(prefix: str, number: int, samples: list[bytes]) -> list[Event]:
+def batch(
+    prefix: str, number: int, samples: list[bytes], sizes: Sequence[int] = SIZES, keys: int = KEYS
+) -> list[Event]:
     """The events of a number: always the same ones."""
     chance = random.Random(f"{prefix} {number}")
     if samples:
-        names = [f"{prefix}-{number}-{part}" for part in range(chance.choice(SIZES))]
-        return [Event(chance.choice(samples), name, key=f"key-{chance.randrange(KEYS)}") for name in names]
+        names = [f"{prefix}-{number}-{part}" for part in range(chance.choice(sizes))]
+        return [Event(chance.choice(samples), name, key=f"key-{chance.randrange(keys)}") for name in names]
     size = LARGE if chance.random() < 0.01 else 0
     return [
-        event_of(f"{prefix}-{number}-{part}", chance.choice(KINDS), f"key-{chance.randrange(KEYS)}", size)
-        for part in range(1 if size else chance.choice(SIZES))
+        event_of(f"{prefix}-{number}-{part}", chance.choice(KINDS), f"key-{chance.randrange(keys)}", size)
+        for part in range(1 if size else chance.choice(sizes))
     ]
 
 
@@ -80,7 +85,8 @@ class Producer:
             if Path(self._spec["until"]).exists():
                 return
             if self._spool is None or len(self._spool) < _SPOOLED:
-                await self._acked(batch(self._spec["prefix"], number, samples))
+                sizes, keys = self._spec.get("sizes", SIZES), self._spec.get("keys", KEYS)
+                await self._acked(batch(self._spec["prefix"], number, samples, sizes, keys))
             else:
                 await asyncio.sleep(_FULL)
 
@@ -88,9 +94,11 @@ class Producer:
         """Publish until there was an answer: the outcome of a call without one is unknown."""
         items = [{"id": each.id, "data": each.data.decode(), "key": each.key} for each in events]
         self._notes.happened("asked", *items)
+        later = random.random() < self._spec.get("later", 0.0)
+        at = datetime.now(UTC) + timedelta(seconds=random.uniform(0, _LATER)) if later else None
         while True:
             try:
-                receipts = await self._bus.publish_many(self._spec["channel"], events)
+                receipts = await self._bus.publish_many(self._spec["channel"], events, at=at)
             except Overloaded:
                 await asyncio.sleep(_FULL)
             except Unavailable:
@@ -101,7 +109,9 @@ class Producer:
         self._notes.happened("told", *({"id": each.id} for each in events))
         if spooled:
             self._notes.happened("spooled", *({"channel": self._spec["channel"]} | each for each in spooled))
-        await asyncio.sleep(len(events) * _PAUSE)
+        if "recent" in self._spec:
+            Path(self._spec["recent"]).write_text("\n".join(each.id for each in events))
+        await asyncio.sleep(len(events) * self._spec.get("pause", _PAUSE))
 
 
 async def main(spec: dict[str, Any]) -> None:

@@ -23,7 +23,10 @@ Backends = Annotated[
     str, typer.Option("--backend", metavar="LIST", help=f"Which stores: {', '.join(STORES)}, or all.")
 ]
 Chosen = Annotated[
-    str, typer.Option("--faults", metavar="LIST", help=f"What to do to them: {', '.join(FAULTS)}, or all.")
+    str,
+    typer.Option(
+        "--faults", metavar="LIST", help=f"What to do to them: {', '.join(FAULTS)}, or all, or none."
+    ),
 ]
 Minutes = Annotated[float, typer.Option("--minutes", min=0.05, help="How long faults go on at the most.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Deals the same blows again. Default: a new one.")]
@@ -66,16 +69,19 @@ def run(
     """Break everything on private servers, heal it, and judge whether anything was lost or doubled.
 
     Publishers, workers, operators, sweeper, archiver and ingest go on while they are killed, stopped, cut off
-    and restarted with their server. The same seed deals the same blows; only moments vary. Ends with 1 where
-    an invariant is violated, and shows the history around it.
+    and restarted with their server. The same seed deals the same blows; only moments vary. With `--faults
+    none` nobody is hurt, and more must hold: nothing comes twice, nothing stalls, nothing fails. Ends with 1
+    where an invariant is violated, and shows the history around it.
     """
     from holdfast.chaos import run as rig
     from holdfast.chaos.siege import Plan
 
     stores = _chosen("--backend", backend, STORES)
+    if faults == "none" and app is not None:
+        raise InvalidInput("--faults none has workers of its own; leave --app out, or name a fault")
     plan = Plan(
         seed=secrets.randbelow(10**9) if seed is None else seed,
-        faults=frozenset(_chosen("--faults", faults, FAULTS)),
+        faults=frozenset(() if faults == "none" else _chosen("--faults", faults, FAULTS)),
         seconds=minutes * 60,
         kills=kills,
         server_kills=server_kills,
@@ -83,7 +89,7 @@ def run(
         app=app,
         samples=events,
     )
-    say(f"seed {plan.seed}: {minutes:g} min of {', '.join(sorted(plan.faults))}")
+    say(f"seed {plan.seed}: {minutes:g} min of {', '.join(sorted(plan.faults)) or 'work without faults'}")
     try:
         report = asyncio.run(rig.run(stores, plan, keep, say))
     except KeyboardInterrupt:
@@ -102,6 +108,7 @@ def register(app: typer.Typer) -> None:
     shown = examples(
         "holdfast chaos run --minutes 2",
         "holdfast chaos run --backend postgres --faults kill,server --seed 7 --page report.html",
+        "holdfast chaos run --faults none --minutes 5",
         "holdfast chaos run --app shop:app --events orders.jsonl --minutes 5",
     )
     app.command(epilog=shown)(run)
@@ -127,6 +134,9 @@ def show(report: Report) -> None:
     """For people."""
     for name, why in report.impossible.items():
         say(f"{name} was left out: {why}")
+    if not report.faults:
+        _show_undisturbed(report)
+        return
     columns = (
         "STORE",
         "KILLS",
@@ -151,6 +161,22 @@ def show(report: Report) -> None:
     write_line(f"every invariant holds: {what}{bound}" if report.holds else f"VIOLATED: {what}")
 
 
+def _show_undisturbed(report: Report) -> None:
+    columns = ("STORE", "EVENTS", "CLAIMED", "OPERATIONS", "DONE", "DEAD", "CANCELLED", "WAIT", "VERDICT")
+    write_table(columns, [_undisturbed(account) for account in report.accounts])
+    for account in report.accounts:
+        _show_violations(account)
+    waited = max((account.longest_wait for account in report.accounts), default=0.0)
+    what = f"no fault, {report.seconds:.0f} s, longest wait beside an idle worker {waited:.1f} s"
+    write_line(f"every invariant holds: {what}" if report.holds else f"VIOLATED: {what}")
+
+
+def _undisturbed(account: Account) -> list[object]:
+    states = [account.states[name] for name in ("done", "dead", "cancelled")]
+    counts = (account.events, account.claims, account.operations.total(), *states)
+    return [account.store, *counts, f"{account.longest_wait:.1f} s", _verdict(account)]
+
+
 def _show_violations(account: Account) -> None:
     for violation in account.violations[:_SHOWN]:
         write_line(f"{account.store} {violation.invariant}: {violation.message}")
@@ -162,6 +188,9 @@ def _show_violations(account: Account) -> None:
 
 def _row(account: Account) -> list[object]:
     network = account.blows.total() - account.server_kills - account.blows["disk"]
-    verdict = "holds" if account.holds else f"{len(account.violations) + len(account.findings)} violations"
     counts = (account.killed, account.server_kills, network, account.pauses, account.events, account.refused)
-    return [account.store, *counts, account.states["done"], account.states["dead"], verdict]
+    return [account.store, *counts, account.states["done"], account.states["dead"], _verdict(account)]
+
+
+def _verdict(account: Account) -> str:
+    return "holds" if account.holds else f"{len(account.violations) + len(account.findings)} violations"
