@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from holdfast.chaos.judge.stalls import LIMIT
 from holdfast.chaos.report import Report
 from holdfast.chaos.roles import STORES
 from holdfast.chaos.run import run
@@ -14,6 +18,7 @@ from holdfast.chaos.siege import Plan
 
 pytestmark = pytest.mark.timeout(300)
 SEED = 20261115
+MEMORY, ENOUGH, LONG = "/dev/shm", 4 << 30, 60  # noqa: S108 - the servers' folders in it are private
 SHORT = frozenset({"kill", "pause", "noise", "clock", "server"})
 APP = """
 import holdfast
@@ -48,6 +53,25 @@ async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
     assert account.events > 0
     assert account.archived == account.ingested + account.failed > 0
     assert report.bound == 3 / (report.kills + report.server_kills)
+
+
+# Of a slow machine a second counts for less, and one that stands still excuses the store: see the timeline.
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "seconds", [8, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
+async def test_without_a_fault_nothing_comes_twice_stalls_or_fails(
+    store: str, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+        monkeypatch.setattr(tempfile, "tempdir", MEMORY)  # nobody is killed, so nothing need be on a disk
+    plan = Plan(SEED, frozenset(), seconds, pipeline=seconds > LONG)
+    report = await run([store], plan, tmp_path, tell=lambda _: None)
+    [account] = report.accounts
+    assert report.holds, explained(report)
+    assert account.claims > account.events > 0
+    assert {"cancel", "requeue", "pause", "resume", "subscribe", "remove"} <= account.operations.keys()
+    assert account.longest_wait < LIMIT
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ async def test_a_defect_is_found_and_its_sound_twin_is_not(
 def test_every_control_has_a_name_of_its_own_and_most_invariants_have_one() -> None:
     names = [control.name for control in CONTROLS]
     assert len(names) == len(set(names)) >= 18
-    assert {control.breaks for control in CONTROLS} == {f"I{n}" for n in range(1, 18)}
+    assert {control.breaks for control in CONTROLS} == {f"I{n}" for n in range(1, 21)}
 
 
 @pytest.mark.parametrize("store", ["redis"], indirect=True)

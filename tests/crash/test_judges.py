@@ -1,5 +1,5 @@
-"""The judges of order, cursors and locks themselves: what they must see, and what they must not hold against
-anybody."""
+"""The judges of order, cursors, locks, deliveries and stalls themselves: what they must see, and what they
+must not hold against anybody."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.chaos.evidence import Evidence, Logged, Terms
+from holdfast.chaos.evidence import Evidence, Logged, Row, Terms
 from holdfast.chaos.history import Call
-from holdfast.chaos.judge import cursor, jobs, locks, order
+from holdfast.chaos.judge import cursor, delivery, errors, jobs, locks, order, stalls
+from holdfast.chaos.judge.timeline import Timeline
 
 START, TTL = datetime(2030, 1, 1, tzinfo=UTC), timedelta(minutes=1)
 OWNER = ("orders", "billing")
@@ -180,3 +181,217 @@ def test_what_is_trimmed_under_an_outdated_token_is_found(token: int, found: int
     book.lock(2, TTL)
     book.add("trim", [{"channel": "orders", "lock": "sweeper", "token": token}], [3])
     assert len(list(locks.outdated(book.calls))) == found
+
+
+# deliveries
+
+
+def told(book: Book, token: int, **more: Any) -> None:
+    """A claim as a worker is told of it."""
+    answer = _job("a", token) | {"abandonments": 0} | more
+    book.add("claim", [], [answer])
+
+
+@pytest.mark.parametrize(
+    ("verb", "found"), [("retry", 0), ("requeue", 0), ("revive", 0), ("extend", 1), ("cancel", 1)]
+)
+def test_a_job_comes_again_only_where_a_verb_asked_for_it(verb: str, found: int) -> None:
+    book = Book()
+    told(book, 1)
+    book.end(verb, "a")
+    told(book, 2)
+    assert len(list(delivery.redelivered(book.calls, evidence()))) == found
+
+
+def test_a_requeue_long_before_is_no_reason() -> None:
+    book = Book()
+    book.end("requeue", "a")
+    told(book, 1)
+    told(book, 2)
+    assert len(list(delivery.redelivered(book.calls, evidence()))) == 1
+
+
+def test_an_abandonment_and_a_lease_that_nobody_has_are_found() -> None:
+    book = Book()
+    told(book, 2, abandonments=1)
+    row = Row(*OWNER, "b", "leased", 1, 0, 1, None)
+    store = Evidence([], [row], evidence().terms, lambda position: position)
+    assert len(list(delivery.abandoned(book.calls, store))) == 1
+    assert len(list(delivery.unheld(book.calls, store))) == 1
+
+
+def test_a_lease_that_was_lost_to_nobody_is_found() -> None:
+    book = Book()
+    book.add("complete", [_job("a", 1)], [False])
+    assert len(list(delivery.lost(book.calls, evidence()))) == 1
+    book.end("requeue", "a")
+    assert list(delivery.lost(book.calls, evidence())) == []
+
+
+def test_to_extend_what_has_just_ended_is_no_loss() -> None:
+    book = Book()
+    book.end("complete", "a")
+    book.add("extend", [_job("a", 1)], [False])
+    assert list(delivery.lost(book.calls, evidence())) == []
+
+
+# stalls: moments are seconds
+
+
+class Day(Book):
+    """Calls at named seconds; the consumer is there from the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call("subscribe", 0, {"channel": OWNER[0], "consumer": OWNER[1]}, 1)
+
+    def call(self, verb: str, second: float, item: dict[str, Any], answer: Any, took: float = 0.01) -> None:
+        moments = int(second * 1e9) + 1, int((second + took) * 1e9) + 1
+        self.calls.append(Call("p", verb, [item], moments[0], "ok", [answer], moments[1]))
+
+    def published(self, second: float, *names: str) -> None:
+        for name in names:
+            item = {"channel": OWNER[0], "id": name, "key": "k", "data": "{}"}
+            self.call("publish", second, item, {"position": name, "duplicate": False})
+
+    def polled(
+        self, *seconds: float, got: str = "", limit: int = 2, took: float = 0.01, by: str = "p"
+    ) -> None:
+        for second in seconds:
+            about = {"channel": OWNER[0], "consumer": OWNER[1], "limit": limit}
+            at, ended = int(second * 1e9) + 1, int((second + took) * 1e9) + 1
+            answers = [_job(name, 1) | {"abandonments": 0} for name in got]
+            self.calls.append(Call(by, "claim", [], at, "ok", answers, ended, about))
+
+    def did(self, verb: str, second: float, name: str = "a", **more: Any) -> None:
+        self.call(verb, second, _job(name, 1) | more, True)
+
+    def stalled(self, *, ordered: bool = False) -> int:
+        waits = stalls.waits(self.calls, evidence(ordered=ordered), Timeline(self.calls))
+        return len(list(stalls.stalled(waits)))
+
+
+def test_a_ready_job_beside_an_idle_worker_for_two_seconds_is_a_stall() -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 1.6, 2.1, 2.6, 3.0)
+    day.polled(3.2, got="a")
+    assert day.stalled() == 1
+
+
+def test_a_job_that_nobody_ever_gets_is_a_stall() -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 2.1, 3.1, 4.1)
+    assert day.stalled() == 1
+
+
+@pytest.mark.parametrize(("limit", "got", "found"), [(1, "x", 0), (2, "x", 1)], ids=["full", "with room"])
+def test_workers_that_have_no_room_are_not_idle(limit: int, got: str, found: int) -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 1.6, 2.1, 2.6, 3.1, 3.6, got=got, limit=limit)
+    day.polled(3.9, got="a", limit=limit)
+    assert day.stalled() == found
+
+
+def test_a_worker_that_does_not_ask_is_idle_unless_it_is_busy() -> None:
+    day = Day()
+    day.polled(0.5)
+    day.published(1, "a")
+    day.polled(4, got="a")
+    assert day.stalled() == 1
+    day = Day()
+    day.published(0.1, "b")
+    day.polled(0.5, got="b")
+    day.published(1, "a")
+    day.did("complete", 3.9, "b")
+    day.polled(4, got="a")
+    assert day.stalled() == 0
+
+
+@pytest.mark.parametrize("verbs", [("pause", "resume"), ("subscribe", "subscribe")])
+def test_a_pause_or_a_change_of_the_consumer_is_no_stall(verbs: tuple[str, str]) -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 1.6, 2.1, 2.6, 3.1)
+    day.did(verbs[0], 1.5)
+    day.did(verbs[1], 2.5)
+    day.polled(3.3, got="a")
+    assert day.stalled() == 0
+
+
+def test_what_is_due_later_or_waits_for_its_retry_is_not_ready_before() -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, got="a")
+    day.did("retry", 1.2, delay=3.0)
+    day.polled(1.3, 2.0, 3.0, 4.0)
+    day.polled(4.5, got="a")
+    assert day.stalled() == 0
+
+
+def test_a_cancelled_job_waits_for_nobody() -> None:
+    day = Day()
+    day.published(1, "a")
+    day.call("cancel", 2, {"channel": OWNER[0], "consumer": None, "id": "a"}, 1)
+    day.polled(1.1, 2.1, 3.1, 4.1)
+    assert day.stalled() == 0
+
+
+def test_where_keys_are_ordered_a_job_waits_for_the_one_before_it() -> None:
+    day = Day()
+    day.published(1, "a", "b")
+    day.polled(1.2, got="a", by="q")
+    day.polled(1.1, 1.6, 2.1, 2.6, 3.1)
+    day.did("complete", 3.2, "a")
+    day.polled(3.3, got="b")
+    assert day.stalled(ordered=True) == 0
+    assert day.stalled(ordered=False) == 1
+
+
+@pytest.mark.parametrize(("slow", "found"), [(1.0, 1), (30.0, 0)])
+def test_on_a_slow_machine_a_second_counts_for_less(slow: float, found: int) -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 1.6, 2.1, 2.6, 3.1)
+    day.polled(3.3, got="a")
+    for beat in range(30):
+        moment = int(beat * 0.2 * 1e9)
+        day.calls.append(Call("heartbeat", "beat", [{"slow": slow}], moment, "ok", [], moment))
+    assert day.stalled() == found
+
+
+@pytest.mark.parametrize("process", ["heartbeat", "p"])
+def test_while_the_machine_or_the_worker_stands_still_nobody_is_idle(process: str) -> None:
+    day = Day()
+    day.published(1, "a")
+    day.polled(1.1, 1.6, 2.9)
+    day.polled(3.3, got="a")
+    for beat in (0, 0.5, 1, 1.5, 2.8, 3.3, 3.5):
+        moment = int(beat * 1e9)
+        day.calls.append(Call(process, "beat", [{"slow": 1.0}], moment, "ok", [], moment))
+    assert day.stalled() == 0
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("verb", "error", "found"),
+    [("publish", "Overloaded", 0), ("claim", "UniqueViolation", 1), ("claim", "Unavailable", 1)],
+)
+def test_only_documented_errors_may_be_raised(verb: str, error: str, found: int) -> None:
+    book = Book()
+    book.add("raised", [{"verb": verb, "error": error, "message": "", "began": 1}], [])
+    assert len(list(errors.raised(book.calls, Timeline(book.calls)))) == found
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [("orders/billing: attempt 1 at event e failed: Terminal: no use", 0), ("poll failed: no", 1)],
+)
+def test_only_expected_warnings_may_be_logged(message: str, found: int) -> None:
+    book = Book()
+    book.add("logged", [{"level": "WARNING", "message": message}], [])
+    assert len(list(errors.logged(book.calls, Timeline(book.calls)))) == found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 STORES = ("postgres", "redis", "nats")
@@ -106,8 +106,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "packing": UNDISTURBED_TERMS | {"ordered": True},
 }
 """The consumers of a run without faults: ordered or not, bounded or not."""
-_SINGLES: dict[str, Any] = {"sizes": (1, 1, 1, 4), "keys": 40, "pause": 0.03, "later": 0.1}
-_BULKS: dict[str, Any] = {"sizes": (40, 300, 600), "keys": 40, "pause": 0.01}
+_SINGLES: dict[str, Any] = {"sizes": (1, 1, 1, 4), "keys": 40, "pause": 0.03, "later": 0.1, "full": 1.0}
+_BULKS: dict[str, Any] = {"sizes": (40, 300, 600), "keys": 40, "pause": 0.01, "full": 1.0}
 _APP: dict[str, Any] = {"policies": {k: v for k, v in POLICIES.items() if k != "billing"}, "idle": "1s"}
 """Billing is left to pollers, which are slower: much of it waits."""
 _PATIENT = {"ttl": 60.0, "lock_ttl": 60.0, "timeout": 60.0}
@@ -123,8 +123,8 @@ UNDISTURBED = (
     Role("newcomer", "newcomer", (), {"events": 0, "pause": 1.5, "step": 200}),
     Role("sweeper", "sweeper", (), _named("sweeper").spec | _PATIENT | {"pause": 1.0}),
     Role("clerk", "clerk", (), _named("clerk").spec | _PATIENT | {"pause": 0.5}),
-    _named("archiver"),
-    _named("ingester"),
+    replace(_named("archiver"), spec={"rows": 1000, "batch_size": 400}),
+    replace(_named("ingester"), spec={"portion": 1000}),
 )
 """Who takes part in a run without faults: everybody, and operators on live jobs and consumers besides."""
 ONLY: dict[str, frozenset[str]] = {

@@ -20,7 +20,7 @@ from holdfast.chaos.rig import Rig
 from holdfast.chaos.roles import CHANNEL, POLICIES, UNDISTURBED, Role
 from holdfast.chaos.siege import Plan, until_drained
 
-_BREATH, _TURN, _PATIENCE = 0.1, 12.0, 120.0
+_BREATH, _TURN, _PATIENCE = 0.1, 12.0, 300.0
 WORKERS = frozenset({"consumer", "poller", "heartbeat"})
 """They go on until nothing is left."""
 LAST = frozenset({"archiver", "ingester", "sweeper"})

@@ -46,15 +46,15 @@ class _Life:
     position: str
     ready: list[Span] = field(default_factory=list)
     """When that was asked for which made it ready, and from when on it was certainly so."""
-    stopped: list[float] = field(default_factory=list)
-    """A worker had it, or something else was about to be done to it."""
+    stopped: list[Span] = field(default_factory=list)
+    """A worker had it, or something else was done to it: from when on that was possible, and certain."""
     ends: list[Span] = field(default_factory=list)
     """When its end was asked for, and when it was certain."""
 
     def waits(self) -> Iterator[Span]:
         """From each time at which it became ready to the next thing that happened to it."""
         for asked, since in self.ready:
-            yield since, min((each for each in self.stopped if each > asked), default=math.inf)
+            yield since, min((first for first, certain in self.stopped if certain > asked), default=math.inf)
 
 
 def stalled(waits: Iterable[Wait]) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _note(
     match call.verb:
         case "claim":
             for life in (life for item in call.answers for life in of_item(item)):
-                life.stopped.append(answered)
+                life.stopped.append((answered, answered))
         case "complete" | "bury":
             for life in (life for item in call.items for life in of_item(item)):
                 life.ends.append((asked, answered))
@@ -181,12 +181,12 @@ def _note(
         case "requeue" | "revive":
             for item, yes in call.told() or [(each, False) for each in call.items]:
                 for life in of_item(item):
-                    life.stopped.append(asked)
+                    life.stopped.append((asked, asked))
                     life.ready += [(asked, answered)] * bool(yes)
         case "cancel":
             for item in (item for item, count in call.told() if count):
                 for life in of_item(item):  # for all consumers, perhaps of some of them only
-                    life.stopped.append(asked)
+                    life.stopped.append((asked, answered))
                     life.ends.append((asked, answered))
 
 

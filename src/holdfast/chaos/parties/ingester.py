@@ -1,7 +1,7 @@
 """A process that ingests a channel to its end, without Spark.
 
 Specification: url, history, folder, kind (of warehouse), until, ahead (seconds that its clock is past the
-leases of those before it).
+leases of those before it), and optionally portion (events of a batch).
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def ingest(spec: dict[str, Any]) -> None:
     over = False
     while not over:
         over = Path(spec["until"]).exists()
-        driver.run(PORTION, follow=True)
+        driver.run(spec.get("portion", PORTION), follow=True)
         time.sleep(_PAUSE)
     driver.close()

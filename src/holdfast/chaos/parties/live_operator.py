@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.bus.client import Bus
 from holdfast.chaos.parties.opening import opened
 
-_RECENT, _REST, _AT_ONCE = 1_500, 0.02, 4
+_RECENT, _REST, _AT_ONCE, _BURST = 1_500, 0.02, 4, 60
 _VERBS = ("cancel",) * 60 + ("cancel one",) * 20 + ("requeue",) * 20 + ("pause",) + ("subscribe",) * 2
 
 
@@ -24,15 +24,15 @@ class LiveOperator:
 
     def __init__(self, bus: Bus, spec: dict[str, Any]) -> None:
         self._bus, self._spec, self._channel = bus, spec, str(spec["channel"])
+        self._recent: dict[str, None] = {}
 
     async def run(self) -> None:
         """Name what was published of late: much of it still waits."""
-        recent: dict[str, None] = {}
         while not Path(self._spec["until"]).exists():
             for file in glob.glob(self._spec["recent"]):
-                recent |= dict.fromkeys(Path(file).read_text().split())
-            recent = dict.fromkeys(list(recent)[-_RECENT:])
-            names = random.sample(list(recent), min(_AT_ONCE, len(recent)))
+                self._recent |= dict.fromkeys(Path(file).read_text().split())
+            self._recent = dict.fromkeys(list(self._recent)[-_RECENT:])
+            names = random.sample(list(self._recent), min(_AT_ONCE, len(self._recent)))
             await asyncio.gather(*(self._act(random.choice(_VERBS), name) for name in names))
             await asyncio.sleep(_REST)
 
@@ -44,6 +44,7 @@ class LiveOperator:
                 await backend.set_paused(self._channel, own, True)
                 await asyncio.sleep(random.uniform(0, 0.6))
                 await backend.set_paused(self._channel, own, False)
+                await self._cancel_some()  # while all workers fall upon what has waited
             case "subscribe":
                 policy = self._spec["policies"][own]
                 backoff = random.choice((["20ms", "100ms"], ["10ms"], ["50ms"]))
@@ -53,6 +54,12 @@ class LiveOperator:
             case _:
                 consumer = own if verb == "cancel one" else None
                 await self._bus.cancel(self._channel, name, consumer=consumer)
+
+    async def _cancel_some(self) -> None:
+        names = random.sample(list(self._recent), min(_BURST, len(self._recent)))
+        for first in range(0, len(names), _AT_ONCE):
+            some = names[first : first + _AT_ONCE]
+            await asyncio.gather(*(self._bus.cancel(self._channel, name) for name in some))
 
     async def _requeue(self, name: str) -> None:
         """One of an event's jobs, whatever has become of it."""

@@ -3,8 +3,8 @@
 Specification: url, history, channel, prefix, until (a file that ends it), and optionally spool (a folder),
 samples (a file with the data of an event in each line), before (the histories of its predecessors: what
 they had no answer to is published again), sizes (of its batches), keys (how many), pause (seconds for each
-event), later (the share of batches that are scheduled) and recent (a file that has the ids of its last
-batch).
+event), later (the share of batches that are scheduled), full (seconds to wait where a consumer is full) and
+recent (a file that has the ids of its last batch).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Producer:
             try:
                 receipts = await self._bus.publish_many(self._spec["channel"], events, at=at)
             except Overloaded:
-                await asyncio.sleep(_FULL)
+                await asyncio.sleep(self._spec.get("full", _FULL))
             except Unavailable:
                 await asyncio.sleep(_PAUSE)
             else:
