@@ -108,7 +108,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 """The consumers of a run without faults: ordered or not, bounded or not."""
 _SINGLES: dict[str, Any] = {"sizes": (1, 1, 1, 4), "keys": 40, "pause": 0.03, "later": 0.1, "full": 1.0}
 _BULKS: dict[str, Any] = {"sizes": (40, 300, 600), "keys": 40, "pause": 0.01, "full": 1.0}
-_APP: dict[str, Any] = {"policies": {k: v for k, v in POLICIES.items() if k != "billing"}, "idle": "1s"}
+_APP: dict[str, Any] = {
+    "policies": {k: v for k, v in POLICIES.items() if k != "billing"},
+    "idle": "1s",
+    "grace": "1m",
+}
 """Billing is left to pollers, which are slower: much of it waits."""
 _PATIENT = {"ttl": 60.0, "lock_ttl": 60.0, "timeout": 60.0}
 UNDISTURBED = (

@@ -47,9 +47,10 @@ def judge(calls: list[Call], store: Evidence, *, drained: bool = True) -> list[V
 def judge_undisturbed(calls: list[Call], store: Evidence) -> list[Violation]:
     """What must hold besides while there is no fault at all: nobody killed, stopped or cut off."""
     timeline = Timeline(calls)
+    spared = delivery.lapsed(calls, store, timeline)
     found = [
-        _named("I18", delivery.redelivered(calls, store), delivery.lost(calls, store)),
-        _named("I18", delivery.abandoned(calls, store), delivery.unheld(calls, store)),
+        _named("I18", delivery.redelivered(calls, store, spared), delivery.lost(calls, store, spared)),
+        _named("I18", delivery.abandoned(calls, store, spared), delivery.unheld(calls, store)),
         _named("I19", stalls.stalled(stalls.waits(calls, store, timeline))),
         _named("I20", errors.raised(calls, timeline), errors.logged(calls, timeline)),
     ]

@@ -1,7 +1,7 @@
 """A process that works: an app whose handlers do what the event says, or the app of a user.
 
 Specification: url, history, channel, policy; or app (`module:name`) instead of channel and policy, or
-policies (by consumer) instead of policy; and optionally idle. Of the two consumers of the rig one takes
+policies (by consumer) instead of policy; and optionally idle and grace. Of the two consumers of the rig one takes
 events in the order of their keys.
 """
 
@@ -75,4 +75,4 @@ async def main(spec: dict[str, Any]) -> None:
     store, notes = opened(spec)
     app = users_app(spec["app"]) if "app" in spec else own_app(spec, notes)
     async with Bus([store]) as bus, beating(notes):
-        await app.serve(bus, idle=spec.get("idle", "200ms"), grace="3s")
+        await app.serve(bus, idle=spec.get("idle", "200ms"), grace=spec.get("grace", "3s"))
