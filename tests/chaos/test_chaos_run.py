@@ -56,9 +56,15 @@ async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
 
 
 # Of a slow machine a second counts for less, and one that stands still excuses the store: see the timeline.
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "seconds", [8, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+    ("store", "seconds"),
+    [
+        ("postgres", 8),
+        ("redis", 8),
+        pytest.param("nats", 20, marks=pytest.mark.slow),
+        *(pytest.param(store, 300, marks=pytest.mark.slow) for store in STORES),
+    ],
 )
 async def test_without_a_fault_nothing_comes_twice_stalls_or_fails(
     store: str, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,8 @@
 """A process that works: an app whose handlers do what the event says, or the app of a user.
 
 Specification: url, history, channel, policy; or app (`module:name`) instead of channel and policy, or
-policies (by consumer) instead of policy; and optionally idle and grace. Of the two consumers of the rig one takes
-events in the order of their keys.
+policies (by consumer) instead of policy; and optionally idle and grace. Of the two consumers of the rig one
+takes events in the order of their keys.
 """
 
 from __future__ import annotations
