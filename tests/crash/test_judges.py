@@ -389,7 +389,11 @@ def test_only_documented_errors_may_be_raised(verb: str, error: str, found: int)
 
 @pytest.mark.parametrize(
     ("message", "found"),
-    [("orders/billing: attempt 1 at event e failed: Terminal: no use", 0), ("poll failed: no", 1)],
+    [
+        ("orders/billing: attempt 1 at event e failed: Terminal: no use", 0),
+        ("event e of orders failed for good: reason rejected in duckdb_insert at attempt 1: no", 0),
+        ("poll failed: no", 1),
+    ],
 )
 def test_only_expected_warnings_may_be_logged(message: str, found: int) -> None:
     book = Book()

@@ -16,6 +16,8 @@ DOCUMENTED = {"publish": {"Overloaded", "IdConflict"}, "remove": {"NotFound"}}
 _EXPECTED = re.compile(
     r"attempt \d+ at event \S+ failed: (RuntimeError: (not this time|never)|Terminal: no use)"
     r"|lease lost on job "  # whether somebody took it away is judged by its refused answer
+    r"|ended by what a fault may cause: Unavailable"  # judged by the call that raised it
+    r"|event \S+ of \S+ failed for good: reason rejected"  # what no warehouse takes
 )
 _RECENT = 10 * 10**9
 """Nanoseconds: what is logged may be about a call that began so long ago."""
