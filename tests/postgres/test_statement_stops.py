@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-import stops
 
+import stops
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
 from holdfast.model.job import State
