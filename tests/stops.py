@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from holdfast.backends.postgres import PostgresBackend
 T, U = TypeVar("T"), TypeVar("U")
 Sql = psycopg.Connection[tuple[Any, ...]]
 
+_RETRIES = 1.0
 GATE = 7421
 """As in stops.sql."""
 _TABLES = (
@@ -76,8 +77,10 @@ async def while_stopped(url: str, stopped: Awaitable[T], other: Awaitable[U]) ->
         first = asyncio.ensure_future(stopped)
         waited = await _either(connection, first, _AT_GATE)
         second = asyncio.ensure_future(other)
-        # The other one is through, or waits for what the first one holds.
-        await _either(connection, second, _AT_LOCK)
+        # The other one is through, or waits for what the first one holds, or tries again until it is free.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RETRIES):
+                await _either(connection, second, _AT_LOCK)
     await asyncio.wait([first, second])
     return (first.result(), second.result()), waited
 

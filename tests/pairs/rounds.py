@@ -73,14 +73,14 @@ class Task:
     """A side in this process."""
 
     async def open(self, url: str) -> None:
-        self._backend = connect(url, connections=1)
-        await self._backend.open()
+        self.backend = connect(url, connections=1)
+        await self.backend.open()
 
     async def perform(self, world: World, verb: str, name: str, turns: int, seed: int) -> Performance:
-        return await perform(self._backend, world, VERBS[verb], name, turns, seed)
+        return await perform(self.backend, world, VERBS[verb], name, turns, seed)
 
     async def close(self) -> None:
-        await self._backend.close()
+        await self.backend.close()
 
 
 class Process:
@@ -170,17 +170,24 @@ class Arena:
         ]
         async with asyncio.timeout(_PATIENCE):
             performances = await asyncio.gather(*acting)
-        calls: list[Call] = []
-        violations: list[Violation] = []
-        for (verb, other), performance in zip(sides, performances, strict=True):
-            calls += calls_of(verb.name, performance.lines)
-            allowed = documented(verb, other, bounded=world.kind.bounded)
-            violations += [
-                Violation("I20", f"{verb.name} raised {text}")
-                for kind, text in performance.errors
-                if not issubclass(kind, allowed)
-            ]
-        return calls, violations
+        return told(world, sides, performances)
+
+
+def told(
+    world: World, sides: Sequence[tuple[Verb, Verb]], performances: Sequence[Performance]
+) -> tuple[list[Call], list[Violation]]:
+    """What the sides were told, and every error that a verb must not raise beside the other one."""
+    calls: list[Call] = []
+    violations: list[Violation] = []
+    for (verb, other), performance in zip(sides, performances, strict=True):
+        calls += calls_of(verb.name, performance.lines)
+        allowed = documented(verb, other, bounded=world.kind.bounded)
+        violations += [
+            Violation("I20", f"{verb.name} raised {text}")
+            for kind, text in performance.errors
+            if not issubclass(kind, allowed)
+        ]
+    return calls, violations
 
 
 async def _form_group(url: str, channel: str) -> None:
