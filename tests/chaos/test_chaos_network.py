@@ -280,13 +280,13 @@ async def test_a_connection_that_falls_silent_while_it_is_set_up_is_given_up(
 ) -> None:
     parts = urlsplit(database)
     async with Proxy(parts.hostname or "", parts.port or 0) as way:
-        set_up = session._configure
+        set_up = session.Session._configure
 
-        async def cut_and_set_up(connection: pool.Connection) -> None:
+        async def cut_and_set_up(self: session.Session, connection: pool.Connection) -> None:
             await way.cut()
-            await set_up(connection)
+            await set_up(self, connection)
 
-        monkeypatch.setattr(session, "_configure", cut_and_set_up)
+        monkeypatch.setattr(session.Session, "_configure", cut_and_set_up)
         await unavailable(connect_backend(way.url(database)).open())
 
 

@@ -70,7 +70,7 @@ class FaultySide(Task):
     async def open(self, url: str) -> None:
         await super().open(url)
         if self._defect:
-            self._backend = self._defect(self._backend)  # type: ignore[assignment]
+            self.backend = self._defect(self.backend)  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from shift import ended, shift
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.bus.app import keep_time
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.contracts import Applied, Backend
 from holdfast.model.decide import Action
@@ -173,7 +174,7 @@ async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
     await subscribe(backend)
     await publish(backend, "a", at=await backend.now() + timedelta(minutes=1))
     await backend.advance(timedelta(minutes=2))
-    keeping_time = asyncio.create_task(Lifecycle(backend, Health()).run())
+    keeping_time = asyncio.create_task(keep_time(Lifecycle(backend, Health())))
 
     async def promoted() -> bool:
         return await states(backend) == {State.READY: 1}

@@ -20,6 +20,7 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, InvalidInput
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
+from holdfast.upkeep.lifecycle import INTERVAL, Lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ async def _attend(
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
-        upkeep.append(asyncio.create_task(partition.lifecycle.run()))
+        upkeep.append(asyncio.create_task(keep_time(partition.lifecycle)))
         if listen:
             listeners += await _listen(partition, channels, partial(on_wake, partition.index))
     failed = [worker.start() for worker in workers]
@@ -153,3 +154,14 @@ async def _listen(partition: Partition, channels: list[str], wake: Callable[[str
         failed(error)
         log.warning("no listener on partition %s, it is only polled: %r", partition.index, error)
         return []
+
+
+async def keep_time(lifecycle: Lifecycle) -> None:
+    """Until cancelled, whatever the store raises: nobody else here keeps time for this partition."""
+    while True:
+        try:
+            await lifecycle.run()
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("the lifecycle failed and begins again", exc_info=True)
+            await asyncio.sleep(INTERVAL)

@@ -46,16 +46,14 @@ class Lifecycle:
     async def run(self, interval: float = INTERVAL) -> None:
         """Step until cancelled: at once on start, at once again while there is more, else every interval.
 
-        Whatever the store raises, the next step is taken after an interval.
+        An error of no known kind is raised; whoever runs this begins it again.
         """
         while True:
             more = False
             try:
                 _, more = await self._step()
-            except STORE_ERRORS as error:
-                raise_if_cancelled(error)
-                known = isinstance(error, HoldfastError)
-                log.warning("lifecycle step failed: %s", error if known else repr(error), exc_info=not known)
+            except HoldfastError as error:
+                log.warning("lifecycle step failed: %s", error)
             if not more:
                 await asyncio.sleep(interval)
 
