@@ -39,8 +39,15 @@ def explained(report: Report) -> str:
 
 
 # It is over with the last kill; the time is only a limit, for a slow machine.
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize(("kills", "servers"), [(4, 1), pytest.param(24, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "servers", "store"),
+    [
+        (4, 1, "postgres"),
+        (4, 1, "redis"),
+        pytest.param(4, 1, "nats", marks=pytest.mark.slow),
+        *(pytest.param(24, 3, store, marks=pytest.mark.slow) for store in STORES),
+    ],
+)
 async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
     store: str, kills: int, servers: int, tmp_path: Path
 ) -> None:

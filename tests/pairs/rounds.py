@@ -33,7 +33,7 @@ from kit import NO_OVERLAP, in_memory, step
 
 SIDES = 2
 """Actors for each verb of a pair."""
-BULK = {"postgres": 600, "redis": 30, "nats": 30}
+BULK = {"postgres": 210, "redis": 30, "nats": 30}
 """From where on a publish is a bulk publish; elsewhere it is just a batch."""
 _PATIENCE = 90.0
 
