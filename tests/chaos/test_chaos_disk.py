@@ -196,7 +196,7 @@ async def publish_on(store: Backend, acked: list[str]) -> None:
         acked.append(f"event-{number}")
 
 
-@pytest.mark.parametrize("kind", ["postgres", "redis", "nats"])
+@pytest.mark.parametrize("kind", ["postgres", "redis", pytest.param("nats", marks=pytest.mark.slow)])
 async def test_a_full_disk_under_a_server_is_a_transient_error_and_takes_nothing_back(
     disk: Disk, kind: str
 ) -> None:

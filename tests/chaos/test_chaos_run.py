@@ -43,8 +43,7 @@ def explained(report: Report) -> str:
     ("kills", "servers", "store"),
     [
         (4, 1, "postgres"),
-        (4, 1, "redis"),
-        pytest.param(4, 1, "nats", marks=pytest.mark.slow),
+        *(pytest.param(4, 1, store, marks=pytest.mark.slow) for store in ("redis", "nats")),
         *(pytest.param(24, 3, store, marks=pytest.mark.slow) for store in STORES),
     ],
 )

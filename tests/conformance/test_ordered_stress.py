@@ -15,7 +15,7 @@ from holdfast.model.event import Event
 from holdfast.model.job import LIVE, Burial, Job, Reason, Retry, State
 from kit import BOOM, CHANNEL, CONSUMER, claim, ids, record, states, step, subscribe
 
-KEYS, TURNS, WORKERS, LEASE = 8, 40, 5, timedelta(minutes=1)
+KEYS, TURNS, WORKERS, LEASE = 8, 25, 5, timedelta(minutes=1)
 
 
 @dataclass

@@ -203,7 +203,7 @@ async def test_any_place_to_go_on_from_is_read_or_refused(backend: Backend, afte
             await ask
 
 
-@fuzzed(0.25, shrink=False)
+@fuzzed(0.15, shrink=False)
 @given(TEXTS, TEXTS)
 @example("\ud800", "\ud800")
 @example("\0", "\0")

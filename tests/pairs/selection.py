@@ -16,7 +16,7 @@ STORES = {
     "redis": Capabilities(foreign_groups=True),
     "nats": Capabilities(foreign_groups=True),
 }
-_SHARE = {"postgres": 0.4, "redis": 0.48, "nats": 0.12}
+_SHARE = {"postgres": 0.36, "redis": 0.54, "nats": 0.1}
 """How much of the selection is for each store: most for finely locked and for cheap ones."""
 
 

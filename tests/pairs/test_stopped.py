@@ -13,7 +13,7 @@ from verbs import VERBS
 
 from holdfast.chaos.evidence import Store
 
-_SAMPLE, _FIRST_POINTS, _SEED = 40, 12, 15
+_SAMPLE, _FIRST_POINTS, _SEED = 30, 12, 15
 _DONE = Path(os.environ.get("HOLDFAST_STOPPED", os.devnull))
 
 
