@@ -12,8 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(wildcard requirements/bench.txt)
 # Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
-# Three processes for two cores: much of a test is waiting for a server.
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 PIP_FAILED = "The versions of requirements/dev.txt could not be installed. pip says why above: no matching distribution" \
 	"means no wheel for this system or Python, see docs/installation.md; otherwise look at the network and the disk."

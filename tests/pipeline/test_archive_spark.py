@@ -292,7 +292,7 @@ def test_objects_are_full_until_time_or_the_end_flushes_them(
         other = "gbe.events.audit.login"
         ids |= publish(database, 30, start=250, channel=other)
         ids |= publish(database, 40, start=280)
-        monkeypatch.setattr("holdfast.pipeline.turns.LOCK_TTL", timedelta(seconds=1))
+        monkeypatch.setattr("holdfast.pipeline.turns.OUTWAITED", 1.0)
         with pytest.raises(Busy, match="another archiver is at work"):
             make(database).run_once()
         assert len(objects(cold)) == 2, "neither channel has filled an object, and nothing is old"

@@ -99,7 +99,7 @@ def test_an_ingest_at_work_keeps_a_rebuild_out(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.file.unlink()
-    monkeypatch.setattr("holdfast.pipeline.turns.LOCK_TTL", timedelta(seconds=1))
+    monkeypatch.setattr("holdfast.pipeline.turns.OUTWAITED", 1.0)
     with Connection([site.url]) as connection:
         lock = connection.run(
             connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))

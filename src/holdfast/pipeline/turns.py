@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LOCK_TTL = timedelta(seconds=15)
 LOOK = 0.2
+OUTWAITED = LOCK_TTL.total_seconds() + LOOK
+"""By then a driver that died has lost its lock."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 
 
@@ -32,7 +34,7 @@ class Busy(HoldfastError):
 
 def outwait_the_dead() -> Callable[[], bool]:
     """Whether to ask for the lock once more: until one that died without freeing it would have lost it."""
-    until, pause = time.monotonic() + LOCK_TTL.total_seconds() + LOOK, threading.Event()
+    until, pause = time.monotonic() + OUTWAITED, threading.Event()
     return lambda: not pause.wait(LOOK) and time.monotonic() < until
 
 
