@@ -84,7 +84,7 @@ def _patience() -> Iterator[None]:
         for module in STORES:
             patch.setattr(f"holdfast.backends.{module}.PATIENCE", 30.0)
         patch.setattr("holdfast.backends.redis.session._CONNECTING", 30.0)
-        patch.setitem(pool._OPTIONS, "connect_timeout", 30)
+        patch.setitem(pool.ALERT, "connect_timeout", 30)
         patch.setattr("holdfast.bus.publisher._PATIENCE", 30.0)
         yield
 

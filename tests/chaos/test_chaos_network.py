@@ -85,7 +85,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("postgres.session", "postgres.log", "redis.session", "nats.link", "nats.batch"):
         monkeypatch.setattr(f"holdfast.backends.{module}.PATIENCE", 1.0)
     monkeypatch.setattr("holdfast.bus.publisher._PATIENCE", 0.5)
-    monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
+    monkeypatch.setitem(pool.ALERT, "connect_timeout", 2)
 
 
 @pytest.fixture

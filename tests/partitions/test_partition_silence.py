@@ -22,7 +22,7 @@ async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The second store's proxy. Nobody here is as patient as in real life."""
     for module in ("session", "log"):
         monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 2.0)
-    monkeypatch.setitem(pool._OPTIONS, "connect_timeout", 2)
+    monkeypatch.setitem(pool.ALERT, "connect_timeout", 2)
     monkeypatch.setattr("holdfast.bus.publisher._PATIENCE", 5.0)
     async with way_to(urls[SILENT]) as started:
         yield started

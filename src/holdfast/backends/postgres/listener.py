@@ -6,9 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-import psycopg
-
-from holdfast.backends.postgres.pool import ALERT
+from holdfast.backends.postgres.pool import connect
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 
 log = logging.getLogger(__name__)
@@ -38,8 +36,7 @@ class PostgresListener:
     async def _listen(self) -> None:
         while True:
             try:
-                connecting = psycopg.AsyncConnection.connect(self._url, autocommit=True, **ALERT)
-                async with await connecting as connection:
+                async with await connect(self._url) as connection:
                     await connection.execute("SET application_name = 'holdfast listener'")
                     await connection.execute("LISTEN holdfast")
                     for channel in self._channels:  # what was said before we listened is found by a poll

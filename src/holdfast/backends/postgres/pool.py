@@ -25,7 +25,16 @@ ALERT: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-_OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 1, **ALERT}
+
+
+async def connect(url: str) -> Connection:
+    """A new connection in autocommit mode; raises psycopg's errors."""
+    try:
+        return await psycopg.AsyncConnection.connect(url, autocommit=True, prepare_threshold=1, **ALERT)
+    except BaseException as error:
+        # The frames below hold the socket. Whoever kept the error kept the connection open, half made, and a
+        # server waits a minute for a password, and a DROP DATABASE for that.
+        raise error.with_traceback(None) from None
 
 
 def hang_up(connection: Connection) -> None:
@@ -56,9 +65,9 @@ class Pool:
             raise
 
     async def _connect(self) -> Connection:
-        connection = await psycopg.AsyncConnection.connect(self._url, **_OPTIONS)
+        connection = await connect(self._url)
         # A server may fall silent right after it has let us in.
-        limit = asyncio.get_running_loop().call_later(_OPTIONS["connect_timeout"], hang_up, connection)
+        limit = asyncio.get_running_loop().call_later(ALERT["connect_timeout"], hang_up, connection)
         try:
             await self._configure(connection)
         except BaseException:
