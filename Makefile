@@ -23,7 +23,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all fuzz chaos chaos-ingest check docs pictures bench lock clean
+.PHONY: help setup demo up test test-all repeat fuzz chaos chaos-ingest check docs pictures bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -31,6 +31,7 @@ help:
 	@echo "make up        the whole system with a small shop in it, until Ctrl-C"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make repeat    each test of concurrency a hundred times"
 	@echo "make chaos     kill everything over a thousand times, and account for every event"
 	@echo "make fuzz      a hundred times as many random inputs for everything that parses; takes its time"
 	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
@@ -63,6 +64,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(PYTEST)
+
+# A test of concurrency proves little by passing once.
+repeat: $(STAMP)
+	$(PYTEST) -m "concurrency and not slow" --repeat=100
 
 # The run of docs/guarantees.md: over 1,000 kills of processes and 100 of servers.
 chaos: $(STAMP)

@@ -1,6 +1,7 @@
 """Real servers for the whole suite, one of each kind for the session: a fresh database for each test, and the
 others emptied before it."""
 
+import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from itertools import count
@@ -34,6 +35,9 @@ def _give_children_their_signals() -> None:
 
 _give_children_their_signals()
 
+# The JVMs here live for a minute at most: a second compiler and parallel collectors cost more than they save.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 TEMPLATE = "holdfast_template"
 
 
@@ -55,6 +59,17 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--repeat", type=int, default=1, metavar="N", help="each test of concurrency N times")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("--repeat")
+    if times > 1 and metafunc.definition.get_closest_marker("concurrency"):
+        metafunc.fixturenames.append("_turn")
+        metafunc.parametrize("_turn", range(times), ids=lambda turn: f"turn{turn}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -115,6 +115,7 @@ async def test_each_claim_raises_the_token(backend: Backend) -> None:
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.concurrency
 async def test_concurrent_claims_share_the_jobs_out(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(400)))
@@ -131,6 +132,7 @@ async def test_concurrent_claims_share_the_jobs_out(backend: Backend) -> None:
     assert await states(backend) == {State.DONE: 400}
 
 
+@pytest.mark.concurrency
 async def test_a_publish_amid_claims_is_claimed_as_well(backend: Backend) -> None:
     await subscribe(backend)
     done: set[str] = set()

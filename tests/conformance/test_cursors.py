@@ -83,6 +83,7 @@ async def test_attaching_again_answers_the_one_that_is_there(backend: Backend) -
     assert moved.position == first.position
 
 
+@pytest.mark.concurrency
 async def test_many_that_attach_at_once_get_the_same_one(backend: Backend) -> None:
     await publish(backend, "a")
     cursors = await asyncio.gather(*(backend.attach(CHANNEL, SINK, "latest") for _ in range(8)))
@@ -114,6 +115,7 @@ async def test_a_move_never_goes_back_or_nowhere(backend: Backend) -> None:
     assert await backend.cursors(CHANNEL) == [before]
 
 
+@pytest.mark.concurrency
 async def test_of_two_movers_from_one_place_one_wins(backend: Backend) -> None:
     receipts = await publish(backend, *(f"e-{n}" for n in range(8)))
     await backend.attach(CHANNEL, SINK)

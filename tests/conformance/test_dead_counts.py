@@ -145,6 +145,7 @@ async def test_a_second_death_counts_under_its_own_fingerprint(backend: Backend)
     assert await clustered(backend) == {(CHANNEL, CONSUMER, describe("second").fingerprint): 1}
 
 
+@pytest.mark.concurrency
 async def test_many_at_once_leave_exact_counts(backend: Backend) -> None:
     """Several tasks bury, revive and purge the same jobs; whoever wins, the counts are right."""
     await subscribe(backend)

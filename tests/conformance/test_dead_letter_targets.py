@@ -92,6 +92,7 @@ async def test_a_cycle_of_dead_letter_channels_is_refused(backend: Backend) -> N
     )
 
 
+@pytest.mark.concurrency
 async def test_two_subscribes_cannot_close_a_cycle_together(backend: Backend) -> None:
     # CORRECTIONS 002.6
     for channel in ("a", "b"):

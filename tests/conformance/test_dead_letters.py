@@ -197,6 +197,7 @@ async def test_counts_are_exact_at_every_step(backend: Backend) -> None:
         assert await states(backend) == {State.DEAD: 10 - risen, State.READY: risen}
 
 
+@pytest.mark.concurrency
 async def test_concurrent_burials_count_each_job_once(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(60)))

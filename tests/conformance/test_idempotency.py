@@ -131,6 +131,7 @@ async def test_a_fresh_trace_header_or_time_is_no_other_content(backend: Backend
     assert entry.event.headers == {"trace": "1"}
 
 
+@pytest.mark.concurrency
 async def test_concurrent_publishes_of_one_id_agree_on_one_event(backend: Backend) -> None:
     await subscribe(backend)
     receipts = [r for [r] in await asyncio.gather(*(publish(backend, "a") for _ in range(16)))]

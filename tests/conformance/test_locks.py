@@ -41,6 +41,7 @@ async def test_locks_of_other_names_are_free(backend: Backend) -> None:
     await take(backend, "b", "gbe:lock:archiver")
 
 
+@pytest.mark.concurrency
 async def test_of_many_that_try_at_once_one_wins(backend: Backend) -> None:
     tries = await asyncio.gather(*(backend.lock(NAME, f"owner-{n}", MINUTE) for n in range(12)))
     [winner] = [held for held in tries if held is not None]

@@ -97,6 +97,7 @@ async def play(backend: Backend, *, ordered: bool) -> tuple[History, dict[tuple[
     return history, ended
 
 
+@pytest.mark.concurrency
 async def test_everything_drains_and_nothing_overtakes_within_its_key(backend: Backend) -> None:
     history, ended = await play(backend, ordered=True)
     assert history.overtakings(ended) == []
@@ -106,12 +107,14 @@ async def test_everything_drains_and_nothing_overtakes_within_its_key(backend: B
     assert history.refused > 0, "some answers came too late, and changed nothing"
 
 
+@pytest.mark.concurrency
 async def test_the_same_play_without_order_is_caught_overtaking(backend: Backend) -> None:
     """The positive control: the judgement above can find what it looks for."""
     history, ended = await play(backend, ordered=False)
     assert history.overtakings(ended) != []
 
 
+@pytest.mark.concurrency
 @pytest.mark.parametrize("turn", range(3))
 async def test_two_that_leave_at_once_free_the_third(backend: Backend, turn: int) -> None:
     await subscribe(backend, ordered=True)

@@ -124,6 +124,7 @@ async def test_order_is_chosen_once(backend: Backend) -> None:
     assert not (await backend.consumer(CHANNEL, CONSUMER)).policy.ordered
 
 
+@pytest.mark.concurrency
 @pytest.mark.parametrize("start", ["latest", "earliest"])
 async def test_a_subscribe_amid_publishes_misses_no_event(backend: Backend, bus: Bus, start: Start) -> None:
     acked: list[str] = []
@@ -159,6 +160,7 @@ async def test_a_subscribe_amid_publishes_misses_no_event(backend: Backend, bus:
         assert set(after) <= set(seen) <= set(acked) - set(before)
 
 
+@pytest.mark.concurrency
 async def test_concurrent_subscribes_make_one_consumer(backend: Backend) -> None:
     await asyncio.gather(*(subscribe(backend, max_attempts=n) for n in range(1, 9)))
     assert [c.name for c in await backend.consumers(CHANNEL)] == [CONSUMER]

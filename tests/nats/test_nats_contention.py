@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from holdfast.backends.nats import NatsBackend
 from holdfast.model.policy import Policy
 from kit import CHANNEL, MINUTE, publish, read_all
+
+pytestmark = pytest.mark.concurrency
 
 
 async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> None:

@@ -160,6 +160,7 @@ async def test_what_is_gone_already_is_removed_again_in_peace(backend: NatsBacke
         await stream.delete(link, seq)
 
 
+@pytest.mark.concurrency
 async def test_two_trims_at_once_both_return(backend: NatsBackend, lock: Lock) -> None:
     """One looks for its end in what the other removes."""
     await publish(backend, *(str(n) for n in range(40)))

@@ -222,6 +222,7 @@ async def test_a_driver_from_the_past_is_refused(
     assert await cursor(backend) == max(identity[1] for identity in found.events)
 
 
+@pytest.mark.concurrency
 async def test_two_archivers_at_once_are_as_good_as_one(
     backend: Backend, database: str, cold: ObjectStore, folder: str
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_writer_that_is_late_finds_the_rows_of_the_one_that_was_faster(place: 
     assert place.ids() == ["a", "b", "c"]
 
 
+@pytest.mark.concurrency
 def test_two_writers_of_one_batch_load_it_once_and_agree(place: Place) -> None:
     other, answers = place.other(Tables()), list[Outcome]()
     outcome = race(place.warehouse, lambda: answers.append(other.load(KEY, CHANNEL, rows(["a", "b"]))))

@@ -102,6 +102,7 @@ def test_rows_at_or_below_the_cursor_are_dropped(driver: Driver) -> None:
     assert (staged.first, staged.last, staged.segment.rows) == (positions[2], positions[4], 3)
 
 
+@pytest.mark.concurrency
 def test_of_two_drivers_that_overlap_nothing_is_lost_or_doubled(driver: Driver) -> None:
     """Both start at the same cursor; the second one reads further, and commits after the first."""
     positions, starts = driver.publish(1, 6), driver.cursors.positions()

@@ -103,6 +103,7 @@ def test_a_lease_is_extended_while_it_is_in_use(place: Place) -> None:
     assert place.wal.leases.claim("b", "two") is not None
 
 
+@pytest.mark.concurrency
 def test_of_many_claims_at_once_one_wins(place: Place) -> None:
     with ThreadPoolExecutor(8) as pool:
         claims = list(pool.map(lambda n: place.wal.leases.claim("b", f"loader-{n}"), range(8)))

@@ -197,6 +197,7 @@ def test_what_was_refused_is_never_loaded_and_what_was_loaded_never_refused(plac
     assert place.ids() == ["b"]
 
 
+@pytest.mark.concurrency
 def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) -> None:
     """Of two that overlap one is turned away, and finds the other's rows when it comes again."""
     place = Place(tmp_path)

@@ -251,6 +251,7 @@ async def test_wrong_counts_are_told_and_mended(backend: PostgresBackend, sql: S
     assert await backend.dead_counts() == [DeadCount(CHANNEL, CONSUMER, "terminal", 2)]
 
 
+@pytest.mark.concurrency
 async def test_a_repair_is_right_whatever_moves_meanwhile(
     backend: PostgresBackend, sql: Sql, transaction: Sql, lock: Lock
 ) -> None:

@@ -93,6 +93,7 @@ async def test_a_store_made_by_the_script_works(blank: str) -> None:
     await backend.close()
 
 
+@pytest.mark.concurrency
 async def test_many_that_open_an_empty_database_at_once_migrate_it_once(blank: str) -> None:
     await asyncio.gather(*(opened(blank) for _ in range(6)))
     assert schema(blank)["ledger"] == [(name,) for name in migrate.migrations()]

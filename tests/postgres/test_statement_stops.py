@@ -28,6 +28,7 @@ async def stoppable(database: str, backend: PostgresBackend, sql: Sql) -> AsyncI
     await opened.close()
 
 
+@pytest.mark.concurrency
 async def test_a_claim_beside_a_cancel_of_the_same_range(
     database: str, backend: PostgresBackend, stoppable: PostgresBackend
 ) -> None:
@@ -45,6 +46,7 @@ async def test_a_claim_beside_a_cancel_of_the_same_range(
     assert await backend.complete([*jobs, *rest]) == [True] * 599
 
 
+@pytest.mark.concurrency
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
 async def test_a_claim_beside_a_requeue_of_the_same_range(
     database: str, backend: PostgresBackend, stoppable: PostgresBackend, at: str
@@ -97,6 +99,7 @@ async def test_a_claim_that_fails_later_hands_out_what_it_has_leased(
     assert await states(backend) == {State.LEASED: len(jobs)}
 
 
+@pytest.mark.concurrency
 async def test_many_who_claim_and_cancel_at_once_leave_nothing_behind(
     database: str, backend: PostgresBackend, sql: Sql
 ) -> None:

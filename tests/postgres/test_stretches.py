@@ -91,6 +91,7 @@ async def test_small_claims_do_not_write_the_rest_again_and_again(
     assert sql.execute("SELECT ctid FROM holdfast.jobs WHERE upto IS NOT NULL").fetchall() == before
 
 
+@pytest.mark.concurrency
 async def test_many_who_take_at_once_share_the_jobs(stretched: PostgresBackend) -> None:
     async def worker(limit: int) -> list[Job]:
         taken: list[Job] = []
@@ -194,6 +195,7 @@ async def test_a_cancel_finds_the_job_in_a_row_that_it_did_not_see(
     assert await cancelling == 1
 
 
+@pytest.mark.concurrency
 async def test_cancels_and_claims_at_once_never_get_the_same_job(stretched: PostgresBackend) -> None:
     async def cancel(number: int) -> list[str]:
         return [ALL[number]] * await stretched.cancel(CHANNEL, "default", ALL[number], None)

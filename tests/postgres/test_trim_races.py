@@ -30,6 +30,8 @@ from kit import (
     subscribe,
 )
 
+pytestmark = pytest.mark.concurrency
+
 Sql = psycopg.Connection[tuple[Any, ...]]
 SWEEPER = "gbe:lock:sweeper"
 

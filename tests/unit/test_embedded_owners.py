@@ -129,6 +129,7 @@ def test_a_shared_server_stops_when_all_of_its_users_were_killed(tmp_path: Path)
     wait_for(lambda: not is_running(tmp_path))
 
 
+@pytest.mark.concurrency
 def test_users_that_come_at_once_start_one_server(tmp_path: Path) -> None:
     users = [Postgres.shared(tmp_path) for _ in range(6)]
     with ThreadPoolExecutor(len(users)) as pool:
