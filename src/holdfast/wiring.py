@@ -13,7 +13,6 @@ from holdfast.bus.client import Bus
 from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
 from holdfast.contracts import Backend
-from holdfast.model.errors import InvalidInput
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 
@@ -117,16 +116,15 @@ def tasks(bus: Bus, config: Config) -> Tasks:
 
 def backend(url: str, *, connections: int = 4, config: Config | None = None) -> Backend:
     """The backend for a URL's scheme. What the store keeps for how long is the configuration's to say."""
+    from holdfast.config.urls import check_url
+
     # What was not written in the configuration must not undo what another process has configured.
     written = set() if config is None else config.sweeper.model_fields_set
     kept = {} if config is None or "history" not in written else {"history": config.sweeper.history}
     window = {}
     if config is not None and "dedupe_window" in written:
         window = {"dedupe_window": config.sweeper.dedupe_window}
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise InvalidInput(f"the URL cannot be read: {error}") from None
+    scheme = urlsplit(check_url(url)).scheme
     if scheme in ("postgresql", "postgres"):
         from holdfast.backends.postgres import PostgresBackend
 
@@ -135,14 +133,9 @@ def backend(url: str, *, connections: int = 4, config: Config | None = None) -> 
         from holdfast.backends.redis import RedisBackend
 
         return RedisBackend(url, connections=connections, **kept, **window)
-    if scheme in ("nats", "tls"):
-        from holdfast.backends.nats import NatsBackend
+    from holdfast.backends.nats import NatsBackend
 
-        return NatsBackend(url, connections=connections, **kept)
-    raise InvalidInput(
-        f"no backend for the URL scheme {scheme!r}; use postgresql://user@host/database, redis://host:6379/0 "
-        "or nats://host:4222"
-    )
+    return NatsBackend(url, connections=connections, **kept)
 
 
 def migration_script() -> str:

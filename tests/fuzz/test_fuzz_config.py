@@ -18,6 +18,7 @@ from holdfast.config.effective import settings
 from holdfast.config.load import check, load
 from holdfast.config.problems import InvalidConfig
 from holdfast.config.urls import mask, split_urls
+from holdfast.model.errors import InvalidInput
 
 WORDS = [
     *Config.model_fields,
@@ -221,11 +222,30 @@ def test_urls_are_split_or_refused_and_never_tell_a_password(given_urls: Any, te
     mask(text)
 
 
+HOSTILE = st.text("abc:/@?&=%#' \"[],\n", max_size=20)
+
+
 @fuzzed()
-@given(st.text("abc:/@?&=%, ", max_size=20), st.text("abc:/@?&=%", max_size=20))
-def test_a_password_between_user_and_host_is_masked(before: str, password: str) -> None:
-    assert "S3CRET" not in mask(f"{before} redis://user:S3CRET{password}@host:1/0 after")
-    assert "S3CRET" not in mask(f"{before} s3://b?aws_secret_key=S3CRET{password.replace('&', '')}")
+@given(HOSTILE, HOSTILE, st.sampled_from(["user:", ":", "", "a/b:"]))
+def test_a_secret_between_scheme_and_host_is_masked(before: str, secret: str, user: str) -> None:
+    for scheme in ("nats", "redis", "postgresql", "s3"):
+        # A lone word of these schemes is a user's name, which is shown.
+        lone = not user and scheme in ("redis", "postgresql")
+        shown = mask(f"{before} {scheme}://{user}{':' if lone else ''}S3CRET{secret}@host:1/0 after")
+        assert "S3CRET" not in shown
+    assert "S3CRET" not in mask(f"{before} s3://b?aws_secret_key={secret.replace('&', '').strip()}S3CRET")
+
+
+@fuzzed()
+@given(HOSTILE, st.sampled_from(["postgresql", "redis", "nats"]))
+def test_no_error_of_a_url_tells_a_part_of_its_secret(secret: str, scheme: str) -> None:
+    told = ""
+    try:
+        split_urls(f"{scheme}://user:S3{secret}CRET@host:1/0")
+    except InvalidInput as error:
+        told = str(error)
+    assert "S3" not in told
+    assert "CRET" not in told
 
 
 def test_masking_takes_time_in_proportion() -> None:

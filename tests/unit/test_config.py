@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from holdfast.config import fields
 from holdfast.config.config import Config, TaskTerms
 from holdfast.config.effective import settings
 from holdfast.config.load import check, load
-from holdfast.config.urls import SCHEMES, mask
+from holdfast.config.urls import SCHEMES, mask, split_urls
 from holdfast.config.values import format_size, parse_size
 from holdfast.model.errors import InvalidInput
 from holdfast.upkeep.rules import Keep, Rules
+from holdfast.wiring import backend
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "holdfast.yaml"
@@ -197,6 +199,53 @@ def test_what_is_shown_has_no_password(tmp_path: Path) -> None:
     assert found["url"][0] == ["postgresql://u:***@h1,h2/d?sslpassword=***", "redis://:***@h"]
     assert found["archival[0]"][0]["destination"] == "postgresql://u:***@h/d"
     assert mask("redis://h:6379/0 and nats://h:4222") == "redis://h:6379/0 and nats://h:4222"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nats://TOKEN@host:4222", "nats://***@host:4222"),
+        ("tls://TOKEN@host", "tls://***@host"),
+        ("postgresql://ada@host/d", "postgresql://ada@host/d"),
+        ("postgresql://ada:a/b@host/d", "postgresql://ada:***@host/d"),
+        ("postgresql://ada:a#b?c@host/d", "postgresql://ada:***@host/d"),
+        ("postgresql://ada:a b c@host/d said no", "postgresql://ada:***@host/d said no"),
+        ("redis://:a@b@c@host/0", "redis://:***@host/0"),
+        ("redis://a/b@host/0", "redis://***@host/0"),
+        ("redis://h?password=a b", "redis://h?password=***"),
+    ],
+)
+def test_masked_is_whatever_may_be_a_secret(text: str, shown: str) -> None:
+    assert mask(text) == shown
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "secret",
+    ["u:12/S3CRET", "u:S3CRET#x", "u:S3CRET?x", "u:S3 CRET", "S3CRET/x", "u:5[S3CRET", "u:x@[S3CRET"],
+)
+def test_a_secret_with_characters_that_need_escaping_is_refused_and_told_by_no_error(
+    tmp_path: Path, scheme: str, secret: str
+) -> None:
+    url = f"{scheme}://{secret}@host:1/0"
+    tried: list[Callable[[], object]] = [
+        lambda: split_urls(url),
+        lambda: backend(url),
+        lambda: check(written(tmp_path, f"url: {json.dumps(url)}")),
+        lambda: load(None, flags={"url": url}, environ={}),
+        lambda: load(None, environ={"HOLDFAST_URL": url}),
+    ]
+    for attempt in tried:
+        with pytest.raises(InvalidInput) as refused:
+            attempt()
+        assert "S3" not in str(refused.value)
+        assert "CRET" not in str(refused.value)
+
+
+def test_an_escaped_secret_is_taken_and_not_shown(tmp_path: Path) -> None:
+    url = "postgresql://u:%2F%23%3F%40%20@host/d"
+    assert split_urls(url) == [url]
+    assert origins(written(tmp_path, f"url: {url}"), environ={})["url"][0] == ["postgresql://u:***@host/d"]
 
 
 @pytest.mark.parametrize(

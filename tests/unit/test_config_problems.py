@@ -139,7 +139,9 @@ def problems(folder: Path, text: str | bytes) -> list[str]:
         ),
         (
             "url: redis://u:secret@[h",
-            "h.yaml:1:6: url: the URL cannot be read: Invalid IPv6 URL; write postgresql://user@host/database",
+            "h.yaml:1:6: url: the URL cannot be read; write postgresql://user@host:5432/database, and in "
+            "a user or password write '/' as %2F, '#' as %23, '?' as %3F, an at sign as %40 "
+            "and a blank as %20",
         ),
         (
             "url: [redis://a, redis://a]",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast.model.errors import InvalidInput
 
 SCHEMES = ("postgresql", "postgres", "redis", "rediss", "nats", "tls")
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*://)")
-_WORD = re.compile(r"\S+")
-_USER = re.compile(r"://[^:/@]*:")
-_PARAMETER = re.compile(r"([?&][a-z_]{0,40}(?:password|secret|token)[a-z_]{0,40}=)[^&\s]*", re.IGNORECASE)
+_NAMED = ("postgresql", "postgres", "redis", "rediss")
+"""Schemes where the first word is always a user; elsewhere it may be a secret: `nats://TOKEN@host`."""
+_SCHEME = re.compile(r"[a-z]{1,20}$", re.IGNORECASE)
+_USER = re.compile(r"[A-Za-z0-9_.~%+-]*")
+_SECRET = "password|passwd|passphrase|secret|token|credential"
+_PARAMETER = re.compile(rf"([?&][a-z_]{{0,40}}(?:{_SECRET})[a-z_]{{0,40}}=)[^&]*", re.IGNORECASE)
+_ESCAPES = "'/' as %2F, '#' as %23, '?' as %3F, an at sign as %40 and a blank as %20"
 
 
 def split_urls(given: str | Sequence[str]) -> list[str]:
@@ -21,21 +25,28 @@ def split_urls(given: str | Sequence[str]) -> list[str]:
     A comma before a scheme separates stores; others belong to a URL with several hosts.
     """
     texts = [given] if isinstance(given, str) else given
-    urls = [_checked(url) for text in texts for url in _BETWEEN.split(text.strip())]
+    urls = [check_url(url) for text in texts for url in _BETWEEN.split(text.strip())]
     if len(set(urls)) != len(urls):
         raise InvalidInput("the same store is listed twice; name each partition once")
     return urls
 
 
-def _checked(url: str) -> str:
+def check_url(url: str) -> str:
+    """The URL, as it is. `InvalidInput` where it cannot be read in one way only, before any library reads it:
+    part of a password would be taken for a host or a port, and be told in its errors. Ours tell no value.
+    """
     try:
         parts = urlsplit(url)
         for host in parts.netloc.rpartition("@")[2].split(","):  # a URL may name several
             urlsplit(f"//{host}").port  # noqa: B018 - reading it is the check
-    except ValueError as error:  # the URL itself stays unsaid: it may hold a password
+        readable = not _ambiguous(parts) and not any(each.isspace() for each in url)
+    except ValueError:
+        readable = False
+    if not readable:
         raise InvalidInput(
-            f"the URL cannot be read: {error}; write postgresql://user@host/database"
-        ) from None
+            "the URL cannot be read; write postgresql://user@host:5432/database, and in a user or password "
+            f"write {_ESCAPES}"
+        )
     if parts.scheme not in SCHEMES or "://" not in url:
         raise InvalidInput(
             f"no backend for the URL scheme {parts.scheme!r}; use postgresql://user@host/database, "
@@ -44,13 +55,30 @@ def _checked(url: str) -> str:
     return url
 
 
+def _ambiguous(parts: SplitResult) -> bool:
+    """Whether a character of a user or password was not escaped: an `@` follows what can only be the first
+    part of it. Of several `@` libpq takes the first one, and others the last."""
+    authority, rest = parts.netloc, "".join(parts[2:])
+    cut_short = authority != "" and "@" not in authority and "@" in rest
+    several = authority.count("@") > 1 and parts.scheme.startswith("postgres")
+    return cut_short or several
+
+
 def mask(text: str) -> str:
-    """The text without the passwords of URLs in it."""
-    return _PARAMETER.sub(r"\1***", _WORD.sub(_without_password, text))
+    """The text without the secrets of URLs in it: what stands between the first `://` and the last `@` is
+    not shown, whatever characters it has; a user is where it can be nothing else. It rather hides too much.
+    """
+    before, separator, after = text.partition("://")
+    secret, at, host = after.rpartition("@")
+    if at:
+        host = "***" if _PARAMETER.search(secret) else host  # or it is the rest of that parameter
+        text = f"{before}{separator}{_user(before, secret)}@{host}"
+    return _PARAMETER.sub(r"\1***", text)
 
 
-def _without_password(word: re.Match[str]) -> str:
-    """A word without what stands between its first user and its last host. Each part of it is read once."""
-    text, end = word[0], word[0].rfind("@")
-    user = _USER.search(text, 0, end) if end >= 0 else None
-    return text if user is None else f"{text[: user.end()]}***{text[end:]}"
+def _user(before: str, secret: str) -> str:
+    """What is shown of `user:password` or `user`."""
+    scheme, (user, colon, _) = _SCHEME.search(before[-20:]), secret.partition(":")
+    if scheme is None or scheme[0] not in _NAMED or not _USER.fullmatch(user):
+        return "***"
+    return f"{user}:***" if colon else user

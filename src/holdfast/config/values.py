@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from pydantic_settings import NoDecode
 
-from holdfast.config.urls import mask, split_urls
+from holdfast.config.urls import check_url, mask, split_urls
 from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name, compile_pattern
@@ -79,6 +79,8 @@ def _pattern(value: str) -> str:
 
 
 def _destination(value: str) -> str:
+    if value.startswith(("postgresql://", "postgres://")):
+        return check_url(value)
     if value in _DESTINATIONS or value.startswith(_DESTINATION_URLS):
         return value
     raise InvalidInput(

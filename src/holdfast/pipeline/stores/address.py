@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast.config.urls import check_url
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.stores.contract import ObjectStore
 
@@ -23,17 +24,17 @@ def open_store(url: str, environment: Mapping[str, str] | None = None) -> Object
         return FolderStore(folder)
     parts = urlsplit(url)
     match parts.scheme:
-        case "s3" if parts.netloc:
+        case "s3" if parts.netloc and "@" not in parts.netloc:
             from holdfast.pipeline.stores.s3 import S3Store
 
             return S3Store(parts.netloc, parts.path.strip("/"), {**os.environ, **(environment or {})})
         case "postgresql" | "postgres":
             from holdfast.pipeline.stores.table import TableStore
 
-            return TableStore(url)
+            return TableStore(check_url(url))
     raise InvalidInput(
-        f"no object store for a URL that begins {parts.scheme}://{parts.hostname or ''}; write a path, "
-        "file:///path, s3://bucket/prefix or postgresql://user@host/database?table=archive"
+        f"no object store for a URL such as {parts.scheme}://…; write a path, file:///path, "
+        "s3://bucket/prefix (with the key in AWS_ACCESS_KEY_ID) or postgresql://user@host/database?table=archive"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast.config.urls import mask
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.warehouse.contract import Warehouse
 from holdfast.pipeline.warehouse.tables import Tables
@@ -29,6 +30,6 @@ def open_warehouse(url: str, tables: Tables) -> Warehouse:
 
             return DeltaWarehouse(f"s3://{path.rstrip('/')}", tables)
     raise InvalidInput(
-        f"no warehouse for the URL {url!r}; write duckdb:///path/to/warehouse.duckdb, "
+        f"no warehouse for the URL {mask(url)!r}; write duckdb:///path/to/warehouse.duckdb, "
         "delta:///path/to/folder or delta+s3://bucket/prefix"
     )
