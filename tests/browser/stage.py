@@ -15,7 +15,7 @@ from holdfast.contracts import Backend
 from holdfast.model.decide import describe
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Job, Reason, Retry
-from holdfast.server.auth.scopes import scope_of
+from holdfast.model.scopes import scope_of
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.http import HttpPart
 from holdfast.server.supervisor import Supervisor

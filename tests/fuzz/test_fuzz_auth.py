@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.model.scopes import ADMIN, VERBS, scope_of
 from holdfast.server.auth import signing
-from holdfast.server.auth.scopes import ADMIN, VERBS, scope_of
 from holdfast.server.auth.signing import Signed
 from holdfast.server.auth.token import Token, decode, encode, hash_of
 from holdfast.server.auth.tokens import Tokens

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.config.config import Config
+from holdfast.model.scopes import ADMIN
 from holdfast.server.app import bare_app, create_app
-from holdfast.server.auth.scopes import ADMIN
 from holdfast.server.context import system
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.routes import routes_of

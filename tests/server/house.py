@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 from holdfast.bus.client import Bus
 from holdfast.config.config import Config
+from holdfast.model.scopes import scope_of
 from holdfast.server.app import create_app
-from holdfast.server.auth.scopes import scope_of
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.context import System, system
 from holdfast.server.ledgers import Ledgers

@@ -14,9 +14,9 @@ from house import House, house, problem
 
 import holdfast
 from holdfast.embedded import Postgres
+from holdfast.model.scopes import Verb
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
-from holdfast.server.auth.scopes import Verb
 from holdfast.server.auth.token import Issued
 from holdfast.server.refusals import Conflict
 from kit import until

@@ -14,7 +14,7 @@ from running import running
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.server.auth.scopes import VERBS
+from holdfast.model.scopes import VERBS
 from kit import bury, claim, publish, subscribe
 
 PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
@@ -78,7 +78,7 @@ async def test_the_shell_of_the_page_runs_and_answers_what_it_shows(bus: holdfas
 
 
 async def test_the_signature_of_the_page_is_accepted(bus: holdfast.Bus) -> None:
-    from holdfast.server.auth.scopes import ADMIN
+    from holdfast.model.scopes import ADMIN
     from holdfast.server.auth.tokens import Tokens
 
     await prepare(bus.partitions.all[0].backend)

@@ -16,8 +16,8 @@ from running import running
 from world import settle
 
 import holdfast
+from holdfast.model.scopes import ADMIN
 from holdfast.server.app import bare_app
-from holdfast.server.auth.scopes import ADMIN
 from holdfast.server.auth.tokens import Tokens
 
 # What fits the schema may still make no sense, or meet a state in which it cannot be done: a problem with one

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.server.auth.scopes import VERBS, Verb, scope_of
+from holdfast.model.scopes import VERBS, Verb, scope_of
 
 EVERYWHERE: list[tuple[str | None, str | None]] = [
     (None, None),
@@ -39,6 +39,38 @@ def test_a_producer_publishes_on_the_channels_of_its_pattern() -> None:
 def test_a_reader_reads_the_channels_of_its_pattern() -> None:
     assert allowed("reader", "stock") == {"read": {("stock", "billing")}}
     assert allowed("reader") == {"read": set(EVERYWHERE)}
+
+
+OURS = ("gbe.events.system.audit", "gbe.events.system.sweep", "gbe._deadletter.orders")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reads", "publishes"),
+    [
+        (None, OURS[1:], ()),
+        ("gbe.>", (), ()),
+        ("gbe.*.*", (), ()),
+        ("*.*.*.audit", (), ()),
+        ("gbe.events.system.>", OURS[:2], OURS[:2]),
+        ("*.events.system.audit", OURS[:1], OURS[:1]),
+        ("gbe._deadletter.*", OURS[2:], OURS[2:]),
+    ],
+)
+def test_what_holdfast_writes_must_be_named(
+    pattern: str | None, reads: tuple[str, ...], publishes: tuple[str, ...]
+) -> None:
+    reader, producer = scope_of("reader", pattern, None), scope_of("producer", pattern, None)
+    assert tuple(each for each in OURS if reader.allows("read", each)) == reads
+    assert tuple(each for each in OURS if producer.allows("publish", each)) == publishes
+    for each in OURS:
+        assert scope_of("channel", each, None).allows("publish", each)
+        assert scope_of("admin", None, None).allows("publish", each)
+
+
+def test_a_tenants_own_names_are_no_names_of_ours() -> None:
+    scope = scope_of("producer", "tenant.>", None)
+    for each in ("tenant.system.orders", "tenant.events.orders", "tenant.deadletter.x", "tenant.system"):
+        assert scope.allows("publish", each)
 
 
 def test_a_channel_token_has_its_channel_and_no_other() -> None:

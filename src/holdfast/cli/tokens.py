@@ -16,7 +16,7 @@ from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.session import with_bus
 from holdfast.deadletters.audit import Audit
 from holdfast.model.duration import parse_duration
-from holdfast.server.auth.scopes import scope_of
+from holdfast.model.scopes import scope_of
 from holdfast.server.auth.token import Issued, Token
 from holdfast.server.auth.tokens import Tokens
 

@@ -18,6 +18,7 @@ from holdfast.model.errors import IdConflict, InvalidInput, NotFound
 from holdfast.model.job import LIVE, JobRecord, State
 
 GONE = "was not dead any more"
+NOT_ALLOWED = "is not for whoever asked for this"
 _REMOVING = ("purge", "delete")
 
 
@@ -43,13 +44,16 @@ class Acts:
             groups[ItemId(item.kind, "", item.channel, item.consumer, item.partition)].append(item)
         fates: list[Fate] = []
         for group, members in groups.items():
+            if group.channel and not operation.may("operate", group.channel, group.consumer or None):
+                fates += [Fate(item, NOT_ALLOWED) for item in members]
+                continue
             match group.kind:
                 case "job":
                     fates += await self._jobs(operation, group, members)
                 case "ingest":
                     fates += [await self._record(operation, each) for each in members]
                 case "stream":
-                    fates += await self._messages(group, members)
+                    fates += await self._messages(operation, group, members)
         return fates
 
     async def settle(self, operation: Operation, items: Sequence[ItemId]) -> list[Fate]:
@@ -112,6 +116,9 @@ class Acts:
     async def _record(self, operation: Operation, item: ItemId) -> Fate:
         records = self.letters.records()
         try:
+            channel = (await asyncio.to_thread(records.show, item.local)).channel
+            if not operation.may("operate", channel):
+                return Fate(item, NOT_ALLOWED)
             if operation.kind in _REMOVING:
                 notes = f"operation {operation.id}"
                 await asyncio.to_thread(records.abandon, item.local, operation.actor, notes)
@@ -123,7 +130,7 @@ class Acts:
             return Fate(item, "waits for the loader: the warehouse could not be reached")
         return Fate(item, "" if record.status == "resolved" else f"failed again: {record.last_error}")
 
-    async def _messages(self, group: ItemId, items: Sequence[ItemId]) -> list[Fate]:
+    async def _messages(self, operation: Operation, group: ItemId, items: Sequence[ItemId]) -> list[Fate]:
         try:
             source = await self.letters.stream(group)
         except NotFound as error:
@@ -136,6 +143,8 @@ class Acts:
                 continue
             try:
                 channel, event = again(group.channel, found[item.local])
+                if not operation.may("publish", channel):
+                    raise InvalidInput(f"may not be published on {channel} by whoever asked for this")
                 [receipt] = await self.letters.bus.publish_many(channel, [event])
             except (InvalidInput, IdConflict) as error:
                 fates.append(Fate(item, str(error)))

@@ -21,7 +21,7 @@ from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
 from holdfast.model.fingerprint import fingerprint
-from holdfast.model.names import matches
+from holdfast.model.names import is_ours, matches
 
 _SLICE, _EFFORT, _MOST = 200, 2_000, 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -163,6 +163,11 @@ def again(channel: str, message: Message) -> tuple[str, Event]:
         raise InvalidInput(
             f"the message {message.position} of {channel} does not say where it came from; "
             "publish it yourself to where it belongs"
+        )
+    if is_ours(story["channel"]):
+        raise InvalidInput(
+            f"the message {message.position} of {channel} came from {story['channel']}, which is written by "
+            "Holdfast itself; nothing is published there again"
         )
     told = {f"holdfast-{name}" for name in _STORY}
     kept = {name: value for name, value in event.headers.items() if name not in told}

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from holdfast.deadletters.items import Filter
 from holdfast.model.duration import format_duration
+from holdfast.model.scopes import ADMIN, Scope, Verb, may
 
 Act = Literal["requeue", "redrive", "patch", "purge", "delete", "remove_consumer"]
 State = Literal["waiting", "running", "done", "cancelled", "stopped", "failed"]
@@ -126,6 +127,8 @@ class Operation:
     """The first few of what went wrong."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    rights: tuple[tuple[Scope, ...], ...] = ((ADMIN,),)
+    """What each of those may do who asked for it or resumed it: it does what all of them may."""
     stand: Stand = field(default_factory=Stand, compare=False)
     revision: int = 0
 
@@ -138,6 +141,10 @@ class Operation:
         """When it was asked for, by the clock of a partition."""
         times = self.stand.asked
         return times[partition] if partition < len(times) else self.created_at
+
+    def may(self, verb: Verb, channel: str | None, consumer: str | None = None) -> bool:
+        """Whether everybody who is behind it may do that there."""
+        return all(may(scopes, verb, channel, consumer) for scopes in self.rights)
 
     @property
     def active(self) -> bool:

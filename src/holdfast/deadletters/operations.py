@@ -19,6 +19,7 @@ from holdfast.model.errors import InvalidInput, NotFound, Outdated
 from holdfast.model.event import new_id
 from holdfast.model.job import State
 from holdfast.model.names import check_token
+from holdfast.model.scopes import ADMIN, Scope
 
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
@@ -67,10 +68,18 @@ class Operations:
         detail = await self.letters.show(item_id)
         return change(item_id, detail.event.data, patch)
 
-    async def ask(self, request: Request, actor: str, *, preview: Preview | None = None) -> Operation:
+    async def ask(
+        self,
+        request: Request,
+        actor: str,
+        scopes: tuple[Scope, ...] = (ADMIN,),
+        *,
+        preview: Preview | None = None,
+    ) -> Operation:
         """Write down what is to be done; whoever runs operations will do it. Nothing is done yet.
 
-        Only what died before this moment is meant, or before the preview that somebody has agreed to.
+        It will do what the scopes of its asker allow; whoever has the store at hand is an admin. Only what
+        died before this moment is meant, or before the preview that somebody has agreed to.
         """
         request, actor, store = check_request(request), check_actor(actor), await self.first()
         asked = preview.seen if preview is not None else await self._times()
@@ -82,6 +91,7 @@ class Operations:
             actor=actor,
             created_at=await store.now(),
             progress=Progress(expected=count.number, exact=count.exact),
+            rights=(scopes,),
             stand=Stand(asked=asked),
         )
         revision = await store.put_record(
@@ -128,8 +138,9 @@ class Operations:
                 await (await self.audit()).asked(saved, actor, "cancelled")
                 return saved
 
-    async def resume(self, operation_id: str, actor: str) -> Operation:
-        """Let one that was cancelled, stopped or failed go on where it was, and past its canary."""
+    async def resume(self, operation_id: str, actor: str, scopes: tuple[Scope, ...] = (ADMIN,)) -> Operation:
+        """Let one that was cancelled, stopped or failed go on where it was, and past its canary. From then on
+        it does what both its asker and whoever resumes it may do."""
         while True:
             operation = await self.show(operation_id)
             if operation.state == "done":
@@ -138,8 +149,9 @@ class Operations:
                 return operation
             check_actor(actor)
             stand = replace(operation.stand, cleared=operation.stand.cleared or operation.state == "stopped")
+            rights = tuple(dict.fromkeys((*operation.rights, scopes)))
             saved = await self.save(
-                replace(operation, state="waiting", ended_at=None, outcome="", stand=stand)
+                replace(operation, state="waiting", ended_at=None, outcome="", rights=rights, stand=stand)
             )
             if saved is not None:
                 await (await self.audit()).asked(saved, actor, "resumed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from datetime import datetime
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from holdfast.deadletters.operation import (
     options_to_json,
 )
 from holdfast.model.duration import parse_duration
+from holdfast.model.scopes import ADMIN, Scope
 from holdfast.model.upkeep import Record
 
 
@@ -41,6 +43,7 @@ def fields_of(operation: Operation) -> dict[str, str]:
         "all": "yes" if request.all else "",
         "progress": _dump({name: getattr(progress, name) for name in Progress.__slots__}),
         "problems": _dump(operation.problems),
+        "rights": _dump([[astuple(scope) for scope in scopes] for scopes in operation.rights]),
         "stand": _dump({name: getattr(operation.stand, name) for name in Stand.__slots__}),
     }
 
@@ -59,6 +62,7 @@ def operation_of(record: Record) -> Operation:
         problems=tuple(orjson.loads(fields["problems"])),
         started_at=_time(fields["started_at"]),
         ended_at=_time(fields["ended_at"]),
+        rights=_rights(fields),
         stand=_stand(orjson.loads(fields["stand"])),
         revision=record.revision,
     )
@@ -72,6 +76,12 @@ def _request(fields: Mapping[str, str]) -> Request:
         options=options_of(orjson.loads(fields["options"])),
         all=bool(fields["all"]),
     )
+
+
+def _rights(fields: Mapping[str, str]) -> tuple[tuple[Scope, ...], ...]:
+    """A record of an older version has none: what it asks for was checked when it was asked for."""
+    stored = orjson.loads(fields["rights"]) if "rights" in fields else [[astuple(ADMIN)]]
+    return tuple(tuple(Scope(*each) for each in scopes) for scopes in stored)
 
 
 def options_of(stored: Mapping[str, Any]) -> Options:

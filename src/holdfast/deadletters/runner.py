@@ -15,6 +15,7 @@ from holdfast.deadletters.operations import Operations, done_so_far
 from holdfast.deadletters.pace import Clock, Pace
 from holdfast.deadletters.run import CHUNK, Ended, Run, Tell
 from holdfast.model.errors import HoldfastError, LockLost, Transient
+from holdfast.model.scopes import ADMIN, Scope
 from holdfast.upkeep.holding import holding
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,9 @@ class Runner:
         self._owner, self._clock, self._chunk = owner, clock or Clock(), chunk
         self._tasks: dict[str, asyncio.Task[bool]] = {}
 
-    async def do(self, request: Request, actor: str) -> Operation:
+    async def do(self, request: Request, actor: str, scopes: tuple[Scope, ...] = (ADMIN,)) -> Operation:
         """Ask for an operation and see it through, whoever runs it; answers how it ended."""
-        return await self.follow((await self.operations.ask(request, actor)).id)
+        return await self.follow((await self.operations.ask(request, actor, scopes)).id)
 
     async def follow(
         self, operation_id: str, *, stop: asyncio.Event | None = None, tell: Tell | None = None

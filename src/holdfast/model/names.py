@@ -10,7 +10,9 @@ from holdfast.model.errors import InvalidName
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _TOKEN = re.compile(r"[a-z0-9_-]+")
-_SYSTEM = ".events.system."
+_SYSTEM, _DEAD_LETTERS = ".events.system.", "._deadletter."
+_OURS = (_SYSTEM, _DEAD_LETTERS)
+_AUDIT = f"{_SYSTEM}audit"
 LONGEST = 128
 
 
@@ -70,6 +72,22 @@ def selects(pattern: str, channel: str) -> bool:
     A pattern that names them, such as `gbe.events.system.*`, selects them all the same.
     """
     return matches(pattern, channel) and (_SYSTEM not in channel or _SYSTEM in pattern)
+
+
+def is_ours(channel: str) -> bool:
+    """Whether Holdfast writes a channel itself: its system events, and the copies of dead letters."""
+    return any(mark in channel for mark in _OURS)
+
+
+def is_audit(channel: str) -> bool:
+    """Whether a channel is the audit of some namespace."""
+    return channel.endswith(_AUDIT)
+
+
+def covers(pattern: str, channel: str) -> bool:
+    """Whether a right that was given for a pattern holds on `channel`: `matches`, and a channel that Holdfast
+    writes itself must be named, as in `gbe.events.system.*` or `gbe._deadletter.*`."""
+    return matches(pattern, channel) and all(mark in pattern for mark in _OURS if mark in channel)
 
 
 def most_specific(patterns: Iterable[str], channel: str) -> str | None:

@@ -17,9 +17,9 @@ OTHER, SERVED = "secrets", 200
 async def ask(spec: dict[str, Any]) -> None:
     """Read two channels, with a token for one of them. Specification: url, history, defect (yes or no)."""
     from holdfast.config.config import Config
+    from holdfast.model.scopes import scope_of
     from holdfast.server.app import create_app
     from holdfast.server.auth.caller import Caller
-    from holdfast.server.auth.scopes import scope_of
     from holdfast.server.context import system
     from holdfast.server.supervisor import Supervisor
 

@@ -165,7 +165,7 @@ async def delete_consumer(
         jobs = await system.operations.jobs_of(wanted)
         found = Removed(jobs={state.value: count for state, count in jobs.items()})
         return Response(found.model_dump_json(), 200, media_type="application/json")
-    operation = await system.operations.ask(Request("remove_consumer", wanted), caller.actor)
+    operation = await system.operations.ask(Request("remove_consumer", wanted), caller.actor, caller.scopes)
     return accepted(operation, response)
 
 

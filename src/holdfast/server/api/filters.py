@@ -11,9 +11,9 @@ from holdfast.deadletters.ids import parse_item
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import NotFound
+from holdfast.model.scopes import Verb
 from holdfast.server.api.models import Model, Time
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.scopes import Verb
 from holdfast.server.context import System
 from holdfast.server.refusals import Forbidden
 

@@ -14,6 +14,7 @@ from holdfast.deadletters.items import readable
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
 from holdfast.model.job import Job, JobRecord
+from holdfast.upkeep.announcements import SOURCE
 
 
 def _written(value: Any) -> Any:
@@ -34,6 +35,8 @@ Time = Annotated[
     AwareDatetime, BeforeValidator(_written), Field(strict=False, examples=["2030-01-31T09:00:00Z"])
 ]
 """A time with a zone."""
+RESERVED = "holdfast-"
+"""How the names of headers begin that tell where a dead letter came from."""
 Duration = Annotated[str, Field(max_length=32, examples=["30s"])]
 
 
@@ -63,6 +66,7 @@ class EventIn(Model):
         """The event; `fallback` is its id where it has none of its own."""
         if self.data is not None and self.data_base64 is not None:
             raise InvalidInput("there is data and data_base64; give one of them")
+        self._check_reserved()
         return Event(
             _decoded(self.data_base64) if self.data_base64 is not None else self.data,
             self.id or fallback,
@@ -72,6 +76,16 @@ class EventIn(Model):
             self.time,
             self.headers,
         )
+
+    def _check_reserved(self) -> None:
+        """What Holdfast itself writes is believed: where a dead letter came from, and what was announced."""
+        for name in self.headers:
+            if name.lower().startswith(RESERVED):
+                raise InvalidInput(
+                    f"header {name[:100]!r} is not accepted: only Holdfast writes {RESERVED}*; rename it"
+                )
+        if self.source == SOURCE:
+            raise InvalidInput(f"source {SOURCE!r} is not accepted: only Holdfast has it; use another one")
 
 
 def _decoded(text: str) -> bytes:

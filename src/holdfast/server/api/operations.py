@@ -129,7 +129,7 @@ async def start_operation(
             changes=[ChangeOut(**_change(each)) for each in preview.changes],
         )
         return Response(found.model_dump_json(), 200, media_type="application/json")
-    return accepted(await system.operations.ask(request, caller.actor), response)
+    return accepted(await system.operations.ask(request, caller.actor, caller.scopes), response)
 
 
 @router.get("")
@@ -164,7 +164,8 @@ async def resume_operation(
     """Let one that was cancelled, stopped or failed go on where it was, and past its canary."""
     await permit(system, caller, (await mine(system, caller, operation)).request)
     with _conflicts():
-        return accepted(await system.operations.resume(operation, caller.actor), response)
+        resumed = await system.operations.resume(operation, caller.actor, caller.scopes)
+        return accepted(resumed, response)
 
 
 def accepted(operation: Operation, response: Response) -> OperationOut:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.server.auth.scopes import Scope, Verb
+from holdfast.model.scopes import Scope, Verb, may
 from holdfast.server.refusals import Forbidden
 
 
@@ -20,7 +20,7 @@ class Caller:
 
     def may(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
         """Whether the caller may do it there; without a channel: everywhere."""
-        return any(scope.allows(verb, channel, consumer) for scope in self.scopes)
+        return may(self.scopes, verb, channel, consumer)
 
     def sees(self, channel: str, consumer: str | None = None) -> bool:
         """Whether it belongs into a list for this caller."""

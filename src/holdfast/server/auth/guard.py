@@ -11,9 +11,9 @@ from starlette.requests import Request
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.names import check_name
+from holdfast.model.scopes import ADMIN, ANYBODY_READS, VERBS, Verb, may
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN, Shown, shown
-from holdfast.server.auth.scopes import ADMIN, ANYBODY_READS, VERBS, Verb
 from holdfast.server.context import Known, System
 from holdfast.server.paths import path_of
 from holdfast.server.queries import check_query
@@ -48,8 +48,9 @@ class Need:
                 raise Forbidden(self.verb)
             return
         caller.require(self.verb, channel, consumer)
-        if self.pair and found.tokens and found.bearer is None:
-            _check_pair(found, channel, consumer)
+        alone = found.bearer is not None and found.bearer.scope.allows(self.verb, channel, consumer)
+        if self.pair and found.tokens and not alone:
+            _check_pair(found, self.verb, channel, consumer)
 
     async def _stranger(self, request: Request, system: System) -> Caller:
         """Somebody without a token: everything on loopback while there is none, reading elsewhere."""
@@ -128,9 +129,12 @@ async def _tell(request: Request, system: System, caller: Caller | None, refusal
         log.warning("the audit of a refused call was not written: %s", error)
 
 
-def _check_pair(found: Shown, channel: str | None, consumer: str | None) -> None:
+def _check_pair(found: Shown, verb: Verb, channel: str | None, consumer: str | None) -> None:
+    """Both tokens, and what they allow together; a bearer token that does not cover it adds nothing."""
     if found.channel is None or found.consumer is None:
         raise Unauthorized(f"this needs both {CHANNEL_TOKEN} and {CONSUMER_TOKEN}, or a bearer token")
+    if not may((found.channel.scope, found.consumer.scope), verb, channel, consumer):
+        raise Forbidden(verb, channel, consumer)
     if not found.consumer.scope.allows("consume", channel, consumer):
         raise Forbidden("consume", channel, consumer)
 

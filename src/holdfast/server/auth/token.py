@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.server.auth.scopes import Scope
+from holdfast.model.scopes import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.scopes import Scope
 from holdfast.model.upkeep import Record
-from holdfast.server.auth.scopes import Scope
 from holdfast.server.auth.token import Issued, Token, decode, encode, hash_of, new_secret
 
 _TEXT = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)

@@ -42,5 +42,5 @@ async def requeue_dead_jobs(
     """Put all dead jobs of a consumer back into its queue: a few within the call, many as an operation."""
     await check_consumer(system, channelId, consumerId)
     wanted = Filter.of(channel=channelId, consumer=consumerId, kinds=["job"])
-    done = await do_or_accept(system, Request("requeue", wanted), caller.actor)
+    done = await do_or_accept(system, Request("requeue", wanted), caller)
     return Requeued(requeued=done) if isinstance(done, int) else done

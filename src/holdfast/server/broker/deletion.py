@@ -49,7 +49,7 @@ async def purge_dead_jobs(
     await check_consumer(system, channelId, consumerId)
     wanted = Filter.of(channel=channelId, consumer=consumerId, kinds=["job"])
     options = Options(only_exhausted=only_exhausted)
-    done = await do_or_accept(system, Request("purge", wanted, options=options), caller.actor)
+    done = await do_or_accept(system, Request("purge", wanted, options=options), caller)
     return Deleted(deleted=done) if isinstance(done, int) else done
 
 
@@ -67,7 +67,7 @@ async def delete_dead_job(
     await _check_dead(system, item)
     options = Options(only_exhausted=only_exhausted)
     request = Request("delete", items=(str(item),), options=options)
-    done = _ended(await system.runner.do(request, caller.actor))
+    done = _ended(await system.runner.do(request, caller.actor, caller.scopes))
     if not done.progress.done:
         raise Conflict(
             f"job {jobId} was not deleted: {'; '.join(done.problems) or 'it is not dead any more'}"
@@ -75,9 +75,9 @@ async def delete_dead_job(
     return Deleted(deleted=done.progress.done)
 
 
-async def do_or_accept(system: System, request: Request, actor: str) -> int | JSONResponse:
+async def do_or_accept(system: System, request: Request, caller: Caller) -> int | JSONResponse:
     """Run an operation and return how many it dealt with; where there are many, accept it for later."""
-    operation = await system.operations.ask(request, actor)
+    operation = await system.operations.ask(request, caller.actor, caller.scopes)
     if (operation.progress.expected or 0) <= SMALL:
         return _ended(await system.runner.follow(operation.id)).progress.done
     accepted = Accepted(operation=operation.id, expected=operation.progress.expected)

@@ -41,7 +41,9 @@ async def do(request: Request, system: Known, visit: Operates) -> Response:
     order = Order.of(given)
     asked = order.request(everything=bool(given.get("all")), digest=given.get("digest") or None)
     await permit(system, visit.caller, asked)
-    operation = await system.operations.ask(asked, visit.caller.actor, preview=agreed(given))
+    operation = await system.operations.ask(
+        asked, visit.caller.actor, visit.caller.scopes, preview=agreed(given)
+    )
     return RedirectResponse(f"/operations/{operation.id}", 303)
 
 

@@ -83,7 +83,7 @@ async def cancel(operation: OperationId, system: Known, visit: Operates) -> Resp
 async def resume(operation: OperationId, system: Known, visit: Operates) -> Response:
     """Go on where it was."""
     await permit(system, visit.caller, (await mine(system, visit.caller, operation)).request)
-    await system.operations.resume(operation, visit.caller.actor)
+    await system.operations.resume(operation, visit.caller.actor, visit.caller.scopes)
     return RedirectResponse(f"/operations/{operation}", 303)
 
 

@@ -11,10 +11,10 @@ from urllib.parse import quote, urlsplit
 from fastapi import Depends
 from starlette.requests import Request
 
+from holdfast.model.scopes import Verb
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.credentials import COOKIE
 from holdfast.server.auth.guard import needs
-from holdfast.server.auth.scopes import Verb
 from holdfast.server.refusals import Refusal
 
 SAFE = frozenset({"GET", "HEAD"})

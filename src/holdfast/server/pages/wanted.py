@@ -12,8 +12,8 @@ from starlette.datastructures import ImmutableMultiDict
 from holdfast.deadletters.items import Filter, Item
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Reason
+from holdfast.model.scopes import Verb
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.scopes import Verb
 
 Given = ImmutableMultiDict[str, str]
 """What a query or a form says."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.model.errors import InvalidInput
-from holdfast.model.names import check_name, compile_pattern, matches
+from holdfast.model.names import check_name, compile_pattern, covers, is_audit, is_ours
 
 Verb = Literal["read", "publish", "consume", "operate", "replay", "admin"]
 Kind = Literal["admin", "producer", "channel", "consumer", "reader"]
@@ -30,20 +30,24 @@ class Scope:
 
     kind: Kind
     channel: str = EVERYTHING
-    """For a producer and a reader a pattern, for a channel and a consumer the channel's name."""
+    """For a producer and a reader a pattern, for a channel and a consumer the channel's name. A pattern
+    covers what Holdfast writes itself only where it names it; to read everything is to read all but the
+    audit."""
     consumer: str = ""
     """For a consumer: its name."""
 
     def allows(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
         """Whether a token of this scope may do it; without a channel: on all channels."""
-        return verb in VERBS[self.kind] and self._covers(channel, consumer)
+        return verb in VERBS[self.kind] and self._covers(verb, channel, consumer)
 
-    def _covers(self, channel: str | None, consumer: str | None) -> bool:
+    def _covers(self, verb: Verb, channel: str | None, consumer: str | None) -> bool:
         match self.kind:
             case "admin":
                 return True
+            case "producer" | "reader" if self.channel == EVERYTHING:
+                return channel is None or not is_ours(channel) or (verb == "read" and not is_audit(channel))
             case "producer" | "reader":
-                return self.channel == EVERYTHING or (channel is not None and matches(self.channel, channel))
+                return channel is not None and covers(self.channel, channel)
             case "channel":
                 return channel == self.channel
             case "consumer":
@@ -51,6 +55,11 @@ class Scope:
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.kind, self.channel, self.consumer) if part and part != ">")
+
+
+def may(scopes: Iterable[Scope], verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
+    """Whether one of the scopes allows it; without a channel: on all channels."""
+    return any(scope.allows(verb, channel, consumer) for scope in scopes)
 
 
 ADMIN = Scope("admin")
