@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 
+_LONGEST = 4_096
+"""What is looked at of an error: a stream's message may bring a longer one."""
 _NOISE = (
     (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<address>"),
-    (re.compile(r"(?:[a-z][a-z0-9+.-]*:/)?(?:/[^\s/'\",:;()]+){2,}"), "<path>"),
+    # A scheme has an end: without one, every letter of a long word would begin a search to the word's end.
+    (re.compile(r"(?:[a-z][a-z0-9+.-]{0,15}:/)?(?:/[^\s/'\",:;()]+){2,}"), "<path>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{12,}\b", re.IGNORECASE), "<id>"),
     (re.compile(r"'[^']*'|\"[^\"]*\""), "<text>"),
     (re.compile(r"\d+(?:\.\d+)*"), "<n>"),
@@ -17,7 +20,11 @@ _NOISE = (
 
 
 def normalise(error: str) -> str:
-    """The error with everything that changes from case to case replaced by a placeholder."""
+    """The error with everything that changes from case to case replaced by a placeholder.
+
+    It takes time in proportion to the error's length, whatever stands in it.
+    """
+    error = error[:_LONGEST]
     for noise, placeholder in _NOISE:
         error = noise.sub(placeholder, error)
     return error.strip()[:500]
