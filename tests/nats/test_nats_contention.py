@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+import pytest
 
 import pytest
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.batch import Batches, Message, Stale
+from holdfast.model.event import Event
 from holdfast.model.policy import Policy
-from kit import CHANNEL, MINUTE, publish, read_all
+from kit import CHANNEL, MINUTE, claim, ids, publish, read_all, subscribe
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the server has refused since somebody else came first."""
+    told: list[str] = []
+    commit = Batches.commit
+
+    async def watched(self: Batches, messages: Sequence[Message]) -> int:
+        try:
+            return await commit(self, messages)
+        except Stale as error:
+            told.append(str(error))
+            raise
+
+    monkeypatch.setattr(Batches, "commit", watched)
+    return told
 
 pytestmark = pytest.mark.concurrency
 
@@ -56,3 +78,15 @@ async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend:
         assert len(await backend.consumers(CHANNEL)) == 12
     finally:
         await other.close()
+
+
+async def test_a_key_whose_later_jobs_are_cancelled_is_claimed_at_once(
+    backend: NatsBackend, refusals: list[str]
+) -> None:
+    """The end of each of them offers the first one again, which must not be twice in one batch."""
+    await subscribe(backend, ordered=True)
+    await backend.publish(CHANNEL, [Event(1, name, key="k") for name in "abcd"])
+    for name in "bc":
+        assert await backend.cancel(CHANNEL, "default", name, None) == 1
+    assert ids(await claim(backend)) == ["a"]
+    assert refusals == []

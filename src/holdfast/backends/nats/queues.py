@@ -40,7 +40,7 @@ class Heap:
         while self._entries and taken < limit:
             if until is not None and self._entries[0][0][0] > until and self._current(self._entries[0]):
                 return
-            record = self._current(heappop(self._entries))
+            record = self._pop()
             if record is not None and wanted(record):
                 taken += 1
                 yield record
@@ -52,7 +52,7 @@ class Heap:
             key = self._entries[0][0]
             if key[0] > until and self._current(self._entries[0]) is not None:
                 break
-            record = self._current(heappop(self._entries))
+            record = self._pop()
             if record is not None and wanted(record) and key[0] <= until:
                 kept.append((key, record))
         for key, record in kept:
@@ -62,6 +62,13 @@ class Heap:
     def first(self, wanted: Callable[[Record], bool]) -> Record | None:
         found = self.peek(1, wanted, _EVER)
         return found[0] if found else None
+
+    def _pop(self) -> Record | None:
+        """The first one, if it still counts. It may have been pushed more than once, and is taken once."""
+        entry = heappop(self._entries)
+        while self._entries and self._entries[0] == entry:
+            heappop(self._entries)
+        return self._current(entry)
 
     def _current(self, entry: _Entry) -> Record | None:
         record = self._jobs.get((entry[1], entry[2]))
