@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-import pytest
-
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from kit import CHANNEL, MINUTE, claim, ids, publish, read_all, subscribe
+
+pytestmark = pytest.mark.concurrency
 
 
 @pytest.fixture
@@ -31,8 +31,6 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Batches, "commit", watched)
     return told
-
-pytestmark = pytest.mark.concurrency
 
 
 async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> None:
