@@ -24,6 +24,19 @@ class Limits(Section):
     timeout: Positive = timedelta(seconds=60)
     """How long a request may take before its answer begins; after it the answer is 504. A poll has its `wait`
     on top of it."""
+    header_timeout: Positive = timedelta(seconds=10)
+    """How long a client may take to send the headers of a request; after it the answer is 408."""
+    body_timeout: Positive = timedelta(seconds=30)
+    """How long the server waits for the body of a request, in all; after it the answer is 408."""
+    write_timeout: Positive = timedelta(seconds=30)
+    """How long a client may take to go on reading an answer; after it the connection is closed."""
+    keep_alive: Positive = timedelta(seconds=75)
+    """How long a connection may wait for its next request. Longer than a proxy in front keeps its own."""
+    connections: Batch = 1000
+    """The most connections; never more than half of the descriptors that the process may open. One more takes
+    the place of the one that has waited longest for a request; where none waits it is answered with 503."""
+    connections_per_address: Batch = 200
+    """The most connections from one address, or from one /64 of IPv6."""
 
 
 class Server(Section):

@@ -7,6 +7,7 @@ import logging
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config.server import Limits
@@ -19,7 +20,8 @@ log = logging.getLogger(__name__)
 
 WAIT = "holdfast.wait"
 """In the scope: how a route that waits for something says for how long."""
-_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+"""Headers of every answer, unless it has its own."""
 
 
 class Limiter:
@@ -50,6 +52,8 @@ class _Exchange:
         """Serve it. An error that nobody expected is logged, and answered without a word about it."""
         try:
             await self._within_time()
+        except ClientDisconnect:
+            pass  # there is nobody to be answered
         except (Refusal, HoldfastError, HTTPException) as error:
             await self._fail(error)
         except Exception as error:
@@ -118,7 +122,7 @@ class _Exchange:
             if self._deadline is not None:
                 self._deadline.reschedule(None)
             given = {name.lower() for name, _ in message["headers"]}
-            more = [each for each in _ALWAYS if each[0] not in given]
+            more = [each for each in ALWAYS if each[0] not in given]
             message = {**message, "headers": [*message["headers"], *more]}
         await self._send(message)
 

@@ -55,7 +55,7 @@ def assemble(
         known = system(bus, supervisor, config, local=local, ledgers=ledgers)
         app = create_app(known)
         supervisor.on_stop.append(known.waking.wake_all)
-        supervisor.add(HttpPart(app, bound, partial(tell_access, known)))
+        supervisor.add(HttpPart(app, bound, partial(tell_access, known), config.server.limits))
         supervisor.add(app.state.watch)
         supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do
     if choice.http or choice.sweeper:  # an instance may have no sweeper, or one that comes too seldom
