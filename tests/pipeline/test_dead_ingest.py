@@ -99,6 +99,49 @@ async def test_abandoned_records_leave_the_list(letters: DeadLetters) -> None:
     assert again.progress.looked_at == 0
 
 
+async def test_a_damaged_record_is_one_item_beside_the_others(letters: DeadLetters, place: Place) -> None:
+    damage(place, "typed")
+    items = (await letters.find(INGEST)).items
+    assert {(item.event_id, item.reason) for item in items} == {
+        ("good", "conflict"),
+        ("(damaged)", "damaged"),
+    }
+    [item] = [item for item in items if item.reason == "damaged"]
+    assert "checksum" in (await letters.show(item.id)).to_json()["error"]
+    assert (await letters.count(Filter())) == (2, True)
+    runner = Runner(Operations(letters), "tester")
+    again = await runner.do(Request("requeue", items=(item.id,)), "ann")
+    assert (again.progress.done, again.progress.skipped) == (0, 1)
+    assert "repaired" in again.problems[0]
+
+
+def damage(place: Place, event_id: str) -> None:
+    """Cut the record of a failed event short."""
+    found = FailedEvents(place.wal, place.warehouse, place.tables).find()
+    [event] = [event for event in found if event.event_id == event_id]
+    file = place.path_of(f"failed/{event.batch}/{event.transaction_id}@{event.position}.json")
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("command", [["dlq", "list"], ["failed", "list"]])
+def test_the_command_line_lists_what_is_left_beside_damage(
+    database: str, place: Place, command: list[str]
+) -> None:
+    damage(place, "typed")
+    place.warehouse.close()
+    listed = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *command, "--wal", place.settings.path, "--json"],
+        env=os.environ | {"HOLDFAST_URL": database},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert listed.returncode == 0, listed.stderr
+    found = json.loads(listed.stdout)
+    items = found["items"] if isinstance(found, dict) else found
+    assert {item["event_id"] for item in items} == {"good", "(damaged)"}
+
+
 def test_the_command_line_lists_them(database: str, place: Place) -> None:
     place.warehouse.close()
     listed = subprocess.run(

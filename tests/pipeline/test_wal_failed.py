@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -15,6 +16,7 @@ from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
 from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.wal import Batch
 from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 
@@ -234,6 +236,71 @@ def test_a_damaged_batch_that_was_given_up_is_quarantined_and_holds_up_no_other(
     place.wal.repair(damaged, damaged.segments)
     assert failed.mirror() == 1
     assert len(place.warehouse.failed()) == 2
+
+
+def given_up(place: Place, *names: str) -> list[Batch]:
+    """A batch of one event for each name; all of them have expired."""
+    batches = [place.commit(source_rows([name], first=10 + number)) for number, name in enumerate(names)]
+    place.clock.advance(days=8)
+    assert {place.loader().load(batch) for batch in batches} == {Result.EXPIRED}
+    return batches
+
+
+def own_record(place: Place, batch: Batch) -> Path:
+    """The record of the one event of the first batch that failed by itself, as `typed`."""
+    [found] = [event for event in service(place).find() if event.event_id == "typed"]
+    return place.path_of(f"failed/{found.batch}/{found.transaction_id}@{found.position}.json")
+
+
+DAMAGES: dict[str, Callable[[Place, Batch], Path]] = {
+    "segment": lambda place, batch: place.path_of(batch.segments[0].name),
+    "batch": lambda place, batch: place.path_of(f"pending/{batch.name}.json"),
+    "rest": lambda place, batch: place.path_of(f"failed/{batch.name}/rest.json"),
+    "failure": own_record,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [*((kind, "cut") for kind in DAMAGES), ("segment", "gone"), ("batch", "gone")]
+)
+def test_what_cannot_be_read_is_one_entry_and_hides_no_other(place: Place, kind: str, how: str) -> None:
+    first, _ = given_up(place, "lost", "kept")
+    before = {event.event_id: event for event in service(place).find()}
+    file = DAMAGES[kind](place, first)
+    whole = file.read_bytes()
+    file.unlink() if how == "gone" else file.write_bytes(whole[: len(whole) // 2])
+    hidden = "typed" if kind == "failure" else "lost"
+    failed = service(place)
+    for found in (failed.find(), failed.find(pending_first=True), failed.find(status="pending")):
+        events = {event.event_id: event for event in found}
+        assert len(events) == len(found) == len(before)
+        entry = events.pop("(damaged)")
+        assert events == {name: event for name, event in before.items() if name != hidden}
+        assert (entry.failure_reason, entry.status, entry.channel) == ("damaged", "pending", "orders")
+        assert file.stem in str(entry.last_error) or first.name in str(entry.last_error)
+    assert failed.show(entry.id) == entry
+    assert failed.show(before["kept"].id) == before["kept"], "also beside it"
+    with pytest.raises(InvalidInput, match="repaired"):
+        failed.retry(entry.id, "ann")
+    assert failed.abandon(entry.id, "ann", "the log is gone, too").status == "abandoned"
+    assert failed.show(entry.id).status == "abandoned"
+    file.write_bytes(whole)
+    after = {event.event_id: event.status for event in failed.find()}
+    assert after == dict.fromkeys(before, "pending") | ({"typed": "abandoned"} if kind == "failure" else {})
+
+
+def test_a_damaged_note_of_an_operator_hides_no_event_and_stops_no_round(place: Place) -> None:
+    failed, name = service(place), named(place, "bytes")
+    failed.retry(named(place, "typed"), "ann")
+    failed.resolve(name, "ann", "by hand")
+    [note] = place.path_of(f"acts/{failed.show(name).batch}/{name}").iterdir()
+    note.write_bytes(b"")
+    found = {event.event_id: event for event in failed.find()}
+    assert set(found) == {"good", "bytes", "typed"}
+    assert (found["bytes"].status, name in str(found["bytes"].last_error)) == ("pending", True)
+    assert failed.resume() == 0
+    assert failed.mirror() == 3
+    assert place.wal.survey().quarantined == set()
 
 
 def test_what_does_not_exist_is_not_found(place: Place) -> None:

@@ -143,6 +143,25 @@ async def test_the_page_shows_what_is_pending_first_and_pages_the_rest(
     assert (await ingested.client.get("/pipeline?page=0")).status_code == 422
 
 
+async def test_a_damaged_record_hides_no_failed_event(ingested: House, tmp_path: Path) -> None:
+    [one, *_] = (await failed(ingested))["items"]
+    [file] = (tmp_path / "wal" / "failed").glob(f"*/*@{one['position']}.json")
+    file.write_bytes(file.read_bytes()[:-9])
+    first = await failed(ingested, limit=1)
+    rest = await failed(ingested, after=first["after"])
+    listed = first["items"] + rest["items"]
+    assert [each["event_id"] for each in listed] == ["(damaged)", "bad-1", "bad-2"]
+    assert (listed[0]["id"], listed[0]["failure_reason"]) == (one["id"], "damaged")
+    assert "checksum" in listed[0]["last_error"]
+    letters = (await ingested.client.get(f"{V1}/deadletters", params={"kinds": "ingest"})).json()["items"]
+    assert {each["event_id"] for each in letters} == {"(damaged)", "bad-1", "bad-2"}
+    for path in ("/pipeline", f"/pipeline/failed/{one['id']}", f"/deadletters/ingest:{one['id']}"):
+        shown = await ingested.client.get(path)
+        assert (shown.status_code, "(damaged)" in shown.text) == (200, True), path
+    said = problem(await ingested.client.post(f"{FAILED}/{one['id']}/retry"), 400)
+    assert "repaired" in str(said["detail"])
+
+
 async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: House, tmp_path: Path) -> None:
     """A server lives long; DuckDB's file belongs to one process at a time."""
     [one, *_] = (await failed(ingested))["items"]

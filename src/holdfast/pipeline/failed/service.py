@@ -14,7 +14,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -28,6 +29,7 @@ from holdfast.pipeline.failed.view import (
     RETRY,
     RETRY_FAILED,
     after,
+    damaged_event,
     data_of,
     event_of,
     rest_of,
@@ -45,6 +47,7 @@ Validate = Callable[[str, bytes], str | None]
 _OVER = ("resolved", "abandoned")
 _ORDER: tuple[Status, ...] = ("pending", "retrying", "abandoned", "resolved")
 _BY_RETRY = "loaded by a retry"
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def accept(channel: str, data: bytes) -> str | None:
@@ -67,22 +70,43 @@ class FailedEvents:
         limit: int = 100,
         pending_first: bool = False,
     ) -> list[FailedEvent]:
-        """Failed events, from the WAL, batch by batch; with `pending_first` by status, the latest first."""
+        """Failed events, from the WAL, batch by batch; with `pending_first` by status, the latest first.
+
+        What cannot be read is one entry for each damaged record, with the reason `damaged` and the error.
+        """
         batches = sorted(_by_batch(self._wal.journal.names("failed")))
         wanted = (each for each in batches if channel is None or BatchKey.parse(each).channel == channel)
-        found = (event for batch in wanted for event in self.of(batch))
+        found = (event for batch in wanted for _, event in self._listed(batch))
         chosen = (event for event in found if status is None or event.status == status)
         if pending_first:
             return heapq.nsmallest(limit, chosen, key=_pending_first)
         return list(itertools.islice(chosen, limit))
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
-        """The failed events of one batch, in the order of the log."""
+        """The failed events of one batch, in the order of the log; `Damaged` where it cannot be read."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
-        table = self._tables.of(BatchKey.parse(batch).channel)
         for failure in sorted(failures(self._wal, batch), key=lambda each: each.position):
-            name = failed_id(batch, failure.position)
-            yield event_of(batch, failure, self._acts(batch, name, acts.get(name, ())), table)
+            yield self._event(batch, failure, acts.get(failed_id(batch, failure.position), ()))
+
+    def _listed(self, batch: str) -> list[tuple[Failure | None, FailedEvent]]:
+        """The failed events of one batch, in the order of the log, and an entry for what cannot be read."""
+        acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
+        found, damaged = readable(self._wal, batch)
+        listed: list[tuple[Failure | None, FailedEvent]] = [
+            (each, self._event(batch, each, acts.get(failed_id(batch, each.position), ()))) for each in found
+        ]
+        for name, damage in damaged.items():
+            failed = failed_id(batch, name.rpartition("@")[2])
+            done, _ = self._acts(batch, failed, acts.get(failed, ()))
+            entry = damaged_event(batch, name, _known_since(self._wal, batch), str(damage), done)
+            listed.append((None, entry))
+        return sorted(listed, key=lambda each: (each[1].position, each[1].id))
+
+    def _event(self, batch: str, failure: Failure, numbers: Iterable[str]) -> FailedEvent:
+        """After what was done about it, as far as that can be read: what cannot is its last error."""
+        done, damage = self._acts(batch, failed_id(batch, failure.position), numbers)
+        event = event_of(batch, failure, done, self._tables.of(failure.channel))
+        return event if damage is None else replace(event, last_error=str(damage))
 
     def show(self, failed: str) -> FailedEvent:
         """One of them, or `NotFound`."""
@@ -95,6 +119,10 @@ class FailedEvents:
         """
         with self._turn:
             failure, event = self._open(failed)
+            if failure is None:
+                raise InvalidInput(
+                    f"failed event {failed} can be retried when it is repaired: {event.last_error}"
+                )
             event = self._act(event, RETRY, by)
             try:
                 return self._try(failure, event, by)
@@ -108,8 +136,10 @@ class FailedEvents:
         """Try what was left `retrying`; answers how many. The loader does so in each of its rounds."""
         left = list(self._left_retrying())
         for failed, act in left:
+            failure, event = self._locate(failed)
             with suppress(InvalidInput):  # somebody else was faster
-                self._try(*self._locate(failed), act.by)
+                if failure is not None:
+                    self._try(failure, event, act.by)
         return len(left)
 
     def reload(self) -> int:
@@ -117,7 +147,9 @@ class FailedEvents:
         resolved = self.find(status="resolved", limit=sys.maxsize)
         again = [event for event in resolved if event.resolution_notes == _BY_RETRY]
         for event in again:
-            self._load(event, self._locate(event.id)[0])
+            failure, _ = self._locate(event.id)
+            if failure is not None:
+                self._load(event, failure)
         return len(again)
 
     def resolve(self, failed: str, by: str, notes: str) -> FailedEvent:
@@ -174,9 +206,10 @@ class FailedEvents:
         """Those whose last act is a retry, with that act."""
         latest = {name.split("/")[1]: name for name in self._wal.journal.names("acts")}
         for failed, name in latest.items():
-            act = Act.from_json(self._wal.journal.read(f"acts/{name}"))
-            if act.act == RETRY:
-                yield failed, act
+            batch, _, number = name.split("/")
+            done, _ = self._acts(batch, failed, [number])
+            if done and done[0].act == RETRY:
+                yield failed, done[0]
 
     def _load(self, event: FailedEvent, failure: Failure) -> str | None:
         """Put one record into the warehouse, under a key of its own; answers what was wrong."""
@@ -196,26 +229,32 @@ class FailedEvents:
             raise InvalidInput(f"failed event {event.id} was changed by somebody else; look at it again")
         return after(event, record)
 
-    def _open(self, failed: str) -> tuple[Failure, FailedEvent]:
+    def _open(self, failed: str) -> tuple[Failure | None, FailedEvent]:
         failure, event = self._locate(failed)
         if event.status in _OVER:
             raise InvalidInput(f"failed event {failed} is {event.status}; nothing is left to do about it")
         return failure, event
 
-    def _locate(self, failed: str) -> tuple[Failure, FailedEvent]:
+    def _locate(self, failed: str) -> tuple[Failure | None, FailedEvent]:
+        """One of them, without its failure where that cannot be read; `NotFound` where there is none."""
         for batch, names in _by_batch(self._wal.journal.names("failed")).items():
             positions = {name.rpartition("@")[2] for name in names}
-            if REST not in names and failed not in {failed_id(batch, each) for each in positions}:
-                continue
-            for failure in failures(self._wal, batch):
-                if failed_id(batch, failure.position) == failed:
-                    acts = self._acts(batch, failed, self._wal.journal.names(f"acts/{batch}/{failed}"))
-                    return failure, event_of(batch, failure, acts, self._tables.of(failure.channel))
+            if REST in names or failed in {failed_id(batch, each) for each in positions}:
+                for failure, event in self._listed(batch):
+                    if event.id == failed:
+                        return failure, event
         raise NotFound(f"there is no failed event {failed}")
 
-    def _acts(self, batch: str, failed: str, numbers: Iterable[str]) -> list[Act]:
-        folder = f"acts/{batch}/{failed}"
-        return [Act.from_json(self._wal.journal.read(f"{folder}/{number}")) for number in numbers]
+    def _acts(self, batch: str, failed: str, numbers: Iterable[str]) -> tuple[list[Act], Damaged | None]:
+        """What was done about it, and what is wrong with the last record of it that cannot be read."""
+        folder, done, damaged = f"acts/{batch}/{failed}", [], None
+        for number in numbers:
+            try:
+                done.append(Act.from_json(self._wal.journal.read(f"{folder}/{number}")))
+            except Damaged as damage:
+                log.error("%s", damage)
+                damaged = damage
+        return done, damaged
 
 
 def _pending_first(event: FailedEvent) -> tuple[int, float, str]:
@@ -223,13 +262,41 @@ def _pending_first(event: FailedEvent) -> tuple[int, float, str]:
 
 
 def failures(wal: Wal, batch: str) -> Iterator[Failure]:
-    """Everything that failed in a batch, record by record or as a whole."""
-    own, gave_up = wal.failures(batch), wal.gave_up(batch)
-    yield from own
+    """Everything that failed in a batch, by itself or with it; `Damaged` where it cannot be read."""
+    yield from wal.failures(batch)
+    yield from _rest(wal, batch)
+
+
+def readable(wal: Wal, batch: str) -> tuple[list[Failure], dict[str, Damaged]]:
+    """What failed in a batch as far as it can be read, and by name the records of failures that cannot."""
+    found, damaged = wal.read_failures(batch)
+    try:
+        found += _rest(wal, batch)
+    except Damaged as damage:
+        damaged[REST] = damage
+    return found, damaged
+
+
+def _rest(wal: Wal, batch: str) -> Iterator[Failure]:
+    """What failed with its batch, where the batch has failed as a whole."""
+    gave_up = wal.gave_up(batch)
     if gave_up is not None:
-        stored = wal.batch(batch)
+        try:
+            stored = wal.batch(batch)
+        except NotFound:
+            raise Damaged(f"the record of batch {batch}, which has failed, is missing") from None
         rows = segments.read_all(wal.store, stored.segments).to_pylist()
-        yield from rest_of(stored.key, rows, gave_up, own, stored.created_at)
+        yield from rest_of(stored.key, rows, gave_up, wal.failed_positions(batch), stored.created_at)
+
+
+def _known_since(wal: Wal, batch: str) -> datetime:
+    """When a batch failed or was made, as far as that can be read; the same at every look."""
+    with suppress(Damaged):
+        if (gave_up := wal.gave_up(batch)) is not None:
+            return gave_up.failed_at
+    with suppress(Damaged, NotFound):
+        return wal.batch(batch).created_at
+    return _LONG_AGO
 
 
 def _by_batch(names: Iterable[str]) -> dict[str, list[str]]:

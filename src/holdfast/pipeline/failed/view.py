@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.pipeline.loader.decisions import EXHAUSTED
+from holdfast.pipeline.loader.decisions import CONSUMER_WAL, EXHAUSTED
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.wal.entries import payload
 from holdfast.pipeline.wal.identity import failed_id
@@ -19,6 +19,9 @@ from holdfast.pipeline.warehouse.contract import FailedEvent
 from holdfast.pipeline.warehouse.tables import Table, key_of
 
 RETRY, RETRY_FAILED, RESOLVE, ABANDON = "retry", "retry_failed", "resolve", "abandon"
+DAMAGED = "damaged"
+"""The reason of an entry that stands for records that cannot be read."""
+_UNREADABLE = "(damaged)"
 
 
 def failure_of(
@@ -59,13 +62,12 @@ def rest_of(
     key: BatchKey,
     rows: Iterable[dict[str, Any]],
     gave_up: GaveUp,
-    own: Sequence[Failure],
+    own: set[str],
     created_at: datetime,
 ) -> Iterator[Failure]:
-    """What failed with its batch: every row without a failure of its own."""
-    known = {failure.position for failure in own}
+    """What failed with its batch: every row but those at the positions of failures of their `own`."""
     for row in rows:
-        if row["position"] not in known:
+        if row["position"] not in own:
             yield failure_of(
                 key,
                 row,
@@ -108,6 +110,44 @@ def event_of(batch: str, failure: Failure, acts: Sequence[Act], table: Table) ->
         channel=failure.channel,
         partition=failure.partition,
         position=failure.position,
+        batch=batch,
+    )
+    for act in acts:
+        event = after(event, act)
+    return event
+
+
+def damaged_event(batch: str, name: str, at: datetime, error: str, acts: Sequence[Act]) -> FailedEvent:
+    """The entry for a record of a failure, `name` within its batch, that cannot be read.
+
+    It has the id that the failed event had, or one of its own where it stands for the rest of a batch.
+    """
+    key = BatchKey.parse(batch)
+    transaction, _, position = name.rpartition("@")
+    event = FailedEvent(
+        id=failed_id(batch, position),
+        transaction_id=transaction,
+        event_id=_UNREADABLE,
+        session_key=None,
+        correlation_key=None,
+        source=_UNREADABLE,
+        event_payload="null",
+        failed_at=at,
+        failure_reason=DAMAGED,
+        failure_layer=CONSUMER_WAL,
+        last_error=error,
+        retry_count=0,
+        last_retry_at=None,
+        max_retries_exceeded=False,
+        status="pending",
+        resolved_at=None,
+        resolved_by=None,
+        resolution_notes=None,
+        created_at=at,
+        updated_at=at,
+        channel=key.channel,
+        partition=key.partition,
+        position=position if transaction else key.first,
         batch=batch,
     )
     for act in acts:

@@ -147,14 +147,22 @@ class Wal:
 
     def failures(self, name: str) -> list[Failure]:
         """The records of a batch that failed by themselves. One that is damaged is named in the log."""
-        found = []
+        found, damaged = self.read_failures(name)
+        for damage in damaged.values():
+            log.error("%s", damage)
+        return found
+
+    def read_failures(self, name: str) -> tuple[list[Failure], dict[str, Damaged]]:
+        """The records of a batch that failed by themselves, and by name what is wrong with the others."""
+        found: list[Failure] = []
+        damaged: dict[str, Damaged] = {}
         for each in self.journal.names(f"failed/{name}"):
             try:
                 if each != REST:
                     found.append(Failure.from_json(self.journal.read(f"failed/{name}/{each}")))
             except Damaged as damage:
-                log.error("%s", damage)
-        return found
+                damaged[each] = damage
+        return found, damaged
 
     def gave_up(self, name: str) -> GaveUp | None:
         """Why the batch failed as a whole; None where it did not."""

@@ -141,4 +141,4 @@ def _out(record: FailedRecord) -> FailedOut:
 
 def _place(record: FailedOut) -> str:
     """Where one stands in the list: text that sorts as the list does."""
-    return f"{record.batch} {record.position}"
+    return f"{record.batch} {record.position} {record.id}"
