@@ -88,3 +88,20 @@ def test_the_audit_says_who_changed_a_token_and_not_its_secret(run: Run, hf: Syn
     ]
     for issued in (made, rotated):
         assert all(issued["token"].split("_", 2)[2].encode() not in entry.event.data for entry in entries)
+
+
+def test_a_link_is_printed_with_the_address_of_the_server(run: Run, hf: SyncBus) -> None:
+    made = run("tokens", "create", "reader", "--json").json
+    link = run("tokens", "link", made["id"], "--by", "ada")
+    assert re.fullmatch(r"http://127\.0\.0\.1:8420/login\?link=[A-Za-z0-9_-]{43}\n", link.out)
+    assert "once, for ten minutes" in link.err
+    other = run("tokens", "link", made["id"], "--address", "https://ops.example/", "--json").json["link"]
+    assert re.fullmatch(r"https://ops\.example/login\?link=[A-Za-z0-9_-]{43}", other)
+    told = [entry.event.json() for entry in hf.read("gbe.events.system.audit")]
+    assert ("ada", "make link", f"token {made['id']}: reader") in [
+        (each["actor"], each["action"], each["target"]) for each in told
+    ]
+    assert all(code.split("=")[1] not in str(told) for code in (link.out.strip(), other))
+    run("tokens", "revoke", made["id"])
+    assert run("tokens", "link", made["id"]).code == 2
+    assert run("tokens", "link", "0123456789abcdef").code == 1

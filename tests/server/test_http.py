@@ -35,6 +35,7 @@ async def test_a_system_that_is_well_is_alive_and_ready(bus: holdfast.Bus) -> No
         assert [each["name"] for each in ready["parts"]] == [
             "http",
             "watch",
+            "sessions",
             "operations",
             "dlq-summary",
             "lifecycle-0",

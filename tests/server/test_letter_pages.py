@@ -13,7 +13,6 @@ from house import House, house
 import holdfast
 from holdfast.deadletters.operation import Operation, Request
 from holdfast.model.job import Job
-from holdfast.server.auth.credentials import COOKIE
 from kit import bury, claim, publish, subscribe
 
 HERE = {"Origin": "http://localhost"}
@@ -129,7 +128,7 @@ async def test_a_stranger_sees_and_stops_nothing(bus: holdfast.Bus) -> None:
     async with house(bus) as found:
         operation = await found.system.operations.ask(Request("requeue", items=(item,)), "owner")
         for scope in (("channel", "stock"), ("consumer", "orders", "other"), ("reader", "stock.>")):
-            found.client.cookies.set(COOKIE, await found.token(*scope))
+            await found.sign_in(*scope)
             for path in ("/deadletters", "/deadletters?channel=orders", "/operations"):
                 answer = await found.client.get(path)
                 assert answer.status_code == 200

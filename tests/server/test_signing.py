@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +16,8 @@ from house import House, house, problem
 import holdfast
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
-from holdfast.server.auth.signing import Seen, Signature, Signed, digest, holds, sign
+from holdfast.server.auth.signing import Signature, Signed, digest, holds, sign
+from holdfast.server.parts import ExpiryPart
 
 ROUTE = "/signed/orders"
 
@@ -176,10 +178,35 @@ def test_a_signature_is_compared_whole() -> None:
     assert not holds(Signature("x", "1", right), request, [])
 
 
-def test_the_memory_of_used_signatures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.auth.signing._MOST", 3)
-    seen = Seen()
-    for digest_ in "abcd":
-        assert seen.first(Signature("x", "1", digest_))
-    assert [seen.first(Signature("x", "1", digest_)) for digest_ in "dcb"] == [False, False, False]
-    assert seen.first(Signature("x", "1", "a"))
+async def test_a_signature_holds_once_on_all_servers_and_after_a_restart(each: holdfast.Bus) -> None:
+    async with house(each, local=False) as found:
+        add_route(found)
+        text = await found.token("admin")
+        request = Signed("POST", ROUTE, "", b"{}")
+        header = signature(text, await now(found), request)
+        assert (await send(found, header, request)).status_code == 200
+    async with house(each, local=False) as other, house(each, local=False) as another:
+        for server in (other, another):
+            add_route(server)
+            assert "used before" in str(problem(await send(server, header, request), 401)["detail"])
+        fresh = signature(text, await now(other), request)
+        answers = await asyncio.gather(*(send(server, fresh, request) for server in (other, another) * 3))
+        assert sorted(answer.status_code for answer in answers) == [200] + [401] * 5
+
+
+@pytest.mark.parametrize("off", [-299, 299])
+async def test_a_used_signature_is_known_for_as_long_as_it_would_hold(
+    found: House, bus: holdfast.Bus, off: int
+) -> None:
+    text = await found.token("channel", "orders")
+    request = Signed("POST", ROUTE, "", b"{}")
+    header = signature(text, await now(found) + off, request)
+    assert (await send(found, header, request)).status_code == 200
+    expiry = ExpiryPart([found.system.signatures])
+    holds = 300 + off
+    await bus.partitions.all[0].backend.advance(timedelta(seconds=holds - 0.5))
+    assert await expiry.run_once() == 0
+    assert "used before" in str(problem(await send(found, header, request), 401)["detail"])
+    await bus.partitions.all[0].backend.advance(timedelta(seconds=60))
+    assert await expiry.run_once() == 1
+    assert "too far from now" in str(problem(await send(found, header, request), 401)["detail"])

@@ -31,7 +31,7 @@ LifecyclePart.run = ignore
 main(["up", "--no-http", "--no-sweeper"])
 """
 
-PARTS = {"http", "watch", "operations", "dlq-summary", "lifecycle-0", "sweeper-0"}
+PARTS = {"http", "watch", "sessions", "operations", "dlq-summary", "lifecycle-0", "sweeper-0"}
 
 BARE = """
 import sys

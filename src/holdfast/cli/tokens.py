@@ -17,12 +17,16 @@ from holdfast.cli.session import with_bus
 from holdfast.deadletters.audit import Audit
 from holdfast.model.duration import parse_duration
 from holdfast.model.scopes import scope_of
+from holdfast.server.auth.sessions import Sessions, address_of, link_to
 from holdfast.server.auth.token import Issued, Token
 from holdfast.server.auth.tokens import Tokens
 
 Changed = TypeVar("Changed", Issued, Token)
 
-app = typer.Typer(help="Create, list, rotate and revoke tokens for HTTP.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, rotate and revoke tokens for HTTP, and links that sign browsers in.",
+    no_args_is_help=True,
+)
 
 Kind = Annotated[str, typer.Argument(metavar="SCOPE", help="admin, producer, channel, consumer or reader.")]
 Channel = Annotated[
@@ -36,6 +40,10 @@ Consumer = Annotated[str | None, typer.Argument(metavar="CONSUMER", help="For co
 Name = Annotated[str, typer.Option("--name", help="What it is for, in words.")]
 Expires = Annotated[str | None, typer.Option("--expires", help="Valid for so long, such as 90d.")]
 Overlap = Annotated[str, typer.Option("--overlap", help="How long the secret before it stays valid.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where browsers reach the server.  [default: server.host and port]"),
+]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `holdfast tokens list` has it.")]
 
 
@@ -118,6 +126,47 @@ def revoke(token_id: Id, by: By, urls: Urls = None, config: ConfigFile = None, a
         say(f"revoked token {token.id}, {token.scope}")
 
 
+@app.command(
+    epilog=examples(
+        "holdfast tokens link 0123456789abcdef",
+        "holdfast tokens link 0123456789abcdef --address https://holdfast.example",
+    )
+)
+def link(
+    token_id: Id,
+    by: By,
+    address: Address = None,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a link that signs one browser in with a token, once, within ten minutes.
+
+    The token itself does not travel: where the server requires signatures, pages have no other way in.
+    """
+    effective = wiring.configured(flat(urls), config)
+    base = address_of(effective.server.host, effective.server.port) if address is None else address
+
+    async def work(bus: Bus) -> str:
+        tokens = Tokens(bus, effective.namespace)
+        token = await tokens.valid(token_id)
+        sessions = Sessions(bus, effective.namespace, tokens, effective.server.session_lifetime)
+        made = link_to(base, await sessions.link(token))
+        await _audit(bus, effective.namespace).did(by, "make link", f"token {token.id}: {token.scope}")
+        return made
+
+    made = with_bus(urls, config, work)
+    if as_json:
+        write_json({"link": made})
+    else:
+        say("valid once, for ten minutes")
+        write_line(made)
+
+
+def _audit(bus: Bus, namespace: str) -> Audit:
+    return Audit(bus.partitions.all[0].backend, namespace)
+
+
 def _session(
     urls: Urls, config: ConfigFile, by: str, action: str, change: Callable[[Tokens], Awaitable[Changed]]
 ) -> Changed:
@@ -127,8 +176,7 @@ def _session(
     async def work(bus: Bus) -> Changed:
         changed = await change(Tokens(bus, namespace))
         token = changed if isinstance(changed, Token) else changed.token
-        audit = Audit(bus.partitions.all[0].backend, namespace)
-        await audit.did(by, action, f"token {token.id}: {token.scope}")
+        await _audit(bus, namespace).did(by, action, f"token {token.id}: {token.scope}")
         return changed
 
     return with_bus(urls, config, work)

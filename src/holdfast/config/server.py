@@ -50,4 +50,6 @@ class Server(Section):
     """Whether a token's secret must not travel: requests are signed with it instead."""
     signature_window: Positive = timedelta(minutes=5)
     """How far the time of a signature may be from the store's."""
+    session_lifetime: Positive = timedelta(hours=12)
+    """How long a browser stays signed in."""
     limits: Limits = Limits()

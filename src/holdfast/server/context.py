@@ -15,7 +15,8 @@ from holdfast.deadletters.operations import Operations
 from holdfast.deadletters.runner import Runner
 from holdfast.deadletters.service import DeadLetters
 from holdfast.server.auth.bucket import Buckets
-from holdfast.server.auth.signing import Seen
+from holdfast.server.auth.expiring import Expiring
+from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.ledgers import Ledgers
 from holdfast.server.supervisor import Supervisor
@@ -35,7 +36,9 @@ class System:
     audit: Audit
     tokens: Tokens
     buckets: Buckets
-    seen: Seen
+    sessions: Sessions
+    signatures: Expiring
+    """Those that were used: within its window, each one holds once, on all servers."""
     waking: Waking
     local: bool
     """Whether it listens on loopback only."""
@@ -53,7 +56,7 @@ def system(
 ) -> System:
     """The context of an application on a bus."""
     letters = DeadLetters(bus, config.namespace, ledgers.records if ledgers is not None else None)
-    operations = Operations(letters)
+    operations, tokens = Operations(letters), Tokens(bus, config.namespace)
     return System(
         bus=bus,
         supervisor=supervisor,
@@ -62,9 +65,10 @@ def system(
         operations=operations,
         runner=Runner(operations, bus.name),
         audit=Audit(bus.partitions.all[0].backend, config.namespace),
-        tokens=Tokens(bus, config.namespace),
+        tokens=tokens,
         buckets=Buckets(config.server.limits.rate),
-        seen=Seen(),
+        sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
+        signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),
         local=local,
         ledgers=ledgers,

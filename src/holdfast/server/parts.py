@@ -1,11 +1,11 @@
-"""Parts: the lifecycle and the sweeper of each partition, and the dead-letter summary of all."""
+"""Parts: the lifecycle and the sweeper of each partition, the summary of dead letters, expired sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from prometheus_client.core import Metric
@@ -14,6 +14,7 @@ from holdfast.bus.partitions import Partition, Partitions
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.deadletters.folding import Folding
 from holdfast.model.errors import HoldfastError
+from holdfast.server.auth.expiring import Expiring
 from holdfast.server.catalog import SWEEP_SECONDS, SWEEPER_ACTIONS, SWEEPS
 from holdfast.server.families import family, observed
 from holdfast.upkeep.announcements import Swept
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 LOOK = 30.0
 """The longest time between two looks at the deltas: many of them are folded before the interval is over."""
+EXPIRY = 60.0
+"""How often expired sessions, links and used signatures are removed."""
 SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 ACTIONS = (
     "retried",
@@ -157,6 +160,44 @@ class FoldingPart:
 
     def metrics(self) -> Iterator[Metric]:
         """Nothing of its own: the counts are read from the stores."""
+        yield from ()
+
+
+class ExpiryPart:
+    """Removes expired records in every process that serves HTTP: `serve` may be the only one that runs."""
+
+    name = "sessions"
+
+    def __init__(self, records: Sequence[Expiring]) -> None:
+        self._records = records
+        self._status = "not yet looked"
+
+    async def run(self) -> None:
+        """Look until cancelled, at once on start."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(EXPIRY)
+
+    async def run_once(self) -> int:
+        """Remove what has expired; returns how many records that were."""
+        removed = 0
+        try:
+            for each in self._records:
+                removed += await each.remove_expired()
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.info("expired sessions were not removed: %r", error)
+            self._status = f"waits for the store: {error}"
+            return removed
+        self._status = f"{removed} removed" if removed else "nothing to do"
+        return removed
+
+    def status(self) -> str:
+        """What the last look did."""
+        return self._status
+
+    def metrics(self) -> Iterator[Metric]:
+        """Nothing of its own."""
         yield from ()
 
 

@@ -21,7 +21,7 @@ from holdfast.server.drivers import standing
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.ledgers import Ledgers
 from holdfast.server.operating import OperationsPart
-from holdfast.server.parts import FoldingPart, LifecyclePart, SweeperPart
+from holdfast.server.parts import ExpiryPart, FoldingPart, LifecyclePart, SweeperPart
 from holdfast.server.supervisor import Supervisor
 
 
@@ -57,6 +57,7 @@ def assemble(
         supervisor.on_stop.append(known.waking.wake_all)
         supervisor.add(HttpPart(app, bound, partial(tell_access, known), config.server.limits))
         supervisor.add(app.state.watch)
+        supervisor.add(ExpiryPart([*known.sessions.records, known.signatures]))
         supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do
     if choice.http or choice.sweeper:  # an instance may have no sweeper, or one that comes too seldom
         supervisor.add(FoldingPart(bus.partitions, bus.name, config.dlq.interval))

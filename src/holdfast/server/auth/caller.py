@@ -17,6 +17,8 @@ class Caller:
     scopes: tuple[Scope, ...]
     tokens: tuple[str, ...] = ()
     """The ids of the tokens that were shown."""
+    session: str = ""
+    """The key of the session that stands for them, where there is one."""
 
     def may(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
         """Whether the caller may do it there; without a channel: everywhere."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from holdfast.server.auth import signing
+from holdfast.server.auth.sessions import Session
 from holdfast.server.auth.token import Token
 from holdfast.server.context import System
 from holdfast.server.refusals import Unauthorized
 
 CHANNEL_TOKEN, CONSUMER_TOKEN = "X-Broker-Channel-Token", "X-Broker-Consumer-Token"
-COOKIE = "holdfast_token"
-"""Where a page's session keeps its token. Only pages look at it, so that no other site can use it."""
+COOKIE, SECURE_COOKIE = "holdfast_session", "__Host-holdfast_session"
+"""Where a browser keeps its session. Only pages look at it, so that no other site can use it. A browser takes
+the second one over TLS only, and from this host only."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -24,6 +26,8 @@ class Shown:
     bearer: Token | None
     channel: Token | None
     consumer: Token | None
+    session: str = ""
+    """The key of the session, where the bearer's token comes from one."""
 
     @property
     def tokens(self) -> list[Token]:
@@ -33,10 +37,18 @@ class Shown:
 
 
 async def shown(request: Request, system: System, *, page: bool = False) -> Shown:
-    """What a request shows; anything that is shown must be valid. For a page, its session counts too."""
-    bearer = await (_session(request, system) if page else _bearer(request, system))
-    pair = [await _header(request, system, name) for name in (CHANNEL_TOKEN, CONSUMER_TOKEN)]
-    return Shown(bearer, *pair)
+    """What a request shows; anything that is shown must be valid. A page's callers show a session only."""
+    if page:
+        session = await _session(request, system)
+        return Shown(None, None, None) if session is None else Shown(session.token, None, None, session.key)
+    bearer = await _bearer(request, system)
+    channel = await _header(request, system, CHANNEL_TOKEN)
+    return Shown(bearer, channel, await _header(request, system, CONSUMER_TOKEN))
+
+
+def cookie_of(request: Request) -> str:
+    """The name of the cookie that counts for this request: over TLS, one that plain HTTP cannot set."""
+    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE
 
 
 async def _bearer(request: Request, system: System) -> Token | None:
@@ -51,14 +63,14 @@ async def _bearer(request: Request, system: System) -> Token | None:
     return await _plain(system, rest.strip())
 
 
-async def _session(request: Request, system: System) -> Token | None:
-    held = request.cookies.get(COOKIE)
+async def _session(request: Request, system: System) -> Session | None:
+    held = request.cookies.get(cookie_of(request))
     if held is None:
         return None
-    token = await system.tokens.verify(held)
-    if token is None:
-        raise Unauthorized("the session's token is not valid any more; sign in again")
-    return token
+    session = await system.sessions.find(held)
+    if session is None or (system.config.server.require_signatures and not session.linked):
+        raise Unauthorized("the session is not valid: unknown, expired or ended; sign in again")
+    return session
 
 
 async def _header(request: Request, system: System, name: str) -> Token | None:
@@ -81,9 +93,11 @@ async def _signed(request: Request, system: System, header: str) -> Token:
     keys = await system.tokens.hashes(token)
     if signature is None or token is None or not signing.holds(signature, await _content(request), keys):
         raise Unauthorized("the signature is not valid for this request; sign method, path, query and body")
-    if not signing.timely(signature, await system.tokens.now(), system.config.server.signature_window):
+    window = system.config.server.signature_window
+    if not signing.timely(signature, await system.tokens.now(), window):
         raise Unauthorized("the signature's time is too far from now; sign the request again")
-    if request.method not in _SAFE and not system.seen.first(signature):
+    end = signing.end_of(signature, window)
+    if request.method not in _SAFE and not await system.signatures.add(signature.digest, {}, end):
         raise Unauthorized("the signature was used before; sign the request again")
     return token
 

@@ -88,6 +88,8 @@ async def anybody() -> None:
 
 async def check_again(system: System, caller: Caller) -> None:
     """Raise `Unauthorized` where the caller would not be let in any more: for calls that wait."""
+    if caller.session and await system.sessions.find_key(caller.session) is None:
+        raise Unauthorized("the session has ended meanwhile; sign in again")
     for each in caller.tokens:
         if not await system.tokens.hashes(await system.tokens.find(each)):
             raise Unauthorized("the token has expired or was revoked while the call waited; use another one")
@@ -112,7 +114,8 @@ def _known(found: Shown, system: System) -> Caller | None:
         system.buckets.take(token.id)
     ids = tuple(token.id for token in found.tokens)
     actor = "+".join(f"token:{each}" for each in ids)
-    return Caller(actor, tuple(token.scope for token in found.tokens), ids) if actor else None
+    scopes = tuple(token.scope for token in found.tokens)
+    return Caller(actor, scopes, ids, found.session) if actor else None
 
 
 async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections import OrderedDict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 SCHEME = "HF1"
 _HEADER = re.compile(
     r"HF1 id=([0-9a-f]{16}),time=(\d{1,12}(?:\.\d{1,9})?),signature=([0-9a-f]{64})", re.ASCII
 )
-_MOST = 100_000
 
 
 class Signed(NamedTuple):
@@ -61,22 +59,11 @@ def holds(signature: Signature, request: Signed, keys: list[str]) -> bool:
     return any(hmac.compare_digest(digest(request, key, signature.time), signature.digest) for key in keys)
 
 
+def end_of(signature: Signature, window: timedelta) -> datetime:
+    """From when on its time is too old: until then it must be known that it was used."""
+    return datetime.fromtimestamp(float(signature.time), UTC) + window
+
+
 def timely(signature: Signature, now: datetime, window: timedelta) -> bool:
     """Whether its time is near enough to the store's."""
     return abs(float(signature.time) - now.timestamp()) <= window.total_seconds()
-
-
-class Seen:
-    """Signatures that were used in this process: within the window, each one holds once."""
-
-    def __init__(self) -> None:
-        self._digests: OrderedDict[str, None] = OrderedDict()
-
-    def first(self, signature: Signature) -> bool:
-        """Whether it was not used before. The oldest of very many are forgotten."""
-        if signature.digest in self._digests:
-            return False
-        self._digests[signature.digest] = None
-        if len(self._digests) > _MOST:
-            self._digests.popitem(last=False)
-        return True

@@ -74,6 +74,11 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def key_of(text: str) -> str:
+    """The hash of the secret in a token's text, `hf_ID_SECRET`."""
+    return hash_of(text.split("_", 2)[2])
+
+
 def encode(token: Token) -> dict[str, str]:
     times = {"expires_at": token.expires_at, "revoked_at": token.revoked_at}
     return {

@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.bus.client import Bus
-from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.model.scopes import Scope
 from holdfast.model.upkeep import Record
+from holdfast.server.auth.expiring import first_store
 from holdfast.server.auth.token import Issued, Token, decode, encode, hash_of, new_secret
 
 _TEXT = re.compile(r"hf_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -33,13 +33,13 @@ class Tokens:
 
     async def now(self) -> datetime:
         """The time that decides about expiry."""
-        return await (await self._store()).now()
+        return await (await first_store(self._bus)).now()
 
     async def locked(self) -> bool:
         """Whether there is, or ever was, a token: then nobody gets in without one. Expired and revoked ones
         count, or the end of the last token would open the door."""
         if not self._locked:
-            self._locked = bool(await (await self._store()).due_records(self._prefix, 1))
+            self._locked = bool(await (await first_store(self._bus)).due_records(self._prefix, 1))
         return self._locked
 
     async def create(self, scope: Scope, *, name: str = "", lifetime: timedelta | None = None) -> Issued:
@@ -54,7 +54,7 @@ class Tokens:
 
     async def all(self) -> list[Token]:
         """All tokens, the oldest first, expired and revoked ones included."""
-        found = await (await self._store()).due_records(self._prefix, _MOST)
+        found = await (await first_store(self._bus)).due_records(self._prefix, _MOST)
         return [self._decode(record) for record in found]
 
     async def rotate(self, token_id: str, overlap: timedelta) -> Issued:
@@ -79,11 +79,18 @@ class Tokens:
             if await self._put(token, record.revision):
                 return token
 
+    async def valid(self, token_id: str) -> Token:
+        """The token of an id; `NotFound` where there is none, `InvalidInput` where it is not valid now."""
+        token, now = self._decode(await self._record(token_id)), await self.now()
+        if not token.hashes(now):
+            raise InvalidInput(f"token {token_id} is {token.state(now)}; create another one")
+        return token
+
     async def find(self, token_id: str) -> Token | None:
         """The token of an id."""
         if not _ID.fullmatch(token_id):
             return None
-        record = await (await self._store()).record(self._prefix + token_id)
+        record = await (await first_store(self._bus)).record(self._prefix + token_id)
         return None if record is None else self._decode(record)
 
     async def verify(self, text: str) -> Token | None:
@@ -102,19 +109,15 @@ class Tokens:
         timed = token.expires_at is not None or token.previous_until is not None
         return token.hashes(await self.now() if timed else token.created_at)
 
-    async def _store(self) -> Backend:
-        partitions = self._bus.partitions
-        return (await partitions.ready(partitions.all[0])).backend
-
     async def _record(self, token_id: str) -> Record:
         key = self._prefix + token_id
-        record = await (await self._store()).record(key) if _ID.fullmatch(token_id) else None
+        record = await (await first_store(self._bus)).record(key) if _ID.fullmatch(token_id) else None
         if record is None:
             raise NotFound(f"there is no token {token_id!r}; holdfast tokens list shows those that are")
         return record
 
     async def _put(self, token: Token, expected: int) -> bool:
-        key, store = self._prefix + token.id, await self._store()
+        key, store = self._prefix + token.id, await first_store(self._bus)
         return await store.put_record(key, encode(token), expected, token.created_at) is not None
 
     def _decode(self, record: Record) -> Token:

@@ -110,7 +110,12 @@ async def channel_live(
 ) -> Response:
     """The same, with every look."""
     watch, held = await _looked(request), await _held(system, channel)
-    return live(watch, lambda: part("channel_live.html", view=_channel(system, watch.history, channel, held)))
+    return live(
+        system,
+        visit.caller,
+        watch,
+        lambda: part("channel_live.html", view=_channel(system, watch.history, channel, held)),
+    )
 
 
 @router.get("/channels/{channel}/consumers/{consumer}")

@@ -1,4 +1,4 @@
-"""The door: sign in with a token, and out again."""
+"""The door: sign in with a token or a single-use link, and out again."""
 
 from __future__ import annotations
 
@@ -7,42 +7,95 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import RedirectResponse
 
-from holdfast.server.auth.credentials import COOKIE
+from holdfast.server.auth.credentials import cookie_of
 from holdfast.server.auth.guard import anybody
-from holdfast.server.context import Known
-from holdfast.server.pages.house import PageRoute, page
+from holdfast.server.context import Known, System
+from holdfast.server.pages.house import PageRoute, forget_session, page
+from holdfast.server.pages.visit import csrf_of
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False, dependencies=[Depends(anybody)])
 
+_BAD_TOKEN = "The token is not valid: unknown, expired or revoked."
+_BAD_LINK = "The link is not valid: it was used before, or is older than ten minutes."
+_NO_TOKENS = "This server takes no token: it wants a link."
+
 
 @router.get("/login")
-async def door(request: Request, next: str = "/") -> Response:  # noqa: A002 - the name in the address
-    """Ask for a token."""
-    return page(request, "login.html", None, next=_inside(next), wrong=False)
+async def door(
+    request: Request,
+    system: Known,
+    next: str = "/",  # noqa: A002 - the name in the address
+    link: str = "",
+) -> Response:
+    """Ask for a token, or to use the link. The link is not used up: programs that show a preview of it, or
+    check it for viruses, fetch it too."""
+    return _form(request, system, next, link=link)
 
 
 @router.post("/login")
 async def sign_in(
     request: Request,
     system: Known,
-    token: Annotated[str, Form()],
+    token: Annotated[str, Form()] = "",
+    link: Annotated[str, Form()] = "",
     next: Annotated[str, Form()] = "/",  # noqa: A002 - the name in the form
 ) -> Response:
-    """Keep a valid token in a cookie that no script can read and no other site can send."""
-    if await system.tokens.verify(token.strip()) is None:
-        return page(request, "login.html", None, status=401, next=_inside(next), wrong=True)
+    """Begin a session: its id goes into a cookie that no script can read and no other site can send."""
+    if link:
+        session, wrong = await system.sessions.follow(link), _BAD_LINK
+    elif system.config.server.require_signatures:
+        session, wrong = None, _NO_TOKENS
+    else:
+        session, wrong = await system.sessions.begin(token.strip()), _BAD_TOKEN
+    if session is None:
+        return _form(request, system, next, wrong=wrong)
+    await _end_session(request, system)
     answer = RedirectResponse(_inside(next), 303)
-    secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, token.strip(), httponly=True, samesite="strict", secure=secure)
+    answer.set_cookie(
+        cookie_of(request),
+        session,
+        max_age=int(system.sessions.lifetime.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
     return answer
 
 
 @router.post("/logout")
-async def sign_out() -> Response:
-    """Forget the token."""
+async def sign_out(request: Request, system: Known) -> Response:
+    """End the session, here and in the store."""
+    await _end_session(request, system)
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(COOKIE)
+    forget_session(request, answer)
     return answer
+
+
+async def _end_session(request: Request, system: System) -> None:
+    held = request.cookies.get(cookie_of(request))
+    if held is not None:
+        await system.sessions.end(held)
+
+
+def _form(
+    request: Request,
+    system: System,
+    next: str,  # noqa: A002 - the name in the address
+    *,
+    link: str = "",
+    wrong: str = "",
+) -> Response:
+    return page(
+        request,
+        "login.html",
+        None,
+        status=401 if wrong else 200,
+        next=_inside(next),
+        link=link,
+        wrong=wrong,
+        form=csrf_of(request),
+        tokens=not system.config.server.require_signatures,
+    )
 
 
 def _inside(path: str) -> str:

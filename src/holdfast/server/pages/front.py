@@ -30,7 +30,7 @@ async def front(request: Request, system: Known, visit: Annotated[Visit, visits(
 async def front_live(request: Request, system: Known, visit: Annotated[Visit, visits("read")]) -> Response:
     """The same, with every look."""
     watch: Watch = request.app.state.watch
-    return live(watch, lambda: part("overview_live.html", room=_room(system, watch)))
+    return live(system, visit.caller, watch, lambda: part("overview_live.html", room=_room(system, watch)))
 
 
 def _room(system: System, watch: Watch) -> Overview:

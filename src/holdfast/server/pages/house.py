@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from holdfast.model.errors import HoldfastError
-from holdfast.server.auth.credentials import COOKIE
+from holdfast.server.auth.credentials import cookie_of
 from holdfast.server.pages import words
 from holdfast.server.pages.sparkline import sparkline
 from holdfast.server.pages.visit import SAFE, SignIn, Visit, check_form
@@ -88,6 +88,11 @@ def page(
     return HTMLResponse(whole, status, HEADERS)
 
 
+def forget_session(request: Request, answer: Response) -> None:
+    """Have the browser drop its cookie."""
+    answer.delete_cookie(cookie_of(request), secure=request.url.scheme == "https")
+
+
 class PageRoute(APIRoute):
     """A route whose errors are pages, and whose forms are checked before anything else."""
 
@@ -101,7 +106,7 @@ class PageRoute(APIRoute):
                 return await serve(request)
             except Unauthorized:
                 answer = problem(SignIn(_back(request)))
-                answer.delete_cookie(COOKIE)  # it was not valid, or there was none
+                forget_session(request, answer)  # it was not valid, or there was none
                 return answer
             except (HoldfastError, RequestValidationError) as error:
                 return _went_wrong(request, error)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from fastapi.responses import StreamingResponse
 
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.guard import check_again
+from holdfast.server.context import System
 from holdfast.server.pages.watch import Watch
+from holdfast.server.refusals import Unauthorized
 
 
-def live(watch: Watch, piece: Callable[[], str]) -> StreamingResponse:
+def live(system: System, caller: Caller, watch: Watch, piece: Callable[[], str]) -> StreamingResponse:
     """The piece, now and after every look, until the reader leaves."""
 
     async def pieces() -> AsyncGenerator[str, None]:
@@ -18,17 +22,19 @@ def live(watch: Watch, piece: Callable[[], str]) -> StreamingResponse:
             async for _ in views:
                 yield piece()
 
-    return stream(pieces())
+    return stream(system, caller, pieces())
 
 
-def stream(pieces: AsyncGenerator[str, None]) -> StreamingResponse:
-    """Pieces of a page as they come, until the reader leaves or there are no more. The page asks again then,
-    unless something in the last piece is marked `data-ended`."""
+def stream(system: System, caller: Caller, pieces: AsyncGenerator[str, None]) -> StreamingResponse:
+    """Pieces of a page as they come, until the reader leaves, is not let in any more, or there are no more.
+    The page asks again then, unless something in the last piece is marked `data-ended`."""
 
     async def events() -> AsyncGenerator[str, None]:
         async with aclosing(pieces):
-            async for piece in pieces:
-                yield message(piece)
+            with suppress(Unauthorized):
+                async for piece in pieces:
+                    await check_again(system, caller)
+                    yield message(piece)
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -46,7 +46,7 @@ async def operations_live(request: Request, system: Known, visit: Reads) -> Resp
             async for _ in views:
                 yield part("operations_live.html", rows=await _latest(system, visit.caller))
 
-    return stream(pieces())
+    return stream(system, visit.caller, pieces())
 
 
 @router.get("/operations/{operation}")
@@ -68,7 +68,7 @@ async def operation_live(operation: OperationId, system: Known, visit: Reads) ->
             view = await _one(system, visit, operation)
             yield part("operation_live.html", view=view, csrf=visit.csrf)
 
-    return stream(pieces())
+    return stream(system, visit.caller, pieces())
 
 
 @router.post("/operations/{operation}/cancel")

@@ -6,14 +6,14 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fastapi import Depends
 from starlette.requests import Request
 
 from holdfast.model.scopes import Verb
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.credentials import COOKIE
+from holdfast.server.auth.credentials import cookie_of
 from holdfast.server.auth.guard import needs
 from holdfast.server.refusals import Refusal
 
@@ -50,15 +50,17 @@ class Visit:
 
 
 def csrf_of(request: Request) -> str:
-    """What a form of ours carries. It is bound to the token of the session; nobody else can know it."""
-    held = request.cookies.get(COOKIE, "")
+    """What a form of ours carries. It is bound to the session; nobody else can know it."""
+    held = request.cookies.get(cookie_of(request), "")
     return hmac.new(held.encode(), b"holdfast form", hashlib.sha256).hexdigest() if held else ""
 
 
 async def check_form(request: Request) -> None:
     """Refuse a form from elsewhere: its origin must be this site, and it must know what only we tell."""
     origin, host = request.headers.get("Origin", ""), request.headers.get("Host", "")
-    if not origin or urlsplit(origin).netloc != host:
+    # Over TLS a page of ours came over TLS too. Where a proxy that is not trusted ends it, nobody knows here.
+    schemes = ("https",) if request.url.scheme == "https" else ("http", "https")
+    if origin not in [f"{scheme}://{host}" for scheme in schemes]:
         raise Forged("this form was sent from another site; open the page here and send it again")
     given = str((await request.form()).get("csrf", ""))
     if not hmac.compare_digest(given.encode(), csrf_of(request).encode()):
@@ -70,6 +72,6 @@ def visits(verb: Verb, *, filtered: bool = False) -> Any:
     need: Any = Depends(needs(verb, filtered=filtered, page=True))
 
     async def visit(request: Request, caller: Caller = need) -> Visit:
-        return Visit(caller, csrf_of(request), COOKIE in request.cookies)
+        return Visit(caller, csrf_of(request), cookie_of(request) in request.cookies)
 
     return Depends(visit)
