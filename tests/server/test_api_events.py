@@ -15,6 +15,7 @@ from kit import CHANNEL, CONSUMER, read_all, state, subscribe
 
 EVENTS = f"/api/v1/channels/{CHANNEL}/events"
 KEY = {"Idempotency-Key": "order-17"}
+LINES = {"Content-Type": "application/x-ndjson"}
 
 
 def lines(*values: Any) -> bytes:
@@ -134,9 +135,9 @@ async def test_a_stream_is_published_as_it_comes(each: holdfast.Bus) -> None:
             yield whole[start : start + 5]
 
     async with house(each, limits={"batch": 3}) as found:
-        answer = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY)
+        answer = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY | LINES)
         assert (answer.status_code, answer.json()) == (200, {"published": 8, "duplicates": 0})
-        again = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY)
+        again = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY | LINES)
         assert again.json() == {"published": 0, "duplicates": 8}
     assert await data(each) == list(range(8))
 
@@ -159,26 +160,26 @@ async def test_a_bad_line_ends_a_stream_and_says_how_far_it_got(
     good = [lines({"data": n}) for n in range(6)]
     async with house(bus, limits={"batch": 2}) as found:
         bad = b"".join([*good[:3], line + b"\n", *good[3:]])
-        told = problem(await found.client.post(f"{EVENTS}/stream", content=bad, headers=KEY), status)
+        told = problem(await found.client.post(f"{EVENTS}/stream", content=bad, headers=KEY | LINES), status)
         assert str(told["detail"]).startswith("line 4: ")
         assert str(told["detail"]).endswith("; 2 events before it are published")
         assert await data(bus) == [0, 1]
         whole = b"".join([*good[:3], b"\n", *good[3:]])  # what was line 5 still is
-        answer = await found.client.post(f"{EVENTS}/stream", content=whole, headers=KEY)
+        answer = await found.client.post(f"{EVENTS}/stream", content=whole, headers=KEY | LINES)
         assert answer.json() == {"published": 4, "duplicates": 2}
     assert await data(bus) == [0, 1, 2, 3, 4, 5]
 
 
 async def test_a_stream_has_lines_and_an_end(bus: holdfast.Bus) -> None:
     async with house(bus, limits={"body": "1KB"}) as found:
-        problem(await found.client.post(f"{EVENTS}/stream", content=b"\n \n"), 400)
-        problem(await found.client.post(f"{EVENTS}/stream", content=b"x" * 1100), 413)
+        problem(await found.client.post(f"{EVENTS}/stream", content=b"\n \n", headers=LINES), 400)
+        problem(await found.client.post(f"{EVENTS}/stream", content=b"x" * 1100, headers=LINES), 413)
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
                 yield lines({"data": 1})
 
-        problem(await found.client.post(f"{EVENTS}/stream", content=endless()), 413)
+        problem(await found.client.post(f"{EVENTS}/stream", content=endless(), headers=LINES), 413)
 
 
 async def test_only_those_who_may_publish_do(bus: holdfast.Bus) -> None:

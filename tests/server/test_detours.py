@@ -128,6 +128,7 @@ async def test_what_only_holdfast_says_nobody_else_publishes(
             body: dict[str, Any] = {"json": {"events": [event]} if how == "/batch" else event}
             if how == "/stream":
                 body = {"content": httpx.Request("POST", "http://x", json=event).content}
+                headers["Content-Type"] = "application/x-ndjson"
             answer = await found.client.post(events_of(channel) + how, headers=headers, **body)
             assert "Holdfast" in str(problem(answer, 400)["detail"])
             assert await names(bus, channel) == []

@@ -73,18 +73,20 @@ async def ask(found: House, world: World, each: Asked, headers: dict[str, str]) 
         queries.append(needed | {name: QUERY[name] for name in named if name in QUERY})
     return [
         await found.client.request(
-            each.method, world.path(each.template), params=query, headers=headers, **content(body)
+            each.method, world.path(each.template), params=query, **content(body, headers)
         )
         for query in queries
         for body in world.bodies.get(each.operation, [None])
     ]
 
 
-def content(body: Any) -> dict[str, Any]:
-    """How a client is told to send a body."""
+def content(body: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    """How a client is told to send a body; bytes are a stream of lines."""
     if body is None:
-        return {}
-    return {"content": body} if isinstance(body, bytes) else {"json": body}
+        return {"headers": headers}
+    if isinstance(body, bytes):
+        return {"content": body, "headers": {"Content-Type": "application/x-ndjson", **(headers or {})}}
+    return {"json": body, "headers": headers}
 
 
 async def settle(bus: Bus) -> World:

@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute
 
 from holdfast.server import api, broker, openapi, pages, problems, status
 from holdfast.server.context import System
+from holdfast.server.fetch_metadata import FetchMetadata
 from holdfast.server.limits import Limiter
 from holdfast.server.requests import CountRequests, Requests
 
@@ -17,6 +18,7 @@ def create_app(system: System) -> FastAPI:
     app.state.system, app.state.requests = system, Requests()
     pages.install(app)
     problems.install(app)
+    app.add_middleware(FetchMetadata)
     app.add_middleware(Limiter, limits=system.config.server.limits)
     app.add_middleware(CountRequests, requests=app.state.requests)  # outermost: what is refused counts too
     return app

@@ -20,7 +20,11 @@ log = logging.getLogger(__name__)
 
 WAIT = "holdfast.wait"
 """In the scope: how a route that waits for something says for how long."""
-ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 """Headers of every answer, unless it has its own."""
 
 

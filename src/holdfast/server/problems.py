@@ -117,10 +117,22 @@ def _mistyped(request: Request, error: Exception) -> Refusal | None:
     )
 
 
+def check_kind(request: Request, wanted: str) -> None:
+    """Raise `UnsupportedMediaType` unless the body is said to be of this type."""
+    kind = request.headers.get("Content-Type", "")
+    if _name(kind) != wanted:
+        raise UnsupportedMediaType(
+            f"a body of the type {kind[:100] or 'unknown'!r}; send 'Content-Type: {wanted}'"
+        )
+
+
 def is_json(kind: str) -> bool:
     """Whether a `Content-Type` is one of JSON."""
-    name = kind.partition(";")[0].strip().lower()
-    return name == "application/json" or name.endswith("+json")
+    return _name(kind) == "application/json" or _name(kind).endswith("+json")
+
+
+def _name(kind: str) -> str:
+    return kind.partition(";")[0].strip().lower()
 
 
 def _ours(error: e.HoldfastError) -> Response:

@@ -47,6 +47,12 @@ class ReadOnly(Denied):
     status = 403
 
 
+class CrossSite(Refusal):
+    """A request from a page of another site."""
+
+    status = 403
+
+
 class PayloadTooLarge(Refusal):
     """A body over the server's limit."""
 

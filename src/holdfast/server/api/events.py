@@ -16,6 +16,7 @@ from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.jsonbody import parse
 from holdfast.server.parameters import Channel
+from holdfast.server.problems import check_kind
 
 router = APIRouter(tags=["publish"], prefix="/channels/{channel}/events")
 
@@ -113,6 +114,7 @@ async def publish_stream(
     A line that is wrong ends it with its number and with how many lines before it are published. With ids or
     an idempotency key the whole stream can be sent again.
     """
+    check_kind(request, NDJSON)
     told = Streamed(published=0, duplicates=0)
     async for batch in _batches(request, system, idempotency_key or "", told):
         receipts = await system.bus.publish_many(channel, batch)

@@ -36,6 +36,7 @@ NAVIGATION = (
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
 }
