@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import holdfast
 from holdfast import Event
+from holdfast.pipeline.source import SCHEMA
 from holdfast.wiring import backend as connect_backend
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -133,7 +134,8 @@ async def test_a_consumer_gives_the_start_and_is_not_moved(
         first, *_ = await backend.read("orders", None, 1)
         await backend.attach("orders", "lake")
         assert await backend.move("orders", "lake", None, first.position)
-        stream = Batches(spark, tmp_path, url=store, channel="orders,missing", consumer="lake")
+        options = {"url": store, "channel": "orders,missing", "failOnMissingChannel": False}
+        stream = Batches(spark, tmp_path, consumer="lake", **options)
         [rows] = stream.run()
         assert ids(rows) == ["o1", "o2"]
         assert {(c.channel, c.position) for c in await backend.cursors("orders")} == {
@@ -167,9 +169,73 @@ async def test_a_time_starts_and_ends_a_read(spark: SparkSession, store: str) ->
     assert ids(both.collect()) == ["o1"]
 
 
+async def test_a_time_is_that_of_publishing_whatever_the_event_says(spark: SparkSession, store: str) -> None:
+    """An event that is published late is beyond an end at its hour, and one of next year within."""
+    backend = connect_backend(store)
+    await backend.open()
+    try:
+        now = await backend.now()
+        await backend.publish("orders", [Event({}, "of next year", time=now + timedelta(days=365))])
+        await backend.advance(timedelta(hours=1))
+        await backend.publish("orders", [Event({}, "late", time=now)])
+    finally:
+        await backend.close()
+    hour = (now + timedelta(minutes=30)).isoformat()
+    assert ids(read(spark, store, "orders", endingPosition=hour).collect()) == ["of next year"]
+    assert ids(read(spark, store, "orders", startingPosition=hour).collect()) == ["late"]
+
+
 def test_nothing_to_read_is_an_empty_table(spark: SparkSession, store: str) -> None:
+    with holdfast.connect_sync(store) as hf:
+        hf.create_channel("orders")
     assert read(spark, store, "orders").collect() == []
     assert read(spark, store, "no.such.*").collect() == []
+
+
+def test_a_channel_that_is_not_there_is_said_at_load(spark: SparkSession, store: str) -> None:
+    publish(store, "orders", "o0")
+    message = r"there is no channel 'oders'; correct the name, create the channel, or set failOnMiss"
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match=message):
+            reader.format("holdfast").options(url=store, channel="orders,oders").load()
+
+
+def test_a_channel_that_is_not_there_is_said_with_a_schema_of_ones_own_too(
+    spark: SparkSession, empty_redis: str, tmp_path: Path
+) -> None:
+    """Then Spark does not ask the source before the query runs."""
+    options = {"url": empty_redis, "channel": "oders"}
+    frame = spark.read.format("holdfast").schema(SCHEMA).options(**options).load()
+    with pytest.raises(Exception, match="there is no channel 'oders'"):
+        frame.collect()
+    stream = spark.readStream.format("holdfast").schema(SCHEMA).options(**options).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="there is no channel 'oders'"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_stream_waits_for_its_channel_when_asked_to(
+    spark: SparkSession, store: str, tmp_path: Path
+) -> None:
+    options = {"url": store, "channel": "orders", "failOnMissingChannel": False, "startingPosition": "latest"}
+    assert read(spark, store, "orders", failOnMissingChannel=False).collect() == []
+    stream = Batches(spark, tmp_path, **options)
+    query = stream.start()
+    try:
+        wait_for(query, lambda: query.lastProgress or query.status["message"] == "Waiting for data to arrive")
+        publish(store, "orders", "o0", "o1")
+        wait_for(query, lambda: stream.ids == ["o0", "o1"])
+    finally:
+        query.stop()
+
+
+def test_a_channel_on_one_of_several_stores_is_there(
+    spark: SparkSession, database: str, empty_redis: str
+) -> None:
+    publish(empty_redis, "orders", "r0")
+    with holdfast.connect_sync(database):
+        pass
+    assert ids(read(spark, f"{database},{empty_redis}", "orders").collect()) == ["r0"]
 
 
 def test_a_wrong_option_is_said_at_load(spark: SparkSession) -> None:

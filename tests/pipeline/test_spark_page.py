@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import Event
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.options import _OPTIONS
 from holdfast.pipeline.source import SCHEMA
 
@@ -57,17 +58,29 @@ def test_jetstream_as_a_stream(spark: SparkSession, empty_nats: str, tmp_path: P
     assert sorted(row.id for row in rows) == ["e0", "e1", "e2"]
 
 
+def advance(url: str, by: timedelta) -> None:
+    """Let the store's time pass."""
+    with Connection([url]) as connection:
+        connection.run(connection.backends[0].advance(by))
+
+
 def test_a_postgresql_queue(spark: SparkSession, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    now, half = datetime.now(UTC), timedelta(minutes=30)
     with holdfast.connect_sync(database) as hf:
         hf.publish("orders", {}, id="o-1", type="order.placed")
         hf.publish("payments", {}, id="p-1", type="payment.made")
-    now, half = datetime.now(UTC), timedelta(minutes=30)
+        hf.publish("orders", {}, id="o-0", type="order.placed", time=now - timedelta(days=1))  # imported now
+        hf.publish("orders", {}, id="o-00", type="order.placed", time=now - timedelta(days=2))
+    advance(database, timedelta(days=1))
+    with holdfast.connect_sync(database) as hf:
+        hf.publish("orders", {}, id="o-2", type="order.placed", time=now)  # late by a day
+        hf.publish("orders", {}, id="o-3", type="order.placed")
     example = POSTGRES.replace("postgresql://localhost/shop", database)
     example = example.replace("2026-07-01T12:00:00Z", (now - half).isoformat())
     example = example.replace("2026-07-01T13:00:00Z", (now + half).isoformat())
     exec(example, {})  # noqa: S102 - our own page
     printed = capsys.readouterr().out
-    assert re.search(r"orders\|order.placed\| *1\|\n\|payments\|payment.made\| *1\|", printed)
+    assert re.search(r"orders\|order.placed\| *2\|\n\|payments\|payment.made\| *1\|", printed)
 
 
 def test_the_page_names_every_option_and_every_column() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -43,6 +43,16 @@ def test_an_object_is_named_as_in_the_seed() -> None:
     day = (datetime(2026, 2, 14, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).days
     name = naming.object_name(naming.Batch("gbe.events.audit.change", 0, A, B), day)
     assert name == f"archive/audit/2026/02/14/gbe.events.audit.change-p000-{A}_{B}.jsonl.gz"
+
+
+def test_days_sort_as_text_from_the_first_year_to_the_last() -> None:
+    days = [date.min, date(999, 12, 31), date(1969, 12, 31), date(2026, 2, 14), date.max]
+    folders = [naming.day_folder(day) for day in days]
+    assert folders[0] == "0001/01/01"
+    assert folders == sorted(folders)
+    for day, folder in zip(days, folders, strict=True):
+        name = naming.object_name(naming.Batch("orders", 0, A, B), (day - date(1970, 1, 1)).days)
+        assert name.startswith(f"archive/orders/{folder}/orders-p000-")
 
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}(\.[a-z0-9_-]{1,20}){0,3}", fullmatch=True)

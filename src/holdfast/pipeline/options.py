@@ -20,6 +20,7 @@ class Position(NamedTuple):
 
 
 Place = Literal["earliest", "latest"] | datetime | Position
+"""A time is one of publishing: the log is in that order, and has no index on the times of its events."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Options:
     rows_per_partition: int = 50_000
     min_partitions: int = 1
     fail_on_loss: bool = True
+    fail_on_missing: bool = True
+    """Whether a channel that is named and not there is an error; it is empty until it is there otherwise."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -108,7 +111,7 @@ def _time(name: str, value: str) -> datetime:
         time = datetime.fromisoformat(value)
     except ValueError:
         raise InvalidInput(
-            f"{name} {value!r} is not understood; write earliest, latest, a time such as "
+            f"{name} {value!r} is not understood; write earliest, latest, a time of publishing such as "
             "2026-07-01T00:00:00Z, or a position that a row gave you"
         ) from None
     if time.tzinfo is None:
@@ -139,4 +142,5 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "rowsPerPartition": ("rows_per_partition", _count),
     "minPartitions": ("min_partitions", _count),
     "failOnDataLoss": ("fail_on_loss", _flag),
+    "failOnMissingChannel": ("fail_on_missing", _flag),
 }

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from holdfast.contracts import Backend
-from holdfast.model.errors import DataLost
+from holdfast.model.errors import DataLost, NotFound
 from holdfast.model.log import Cut, Extent
 from holdfast.model.names import selects
 from holdfast.pipeline import portions
@@ -34,8 +34,28 @@ class Planner:
         self._turn = 0
 
     async def beginning(self) -> Offsets:
-        """Where a new query starts on each channel that is there."""
+        """Where a new query starts on each channel that is there. Raises what `check_channels` does."""
+        await self.check_channels()
         return await self._enter(await self._spots(), self._options.start)
+
+    async def check_channels(self) -> None:
+        """Raise `NotFound` where a channel is named that no store has, unless such a one is to be waited for.
+
+        A pattern that selects nothing is no error.
+        """
+        named = [each for each in self._options.channels if not is_pattern(each)]
+        if not named or not self._options.fail_on_missing:
+            return
+        found = await asyncio.gather(*(backend.channels() for backend in self._backends))
+        absent = [each for each in named if not any(each in channels for channels in found)]
+        # Entries of a client that knows nothing of channels are read, too.
+        extents = await self._ask(self._everywhere(absent), self._extent)
+        for name in absent:
+            if all(_is_empty(extents[spot]) for spot in self._everywhere([name])):
+                raise NotFound(
+                    f"there is no channel {name!r}; correct the name, create the channel, or set "
+                    "failOnMissingChannel=false to wait for it"
+                )
 
     async def ending(self, place: Place) -> Offsets:
         """Where each channel ends, or would end at that place."""
@@ -102,6 +122,9 @@ class Planner:
             backend = self._backends[each.spot.partition]
             return await backend.cuts(each.spot.channel, each.after, limit, every, each.until)
 
+    def _everywhere(self, channels: Iterable[str]) -> list[Spot]:
+        return [Spot(place, channel) for channel in channels for place in range(len(self._backends))]
+
     async def _spots(self) -> list[Spot]:
         found = await asyncio.gather(*map(self._channels, self._backends))
         return [Spot(place, channel) for place, channels in enumerate(found) for channel in channels]
@@ -164,3 +187,7 @@ class Planner:
                 return spot, await question(spot)
 
         return dict(await asyncio.gather(*map(ask, spots)))
+
+
+def _is_empty(extent: Extent) -> bool:
+    return extent.last is None and extent.trimmed is None

@@ -11,7 +11,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from holdfast.model.errors import InvalidInput
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.options import Options
+from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.reader import BatchReader, StreamReader
 
 SCHEMA = (
@@ -28,7 +30,11 @@ class HoldfastSource(DataSource):
         return "holdfast"
 
     def schema(self) -> str:
-        Options.of(self.options)  # a wrong option is said at `load`, not when the query runs
+        """A wrong option and a channel that is not there are said at `load`, not when the query runs."""
+        options = Options.of(self.options)
+        if options.fail_on_missing:
+            with Connection(options.urls, connections=1) as connection:
+                connection.run(Planner(options, connection.backends).check_channels())
         return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:

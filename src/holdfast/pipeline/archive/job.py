@@ -88,6 +88,7 @@ class Job:
             url=",".join(self._around.urls),
             channel=policy.stream,
             consumer=policy.consumer,
+            failOnMissingChannel=False,
             maxRowsPerBatch=policy.max_rows,
             rowsPerPartition=policy.batch_size * max(1, ROWS_PER_TASK // policy.batch_size),
         )

@@ -36,9 +36,8 @@ def folder(channel: str) -> str:
 
 def object_name(batch: Batch, day: int) -> str:
     """`day` is the event's day, counted from 1970 in UTC."""
-    date = (_EPOCH + timedelta(days=day)).strftime("%Y/%m/%d")
     return (
-        f"{folder(batch.channel)}/{date}/"
+        f"{folder(batch.channel)}/{day_folder((_EPOCH + timedelta(days=day)).date())}/"
         f"{batch.channel}-p{batch.partition:03}-{batch.first}_{batch.last}{_SUFFIX}"
     )
 
@@ -52,8 +51,8 @@ def parse_object(name: str) -> Batch | None:
 
 
 def day_folder(day: date) -> str:
-    """The part of a path that all objects of a day share."""
-    return day.strftime("%Y/%m/%d")
+    """The part of a path that all objects of a day share. The year has four digits: it sorts by time."""
+    return day.isoformat().replace("-", "/")
 
 
 def manifest_folder(channel: str | None = None, partition: int = 0) -> str:

@@ -137,6 +137,7 @@ class Work:
             url=",".join(self._around.urls),
             channel=",".join(plan.channels),
             consumer=CONSUMER,
+            failOnMissingChannel=False,
             maxRowsPerBatch=plan.max_rows,
         )
         writer = stream.load().writeStream.queryName("ingest").foreachBatch(self._ingest_batch)

@@ -41,7 +41,8 @@ def sides(
 
 
 def _log(spark: SparkSession, books: Books, day: date | None) -> DataFrame:
-    options = {"url": ",".join(books.urls), "channel": books.channel}
+    # What others have of a channel that no store has is to be named as surplus.
+    options = {"url": ",".join(books.urls), "channel": books.channel, "failOnMissingChannel": "false"}
     rows = spark.read.format("holdfast").options(**options).load()
     if day is not None:
         rows = rows.where(F.to_date("time") == F.lit(day))
