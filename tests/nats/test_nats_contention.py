@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.model.event import Event
+from holdfast.model.job import State
 from holdfast.model.policy import Policy
-from kit import CHANNEL, MINUTE, claim, ids, publish, read_all, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
 
 pytestmark = pytest.mark.concurrency
 
@@ -88,3 +90,102 @@ async def test_a_key_whose_later_jobs_are_cancelled_is_claimed_at_once(
         assert await backend.cancel(CHANNEL, "default", name, None) == 1
     assert ids(await claim(backend)) == ["a"]
     assert refusals == []
+
+
+@pytest.fixture
+async def other(backend: NatsBackend) -> AsyncIterator[NatsBackend]:
+    """Another process."""
+    opened = backend.fork()
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+class Overtaken:
+    """The next batch of a consumer's jobs comes too late: right before it, somebody else acts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.act: Callable[[], Awaitable[Any]] | None = None
+        commit = Batches.commit
+
+        async def late(batches: Batches, messages: Sequence[Message]) -> int:
+            act, self.act = self.act, None
+            if act is not None:
+                await act()
+            return await commit(batches, messages)
+
+        async def wait(turn: int) -> None:
+            self.waits.set()
+            await self.may_go_on.wait()
+
+        monkeypatch.setattr(Batches, "commit", late)
+        monkeypatch.setattr("holdfast.backends.nats.store.step_aside", wait)
+
+
+async def claims(backend: NatsBackend) -> int:
+    return len(await claim(backend))
+
+
+async def cancels(backend: NatsBackend) -> int:
+    return await backend.cancel(CHANNEL, "default", "b", None)
+
+
+async def counts(backend: NatsBackend) -> int:
+    return sum((await backend.consumer_stats(CHANNEL, CONSUMER)).states.values())
+
+
+@pytest.mark.parametrize(
+    ("verb", "overtakes", "answer"), [(claims, claims, 0), (cancels, claims, 0), (counts, counts, 3)]
+)
+async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_consumer(
+    backend: NatsBackend,
+    other: NatsBackend,
+    verb: Callable[[NatsBackend], Awaitable[int]],
+    overtakes: Callable[[NatsBackend], Awaitable[int]],
+    answer: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    job = await claim_one(backend)
+    if verb is counts:
+        await publish(other, "c")  # which has no job yet
+    overtaken = Overtaken(monkeypatch)
+    overtaken.act = lambda: overtakes(other)
+    waiting = asyncio.create_task(verb(backend))
+    async with asyncio.timeout(30):
+        await overtaken.waits.wait()
+        assert await complete(backend, job)
+    overtaken.may_go_on.set()
+    assert await waiting == answer
+
+
+async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(backend, "a", "b")
+    await backend.subscribe(CHANNEL, CONSUMER, Policy.of(), "earliest")
+    [ref] = (await backend.due(10)).backfills
+    overtaken = Overtaken(monkeypatch)
+    overtaken.act = lambda: other.backfill(ref, 10)
+    async with asyncio.timeout(30):
+        assert await backend.backfill(ref, 10) == 0, "and it does not wait either"
+    assert ids(await claim(backend)) == ["a", "b"]
+
+
+async def test_who_was_overtaken_by_the_jobs_he_wanted_does_not_race_for_newer_ones(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def act() -> None:
+        await other.consumer_stats(CHANNEL, CONSUMER)
+        await publish(other, "b")
+
+    overtaken.act = act
+    assert (await backend.consumer_stats(CHANNEL, CONSUMER)).states == {State.READY: 1}
+    assert len(refusals) == 1

@@ -35,28 +35,30 @@ class Ingest:
 
         In a store that is nearly full they wait in the log: the jobs that there are can still end.
         """
-        more = True
+        stale, more, until = 0, True, self._store.last
         with suppress(Overloaded):
             while more:
-                async with self._store.lock(member.ref):  # between pages others may have it
-                    more = await self.catch_up(member, lambda: True)
+                try:
+                    async with self._store.lock(member.ref):  # between pages others may have it
+                        more = await self.catch_up(member, lambda: True, until)
+                except Stale:
+                    stale = await self._again(member, stale)
 
     async def level_channel(self, channel: str) -> None:
         members = self._store.registry.by_channel.get(channel, ())
         await asyncio.gather(*(self.level(member) for member in members))
 
-    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> bool:
-        """At least a page, for who holds the consumer's lock; tells whether more may follow."""
-        stale, more = 0, True
+    async def catch_up(self, member: Member, enough: Callable[[], bool], until: int = _LATEST) -> bool:
+        """At least a page, for who holds the consumer's lock; tells whether more may follow.
+
+        What was appended after `until` may wait for others. Raises `Stale` where somebody else was faster.
+        """
+        more = True
         while more:
             cursor = self._store.mirror.cursors.get(member.ref)
             if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
                 return False
-            try:
-                _, more = await self._step(member, cursor, PAGE)
-            except Stale:
-                stale = await self._again(member, stale)
-                continue
+            _, more = await self._step(member, cursor, PAGE, until)
             if enough():
                 break
         return more
@@ -70,26 +72,25 @@ class Ingest:
         return stale + 1
 
     async def backfill(self, ref: str, limit: int) -> int:
-        """One page of the past; answers how many entries it looked at."""
+        """One page of the past; answers how many entries it looked at. Who is overtaken leaves it."""
         await self._store.fresh()
-        member, stale = self._store.registry.members.get(ref), 0
+        member = self._store.registry.members.get(ref)
         if member is None:
             return 0
-        async with self._store.lock(ref):
-            while (cursor := self._store.mirror.cursors.get(ref)) is not None and cursor.target is not None:
-                try:
+        with suppress(Stale, Overloaded):
+            async with self._store.lock(ref):
+                cursor = self._store.mirror.cursors.get(ref)
+                if cursor is not None and cursor.target is not None:
                     return (await self._step(member, cursor, min(limit, PAGE)))[0]
-                except Stale:
-                    stale = await self._again(member, stale)
-                except Overloaded:
-                    break
         return 0
 
-    async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
+    async def _step(
+        self, member: Member, cursor: Cursor, limit: int, until: int = _LATEST
+    ) -> tuple[int, bool]:
         """One page in one batch: the jobs, their count and the cursor. Tells whether more may follow."""
         found, reached = await self._entries.page(member.channel, cursor.at, limit)
         past = cursor.target is not None
-        if reached == cursor.at and not past:
+        if not past and (reached == cursor.at or (found and found[0].seq > until)):
             return 0, False
         # The past ends where its last entry was, or where nothing of the channel is left before it.
         ended = past and (len(found) < limit or reached >= (cursor.target or 0))

@@ -41,21 +41,12 @@ class Leases:
             member = self._store.registry.member(channel, consumer)
             if member.paused:
                 return []
-            async with self._store.lock(member.ref):
-                full = await self._full(member, min(limit, _MOST), now)
-                lane = self._store.mirror.revision(subjects.lane(member.ref))
-                taken = self._store.mirror.queues.take_ready(member.ref, min(limit, _MOST), now)
-                if full is not None and not taken:
-                    raise full
-                try:
-                    jobs, lost = await self._lease(member, taken, worker, now, lane)
-                except Stale:
-                    self._store.mirror.queues.give_back(taken)
-                    await self._store.look_again(turn)
-                    continue
-                except BaseException:
-                    self._store.mirror.queues.give_back(taken)
-                    raise
+            try:
+                async with self._store.lock(member.ref):
+                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now)
+            except Stale:
+                await self._store.look_again(turn)
+                continue
             if lost:
                 try:
                     await self._transitions.apply([_bury_lost(record, member) for record in lost], now)
@@ -67,6 +58,21 @@ class Leases:
             if jobs or not lost:
                 return jobs
         return []
+
+    async def _take(
+        self, member: Member, limit: int, worker: str, now: int
+    ) -> tuple[list[Job], list[Record]]:
+        """One try, for who holds the consumer's lock: what it leased, and jobs whose event is gone."""
+        full = await self._full(member, limit, now)
+        lane = self._store.mirror.revision(subjects.lane(member.ref))
+        taken = self._store.mirror.queues.take_ready(member.ref, limit, now)
+        if full is not None and not taken:
+            raise full
+        try:
+            return await self._lease(member, taken, worker, now, lane)
+        except BaseException:
+            self._store.mirror.queues.give_back(taken)
+            raise
 
     async def _full(self, member: Member, limit: int, now: int) -> Overloaded | None:
         """Make jobs of what was appended, as many as are asked for: all of a long log would take too long.

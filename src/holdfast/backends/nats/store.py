@@ -38,6 +38,8 @@ class Store:
         self.room = Room(self.link)
         self._committer = Committer(Batches(self.link))
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.last = 0
+        """The newest sequence of the stream when the store was last looked at."""
         self._generation = 0
         self._recognising = asyncio.Lock()
 
@@ -98,7 +100,9 @@ class Store:
         return await stream.info(self.link)
 
     async def _stamp(self) -> int:
-        return parse_stamp((await self.info())["ts"])
+        info = await self.info()
+        self.last = max(self.last, int(info["state"]["last_seq"]))
+        return parse_stamp(info["ts"])
 
     async def recognise(self) -> None:
         """After a new connection: see whether this is the store that we knew. Another begins a new epoch."""
@@ -111,6 +115,7 @@ class Store:
                 return
             identity = await stream.ensure(self.link)
             await self.mirror.distrust()
+            self.last = 0
             if self.registry.identity != identity:
                 info = await self.info()
                 last, now = int(info["state"]["last_seq"]), parse_stamp(info["ts"])

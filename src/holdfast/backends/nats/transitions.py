@@ -46,12 +46,15 @@ _AT_ONCE = 250  # burials that may fit into one batch
 
 
 class Transitions:
-    """Applies steps, consumer by consumer. What comes while a batch is under way travels in the next one."""
+    """Applies steps, consumer by consumer. What comes while a batch is under way travels in the next one.
+
+    Whoever lost a race waits without the consumer's lock, and holds up nobody who comes later.
+    """
 
     def __init__(self, store: Store, entries: Entries) -> None:
         self._store, self._copies = store, Copies(store, entries)
         self._asked: defaultdict[str, list[_Asked]] = defaultdict(list)
-        self._drains: dict[str, asyncio.Task[None]] = {}
+        self._drains: set[asyncio.Task[None]] = set()
 
     async def apply(self, steps: Sequence[Step | None], now: int) -> list[bool]:
         """Whether each step was accepted; None stands for a job of nobody. The mirror is as of `now`."""
@@ -66,40 +69,44 @@ class Transitions:
     async def _ask(self, ref: str, steps: list[tuple[int, Step]], now: int) -> list[int]:
         asked = _Asked(steps, now, asyncio.get_running_loop().create_future())
         self._asked[ref].append(asked)
-        if ref not in self._drains:
+        if len(self._asked[ref]) == 1:
             # A task of its own: a caller that is cancelled must not take the others' steps with it.
-            self._drains[ref] = asyncio.create_task(self._drain(ref))
+            drain = asyncio.create_task(self._drain(ref))
+            self._drains.add(drain)
+            drain.add_done_callback(self._drains.discard)
         return await asked.answer
 
     async def _drain(self, ref: str) -> None:
+        group, todo, stale = list[_Asked](), _Todo(), 0
         try:
-            async with self._store.lock(ref):
-                while group := self._asked.pop(ref, []):
-                    try:
-                        await self._apply(ref, [(each, *step) for each in group for step in each.steps])
-                    except Exception as error:
-                        _tell(group, error)
-                    else:
-                        _tell(group, None)
-        finally:
-            del self._drains[ref]
+            while todo or not group:
+                try:
+                    async with self._store.lock(ref):
+                        if not group:
+                            group = self._asked.pop(ref)
+                            todo = [(each, *step) for each in group for step in each.steps]
+                        todo = await self._apply(ref, todo)
+                except Stale:
+                    stale += 1
+                    if stale > TRIES:
+                        raise Unavailable("the jobs of a consumer change too often; try again") from None
+                    await self._store.look_again(stale)
+        except Exception as error:
+            _tell(group, error)
+        else:
+            _tell(group, None)
 
-    async def _apply(self, ref: str, todo: _Todo) -> None:
-        member, stale = self._store.registry.members.get(ref), 0
-        while todo and member is not None:
-            edit, taken, rest = await self._plan(member, todo)
-            try:
-                if taken:
-                    await self._store.commit(edit.messages())
-            except Stale:
-                stale += 1
-                if stale > TRIES:
-                    raise Unavailable(f"the jobs of {member.name!r} change too often; try again") from None
-                await self._store.look_again(stale)
-            else:
-                for asked, place in taken:
-                    asked.accepted.append(place)
-                todo = rest
+    async def _apply(self, ref: str, todo: _Todo) -> _Todo:
+        """One batch, for who holds the consumer's lock; answers what is left. Raises `Stale`."""
+        member = self._store.registry.members.get(ref)
+        if member is None:
+            return []
+        edit, taken, rest = await self._plan(member, todo)
+        if taken:
+            await self._store.commit(edit.messages())
+        for asked, place in taken:
+            asked.accepted.append(place)
+        return rest
 
     async def _plan(self, member: Member, todo: _Todo) -> tuple[Edit, list[tuple[_Asked, int]], _Todo]:
         """As many accepted steps as one batch takes, and what is left for the next one."""
