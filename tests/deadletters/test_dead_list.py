@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import zlib
 from datetime import timedelta
 
 import pytest
@@ -135,7 +137,9 @@ def test_a_filter_that_cannot_be_is_refused(words: dict[str, object]) -> None:
 
 
 async def test_a_place_that_no_page_gave_is_refused(bus: holdfast.Bus, letters: DeadLetters) -> None:
-    for after in ("x", "e30", "eyJqb2JAMCI6MX0", "eyJqb2JAMCI6WyJub25zZW5zZSJdfQ", "ü"):
+    packed = (b"", b"{", b"{}", b'{"job@0":1}', b'{"job@0":["nonsense"]}', b" " * 200_000 + b"{}")
+    places = [base64.urlsafe_b64encode(zlib.compress(each)).decode().rstrip("=") for each in packed]
+    for after in ("x", "e30", "eyJqb2JAMCI6MX0", "ü", *places):
         with pytest.raises(InvalidInput):
             await letters.find(JOBS, after)
     for limit in (0, 1001):

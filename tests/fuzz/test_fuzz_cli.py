@@ -103,7 +103,7 @@ def judge(arguments: list[str]) -> int:
 @example(["publish", "orders", "{}", "--id", "\udcff"])
 @example(["publish", "orders", "{}", "--at", "0001-01-01T00:00:00+14:00"])
 @example(["publish", "orders", "[" * 5_000])
-@example(["dlq", "list", "--after", "eyJqb2JAMCI6W251bGwsIjIwMjYiLCJ4Il19"])
+@example(["dlq", "list", "--after", "eJyrVsrKT3IwULKKzivNydFRMjIwMlPSUapQiq0FAHEnB7c"])
 @example(["dlq", "patch", "--patch", "[" * 5_000, "job:orders:billing:1", "--yes"])
 @example(["dlq", "list", "--since", "9" * 5_000])
 @example(["tokens", "create", "reader", "--name", "\udcff"])

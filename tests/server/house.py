@@ -14,6 +14,7 @@ from holdfast.bus.client import Bus
 from holdfast.config.config import Config
 from holdfast.model.scopes import scope_of
 from holdfast.server.app import create_app
+from holdfast.server.auth.credentials import COOKIE
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.context import System, system
 from holdfast.server.ledgers import Ledgers
@@ -55,6 +56,10 @@ class House:
         answer = await self.client.post("/login", data={"token": text}, headers=self.form)
         assert answer.status_code == 303, answer.text
         return text
+
+    async def session(self, *scope: str) -> dict[str, str]:
+        """The header of a session that a new token has begun."""
+        return {"Cookie": f"{COOKIE}={await self.system.sessions.begin(await self.token(*scope))}"}
 
     @property
     def form(self) -> dict[str, str]:

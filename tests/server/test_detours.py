@@ -176,8 +176,8 @@ async def test_a_token_that_names_them_covers_them(bus: holdfast.Bus) -> None:
 async def test_a_reader_of_everything_sees_no_page_of_the_audit(bus: holdfast.Bus) -> None:
     async with house(bus, local=False) as found:
         for scope, status in ((("reader",), 403), (("reader", AUDIT), 200), (("admin",), 200)):
-            cookies = {"Cookie": f"holdfast_token={await found.token(*scope)}"}
-            assert (await found.client.get("/audit", headers=cookies)).status_code == status
+            session = await found.session(*scope)
+            assert (await found.client.get("/audit", headers=session)).status_code == status
 
 
 async def test_a_bearer_token_does_not_stand_in_for_half_a_pair(bus: holdfast.Bus) -> None:

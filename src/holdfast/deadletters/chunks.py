@@ -10,6 +10,7 @@ from holdfast.deadletters.ids import ItemId, parse_item
 from holdfast.deadletters.items import Count, Filter
 from holdfast.deadletters.operation import Operation
 from holdfast.deadletters.sources import Source
+from holdfast.model.scopes import Right
 
 _PAGE = 500
 _ITEMS = "items"
@@ -32,7 +33,7 @@ async def next_chunk(acts: Acts, operation: Operation, limit: int) -> Chunk | No
     if operation.request.items:
         return await _of_items(acts, operation, limit)
     stand, wanted = operation.stand, operation.request.filter or Filter()
-    for source in await acts.letters.sources(wanted):
+    for source in await acts.letters.sources(wanted, Right("operate", operation.rights)):
         if source.name > stand.source:
             chunk = await _of_source(acts, operation, source, None, limit)
         elif source.name == stand.source and stand.after != _OVER:
@@ -82,10 +83,10 @@ async def _chunk(
     return Chunk([item for item in items if item not in alone], left, source, after)
 
 
-async def count_exhausted(acts: Acts, wanted: Filter, most: int | None) -> Count:
+async def count_exhausted(acts: Acts, wanted: Filter, most: int | None, right: Right) -> Count:
     """How many of those that a filter means have no attempt left; about `most` are looked at."""
     number, pages = 0, 0
-    for source in await acts.letters.sources(wanted):
+    for source in await acts.letters.sources(wanted, right):
         after = None
         while most is None or pages * _PAGE < most:
             page = await source.page(wanted.where, after, _PAGE)

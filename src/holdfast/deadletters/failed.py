@@ -13,6 +13,7 @@ from holdfast.deadletters.items import Count, Item, ItemPage
 from holdfast.deadletters.sources import meant
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.fingerprint import fingerprint
+from holdfast.model.scopes import EVERYWHERE, Right
 
 INGEST = "ingest"
 """The consumer that gives them up."""
@@ -86,6 +87,7 @@ class IngestSource:
     """The records that the ingest gave up on and nobody has dealt with."""
 
     failed: FailedRecords
+    right: Right = EVERYWHERE
     name: str = INGEST
     partition: int = 0
 
@@ -102,7 +104,7 @@ class IngestSource:
 
     def _open(self, channel: str | None) -> Sequence[FailedRecord]:
         found = [self.failed.find(status=each, channel=channel, limit=MOST) for each in sorted(OPEN)]
-        return [record for records in found for record in records]
+        return [record for records in found for record in records if self.right.holds(record.channel)]
 
 
 def _latest_first(item: Item) -> tuple[float, str]:

@@ -7,6 +7,7 @@ the list's cursor says, for each source, where its page began and which of its i
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,6 +22,8 @@ from holdfast.model.errors import InvalidInput
 _FETCHES = 20
 """Pages of sources that one page of the list may cost beyond the first of each."""
 _LEAST = 10
+_LONGEST = 100_000
+"""Characters of a cursor's content."""
 
 
 @dataclass(slots=True)
@@ -96,19 +99,22 @@ async def page_of(sources: Sequence[Source], wanted: Filter, after: str | None, 
 
 def _cursor(heads: Sequence[_Head]) -> str | None:
     places = {head.source.name: head.to_json() for head in heads if not head.ended}
-    return base64.urlsafe_b64encode(orjson.dumps(places)).decode().rstrip("=") if places else None
+    return (
+        base64.urlsafe_b64encode(zlib.compress(orjson.dumps(places))).decode().rstrip("=") if places else None
+    )
 
 
 def _heads(sources: Sequence[Source], after: str | None) -> list[_Head]:
     if after is None:
         return [_Head(source) for source in sources]
     try:
-        places = orjson.loads(base64.b64decode(after + "=" * (-len(after) % 4), b"-_", validate=True))
+        packed = base64.b64decode(after + "=" * (-len(after) % 4), b"-_", validate=True)
+        places = orjson.loads(zlib.decompressobj().decompress(packed, _LONGEST))
         heads = [_head(source, places[source.name]) for source in sources if source.name in places]
         if not heads:
             raise ValueError(after)
         return heads
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, zlib.error):
         raise InvalidInput(f"{after!r} is no place in this list; take the one that a page gave you") from None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from holdfast.deadletters.items import Filter
 from holdfast.model.duration import format_duration
-from holdfast.model.scopes import ADMIN, Scope, Verb, may
+from holdfast.model.scopes import ADMIN, Right, Scope, Verb
 
 Act = Literal["requeue", "redrive", "patch", "purge", "delete", "remove_consumer"]
 State = Literal["waiting", "running", "done", "cancelled", "stopped", "failed"]
@@ -144,7 +144,7 @@ class Operation:
 
     def may(self, verb: Verb, channel: str | None, consumer: str | None = None) -> bool:
         """Whether everybody who is behind it may do that there."""
-        return all(may(scopes, verb, channel, consumer) for scopes in self.rights)
+        return Right(verb, self.rights).holds(channel, consumer)
 
     @property
     def active(self) -> bool:

@@ -19,7 +19,7 @@ from holdfast.model.errors import InvalidInput, NotFound, Outdated
 from holdfast.model.event import new_id
 from holdfast.model.job import State
 from holdfast.model.names import check_token
-from holdfast.model.scopes import ADMIN, Scope
+from holdfast.model.scopes import ADMIN, Right, Scope
 
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
@@ -52,14 +52,18 @@ class Operations:
         """The audit log."""
         return Audit(await self.first(), self.letters.namespace)
 
-    async def preview(self, request: Request, *, exact: bool = False) -> Preview:
-        """What the request means: how many, a sample of them, and what a patch would change.
+    async def preview(
+        self, request: Request, scopes: tuple[Scope, ...] = (ADMIN,), *, exact: bool = False
+    ) -> Preview:
+        """What the request means of what the scopes let its asker operate on: how many, a sample of them, and
+        what a patch would change.
 
         `exact` counts to the end, however long it takes.
         """
         request, seen = check_request(request), await self._times()
-        count = await self._count(request, None if exact else LOOK)
-        sample = await self._sample(request)
+        right = Right("operate", (scopes,))
+        count = await self._count(request, None if exact else LOOK, right)
+        sample = await self._sample(request, right)
         changes = await self._changes(request, sample) if request.options.patch else []
         return Preview(count.number, count.exact, sample, changes, seen)
 
@@ -84,7 +88,7 @@ class Operations:
         request, actor, store = check_request(request), check_actor(actor), await self.first()
         asked = preview.seen if preview is not None else await self._times()
         known = Count(preview.count, preview.exact) if preview is not None else None
-        count = known or await self._count(request, LOOK)
+        count = known or await self._count(request, LOOK, Right("operate", (scopes,)))
         operation = Operation(
             id=new_id(),
             request=request,
@@ -105,7 +109,7 @@ class Operations:
         """One operation, or `NotFound`."""
         record = await (await self.first()).record(self._key(operation_id))
         if record is None:
-            raise NotFound(f"there is no operation {operation_id}; 'holdfast dlq operations' lists them")
+            raise no_operation(operation_id)
         return operation_of(record)
 
     async def latest(self, limit: int = 100) -> list[Operation]:
@@ -167,15 +171,15 @@ class Operations:
     def _key(self, operation_id: str) -> str:
         return self._prefix + check_token(operation_id, "operation id")
 
-    async def _count(self, request: Request, most: int | None) -> Count:
+    async def _count(self, request: Request, most: int | None, right: Right) -> Count:
         if request.items:
             return Count(len(request.items), True)
         wanted = request.filter or Filter()
         if request.kind == "remove_consumer":
             return Count(sum((await self.jobs_of(wanted)).values()), True)
         if request.options.only_exhausted:
-            return await count_exhausted(Acts(self.letters), wanted, most)
-        return await self.letters.count(wanted, most)
+            return await count_exhausted(Acts(self.letters), wanted, most, right)
+        return await self.letters.count(wanted, most, right)
 
     async def jobs_of(self, wanted: Filter) -> dict[State, int]:
         """The jobs of a consumer by state, all partitions together, or `NotFound`."""
@@ -207,12 +211,17 @@ class Operations:
             raise wrong
         return changes
 
-    async def _sample(self, request: Request) -> list[Item]:
+    async def _sample(self, request: Request, right: Right) -> list[Item]:
         if request.items:
             return [(await self.letters.show(each)).item for each in request.items[:_SAMPLE]]
         if request.kind == "remove_consumer" or request.filter is None:
             return []
-        return (await self.letters.find(request.filter, limit=_SAMPLE)).items
+        return (await self.letters.find(request.filter, None, _SAMPLE, right)).items
+
+
+def no_operation(operation_id: str) -> NotFound:
+    """That there is none; said of one that is none of the caller's business in the same words."""
+    return NotFound(f"there is no operation {operation_id}; the list of operations has those that there are")
 
 
 def done_so_far(operation: Operation) -> str:

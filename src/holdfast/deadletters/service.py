@@ -31,9 +31,12 @@ from holdfast.model.deadletters import Cluster, DeadFilter, Fold
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.model.event import Event
 from holdfast.model.fingerprint import normalise
+from holdfast.model.scopes import EVERYWHERE, Right
 
 MOST_CLUSTERS = 10_000
 MOST_PAGE = 1_000
+MOST_SOURCES = 40
+"""Places that a list takes from, where it is narrowed to what somebody may see."""
 
 
 class DeadLetters:
@@ -44,8 +47,9 @@ class DeadLetters:
 
     # counts
 
-    async def status(self) -> list[ConsumerDead]:
-        """Every worker consumer with its dead letters, exact, at a cost that does not grow with them."""
+    async def status(self, right: Right = EVERYWHERE) -> list[ConsumerDead]:
+        """Every worker consumer that the right covers with its dead letters, exact, at a cost that does not
+        grow with them."""
         consumers: dict[tuple[str, str], Consumer] = {}
         reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for store in await self.stores():
@@ -54,15 +58,20 @@ class DeadLetters:
             for count in await store.dead_counts():
                 reasons[count.channel, count.consumer][count.reason] += count.count
         return [
-            _dead(consumers.get(key), *key, reasons[key]) for key in sorted(consumers.keys() | reasons.keys())
+            _dead(consumers.get(key), *key, reasons[key])
+            for key in sorted(consumers.keys() | reasons.keys())
+            if right.holds(*key)
         ]
 
-    async def count(self, wanted: Filter, most: int | None = None) -> Count:
-        """How many a filter means: from the counts where they know, else by looking at about `most`."""
+    async def count(self, wanted: Filter, most: int | None = None, right: Right = EVERYWHERE) -> Count:
+        """How many a filter means of those that the right covers: from the counts where they know, else by
+        looking at about `most`."""
         where = wanted.where
-        known = await self._known(where) if "job" in wanted.kinds else 0
+        known = await self._known(where, right) if "job" in wanted.kinds else 0
         looked = [
-            each for each in await self.sources(wanted) if known is None or not isinstance(each, JobSource)
+            each
+            for each in await self.sources(wanted, right)
+            if known is None or not isinstance(each, JobSource)
         ]
         number, exact = known or 0, True
         for source in looked:
@@ -70,7 +79,7 @@ class DeadLetters:
             number, exact = number + found.number, exact and found.exact
         return Count(number, exact)
 
-    async def _known(self, where: DeadFilter) -> int | None:
+    async def _known(self, where: DeadFilter, right: Right) -> int | None:
         """What the counts say; None where only a look can tell."""
         plain = replace(where, channel=None, consumer=None)
         if plain == DeadFilter(reason=where.reason):
@@ -81,28 +90,40 @@ class DeadLetters:
                 if where.channel in (None, count.channel)
                 and where.consumer in (None, count.consumer)
                 and where.reason in (None, count.reason)
+                and right.holds(count.channel, count.consumer)
             )
         if where.fingerprint is not None and plain == DeadFilter(fingerprint=where.fingerprint):
-            clusters = await self._clusters(where.channel, where.consumer, MOST_CLUSTERS)
+            clusters = await self._clusters(where.channel, where.consumer, MOST_CLUSTERS, right)
             if len(clusters) < MOST_CLUSTERS:
                 return sum(each.count for each in clusters if each.fingerprint == where.fingerprint)
         return None
 
     async def clusters(
-        self, channel: str | None = None, consumer: str | None = None, limit: int = 100
+        self,
+        channel: str | None = None,
+        consumer: str | None = None,
+        limit: int = 100,
+        right: Right = EVERYWHERE,
     ) -> list[ClusterView]:
-        """Dead letters by consumer and fingerprint, the largest first, all partitions together."""
+        """Dead letters by consumer and fingerprint, the largest first, all partitions together; those that
+        the right covers."""
         found: dict[tuple[str, str, str], ClusterView] = {}
         # With several stores, a cluster may be large only when all of them are taken together.
         most = limit if len(self.bus.partitions.all) == 1 else max(limit, MOST_CLUSTERS)
-        for cluster in await self._clusters(channel, consumer, most):
+        for cluster in await self._clusters(channel, consumer, most, right):
             key = cluster.channel, cluster.consumer, cluster.fingerprint
             found[key] = _joined(found.get(key), cluster)
         return sorted(found.values(), key=lambda each: -each.count)[:limit]
 
-    async def _clusters(self, channel: str | None, consumer: str | None, most: int) -> list[ClusterView]:
-        answers = [await store.clusters(channel, consumer, most) for store in await self.stores()]
-        return [_view(cluster, index) for index, answer in enumerate(answers) for cluster in answer]
+    async def _clusters(
+        self, channel: str | None, consumer: str | None, most: int, right: Right
+    ) -> list[ClusterView]:
+        found: list[ClusterView] = []
+        for index, store in enumerate(await self.stores()):
+            for spot in await _spots(store, channel, consumer, right):
+                clusters = await store.clusters(*spot, most)
+                found += [_view(each, index) for each in clusters if right.holds(each.channel, each.consumer)]
+        return found
 
     async def verify(self, repair: bool = False) -> list[Verified]:
         """Recount every store and tell where the counts are wrong; with `repair` make them right."""
@@ -119,13 +140,24 @@ class DeadLetters:
     # the list
 
     async def find(
-        self, wanted: Filter | None = None, after: str | None = None, limit: int = 100
+        self,
+        wanted: Filter | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        right: Right = EVERYWHERE,
     ) -> ItemPage:
-        """A page of the one list, the latest death first. `after` is what the page before gave."""
+        """A page of the one list of what the right covers, the latest death first. `after` is what the page
+        before gave."""
         if not 1 <= limit <= MOST_PAGE:
             raise InvalidInput(f"limit {limit} is outside 1 to {MOST_PAGE}")
         wanted = wanted or Filter()
-        return await page_of(await self.sources(wanted), wanted, after, limit)
+        sources = await self.sources(wanted, right)
+        if len(sources) > MOST_SOURCES and not right.holds():
+            raise InvalidInput(
+                f"these dead letters stand in {len(sources)} places, and a list takes from at most "
+                f"{MOST_SOURCES}; name a channel"
+            )
+        return await page_of(sources, wanted, after, limit)
 
     async def show(self, item_id: str) -> Detail:
         """Everything about one item, or `NotFound`."""
@@ -138,17 +170,19 @@ class DeadLetters:
             case "stream":
                 return await self._message(item)
 
-    async def sources(self, wanted: Filter) -> list[Source]:
-        """Where the items that a filter means are listed, by name."""
+    async def sources(self, wanted: Filter, right: Right = EVERYWHERE) -> list[Source]:
+        """Where the items are listed that a filter means and the right covers, by name. A message belongs to
+        the channel that it stands in, wherever it came from."""
         found: list[Source] = []
         for index, store in enumerate(await self.stores()):
             if "job" in wanted.kinds:
-                found.append(JobSource(index, store))
+                spots = await _spots(store, wanted.where.channel, wanted.where.consumer, right)
+                found += [JobSource(index, store, right, *spot) for spot in spots]
             if "stream" in wanted.kinds:
                 channels = await dead_letter_channels(store, self.namespace)
-                found += [StreamSource(index, store, channel) for channel in channels]
+                found += [StreamSource(index, store, channel) for channel in channels if right.holds(channel)]
         if "ingest" in wanted.kinds and self.failed is not None:
-            found.append(IngestSource(self.failed))
+            found.append(IngestSource(self.failed, right))
         return sorted(found, key=lambda source: source.name)
 
     async def stores(self) -> list[Backend]:
@@ -197,6 +231,22 @@ class DeadLetters:
         for message in await source.messages([item.local]):
             return Detail(await source.item(message), message.event)
         raise _gone(item)
+
+
+async def _spots(
+    store: Backend, channel: str | None, consumer: str | None, right: Right
+) -> list[tuple[str | None, str | None]]:
+    """Where to look, so that nothing is looked at, counted or paged that the right does not cover."""
+    if right.holds(channel, consumer):
+        return [(channel, consumer)]
+    found: set[tuple[str | None, str | None]] = set()
+    for each in await store.dead_counts():
+        if channel in (None, each.channel) and consumer in (None, each.consumer):
+            if right.holds(each.channel, consumer):
+                found.add((each.channel, consumer))
+            elif right.holds(each.channel, each.consumer):
+                found.add((each.channel, each.consumer))
+    return sorted(found, key=str)
 
 
 def _gone(item: ItemId) -> NotFound:

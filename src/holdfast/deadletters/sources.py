@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from holdfast.contracts import Backend
 from holdfast.deadletters.ids import ItemId, public
 from holdfast.deadletters.items import Count, Item, ItemPage
-from holdfast.model.deadletters import DeadFilter, DeadLetter
+from holdfast.model.deadletters import DeadFilter, DeadLetter, DeadPage
+from holdfast.model.scopes import EVERYWHERE, Right
 
 _PAGE = 500
 
@@ -33,26 +34,37 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobSource:
-    """The dead jobs of one partition."""
+    """The dead jobs of one partition, or of one channel or consumer there."""
 
     partition: int
     backend: Backend
+    right: Right = EVERYWHERE
+    channel: str | None = None
+    consumer: str | None = None
 
     @property
     def name(self) -> str:
-        """By its partition."""
-        return f"job@{self.partition}"
+        """By its partition, and what it is narrowed to."""
+        narrow = [each for each in (self.channel, self.consumer) if each is not None]
+        return ":".join([f"job@{self.partition}", *narrow])
 
     async def page(self, where: DeadFilter, after: str | None, limit: int) -> ItemPage:
         """The store's own page."""
-        found = await self.backend.dead_letters(where, after, limit)
+        found = await self._page(where, after, limit)
         return ItemPage([item_of_job(letter, self.partition) for letter in found.letters], found.after)
+
+    async def _page(self, where: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        channel, consumer = self.channel or where.channel, self.consumer or where.consumer
+        narrow = replace(where, channel=channel, consumer=consumer)
+        found = await self.backend.dead_letters(narrow, after, limit)
+        seen = [each for each in found.letters if self.right.holds(each.record.channel, each.record.consumer)]
+        return DeadPage(seen, found.after)
 
     async def count(self, where: DeadFilter, most: int | None) -> Count:
         """Page by page."""
         number, after, pages = 0, None, 0
         while most is None or pages * _PAGE < most:
-            page = await self.backend.dead_letters(where, after, _PAGE)
+            page = await self._page(where, after, _PAGE)
             number, after, pages = number + len(page.letters), page.after, pages + 1
             if after is None:
                 return Count(number, exact=True)

@@ -66,6 +66,23 @@ ADMIN = Scope("admin")
 ANYBODY_READS = Scope("reader")
 
 
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A verb, and where it may be done: where each of these is allowed it by one of its scopes."""
+
+    verb: Verb
+    rights: tuple[tuple[Scope, ...], ...] = ((ADMIN,),)
+
+    def holds(self, channel: str | None = None, consumer: str | None = None) -> bool:
+        """Whether it may be done there; without a channel: on all channels, but for those that a scope must
+        name. So whatever is found on all channels is asked about once more."""
+        return all(may(scopes, self.verb, channel, consumer) for scopes in self.rights)
+
+
+EVERYWHERE = Right("admin")
+"""The right of whoever has the stores themselves."""
+
+
 def scope_of(kind: str, channel: str | None, consumer: str | None) -> Scope:
     """A scope as somebody asks for it; `InvalidInput` where it makes no sense."""
     if kind not in VERBS:

@@ -15,12 +15,14 @@ from holdfast.deadletters.operations import Operations
 from holdfast.deadletters.runner import Runner
 from holdfast.deadletters.service import DeadLetters
 from holdfast.server.auth.bucket import Buckets
+from holdfast.server.auth.cursors import Cursors
 from holdfast.server.auth.expiring import Expiring
 from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.ledgers import Ledgers
 from holdfast.server.supervisor import Supervisor
 from holdfast.server.waking import Waking
+from holdfast.upkeep.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class System:
     audit: Audit
     tokens: Tokens
     buckets: Buckets
+    cursors: Cursors
     sessions: Sessions
     signatures: Expiring
     """Those that were used: within its window, each one holds once, on all servers."""
@@ -67,6 +70,7 @@ def system(
         audit=Audit(bus.partitions.all[0].backend, config.namespace),
         tokens=tokens,
         buckets=Buckets(config.server.limits.rate),
+        cursors=Cursors(Secret(bus.partitions.all[0].backend, config.namespace)),
         sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),

@@ -24,6 +24,9 @@ ItemPath = Annotated[
     str, Path(max_length=600, description="As the list has it.", examples=["job:orders:billing:42"])
 ]
 
+LIST = "dead letters"
+"""What cursors call it."""
+
 
 class ItemOut(Model):
     """A dead letter in the list."""
@@ -94,15 +97,17 @@ async def list_dead_letters(
 ) -> Page[ItemOut]:
     """Dead letters, the latest death first. A page can be short, even empty, and have more behind it."""
     check_filter(caller, "read", wanted)
-    page = await system.letters.find(wanted, after, limit)
-    return Page(items=[ItemOut.of(each) for each in page.items], after=page.after)
+    place = await system.cursors.open(caller, LIST, after)
+    page = await system.letters.find(wanted, place, limit, caller.right("read"))
+    goes_on = await system.cursors.seal(caller, LIST, page.after)
+    return Page(items=[ItemOut.of(each) for each in page.items], after=goes_on)
 
 
 @router.get("/count")
 async def count_dead_letters(system: Known, caller: Reads, wanted: Asked) -> CountOut:
     """How many a filter means, counted up to 50,000 where no counter knows."""
     check_filter(caller, "read", wanted)
-    count = await system.letters.count(wanted, 50_000)
+    count = await system.letters.count(wanted, 50_000, caller.right("read"))
     return CountOut(count=count.number, exact=count.exact)
 
 
@@ -116,7 +121,7 @@ async def list_clusters(
 ) -> list[ClusterOut]:
     """Dead letters by what went wrong, the largest cluster first; exact."""
     caller.require("read", channel, consumer)
-    found = await system.letters.clusters(channel, consumer, limit)
+    found = await system.letters.clusters(channel, consumer, limit, caller.right("read"))
     return [ClusterOut.of(each) for each in found]
 
 

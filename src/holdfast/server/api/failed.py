@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from holdfast.deadletters.failed import FailedRecord, FailedRecords
 from holdfast.model.errors import NotFound
+from holdfast.server.api.filters import check_failed
 from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
@@ -74,9 +75,10 @@ async def list_failed_events(
 ) -> Page[FailedOut]:
     """Failed events as the WAL knows them, batch by batch; at most the first 10,000."""
     caller.require("read", channel)
-    records, most = _records(system), LISTED if after else limit + 1
+    whole = after is not None or not caller.may("admin", channel)
+    records, most = _records(system), LISTED if whole else limit + 1
     found = await asyncio.to_thread(lambda: records.find(status=status, channel=channel, limit=most))
-    shown = [_out(each) for each in found]
+    shown = [_out(each) for each in found if caller.sees(each.channel)]
     rest = [each for each in shown if after is None or _place(each) > after]
     return Page(items=rest[:limit], after=_place(rest[limit - 1]) if len(rest) > limit else None)
 
@@ -129,9 +131,9 @@ async def _mine(
     try:
         found = await asyncio.to_thread(records.show, failed)
     except NotFound:
-        caller.require(verb)  # whoever is not for all channels must not learn which ids exist
+        caller.require(verb)
         raise
-    caller.require(verb, found.channel)
+    check_failed(caller, verb, found.channel)
     return found
 
 

@@ -11,6 +11,7 @@ from holdfast.deadletters.ids import parse_item
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import NotFound
+from holdfast.model.names import is_ours
 from holdfast.model.scopes import Verb
 from holdfast.server.api.models import Model, Time
 from holdfast.server.auth.caller import Caller
@@ -68,26 +69,39 @@ def check_filter(caller: Caller, verb: Verb, wanted: Filter) -> None:
 async def check_item(system: System, caller: Caller, verb: Verb, item_id: str) -> None:
     """Whether a caller may do that with an item; `Forbidden` otherwise.
 
-    Where an ingest record or a message comes from is known only once it was read: whoever is not for all
-    channels does not learn which ids exist.
+    A job and a message belong to the channel that their ids name. Where an ingest record comes from is known
+    only once it was read: one of somebody else's is refused in the words of one that was never there.
     """
     item = parse_item(item_id)
-    channel, consumer = item.channel or None, item.consumer or None
-    if item.kind != "job" and not caller.may(verb, channel):
-        try:
-            found = (await system.letters.show(item_id)).item
-        except NotFound:
-            raise Forbidden(verb, channel) from None
-        channel, consumer = found.channel, found.consumer or None
-    caller.require(verb, channel, consumer)
+    if item.kind != "ingest":
+        caller.require(verb, item.channel, item.consumer or None)
+        return
+    try:
+        channel = (await system.letters.show(item_id)).item.channel
+    except NotFound:
+        caller.require(verb)
+        raise
+    check_failed(caller, verb, channel)
+
+
+def check_failed(caller: Caller, verb: Verb, channel: str) -> None:
+    """Raise `Forbidden` unless the caller may do that with a failed event of this channel. It names none:
+    whoever is not for all of them does not learn which ids exist, and where they come from."""
+    if not caller.may(verb, channel):
+        raise Forbidden(verb)
 
 
 def visible(caller: Caller, operation: Operation) -> bool:
-    """Whether an operation is any of the caller's business."""
+    """Whether an operation is any of the caller's business: it is theirs, or they may read all that it can
+    tell about. What becomes of a message names the dead-letter channel that it stands in."""
     request = operation.request
-    if operation.actor == caller.actor:
+    if operation.actor == caller.actor and caller.scopes in operation.rights:
         return True
     if request.filter is not None:
-        return caller.may("read", request.filter.where.channel, request.filter.where.consumer)
+        where, kinds = request.filter.where, request.filter.kinds
+        messages = "stream" in kinds and request.kind != "remove_consumer"
+        if messages and not (where.channel is not None and is_ours(where.channel)):
+            return caller.may("read")
+        return caller.may("read", where.channel, where.consumer)
     items = [parse_item(each) for each in request.items]
     return all(caller.may("read", each.channel or None, each.consumer or None) for each in items)

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Depends, Path, Response
 from pydantic import Field
 
 from holdfast.deadletters.operation import Canary, Operation, Options, Request
+from holdfast.deadletters.operations import no_operation
 from holdfast.model.duration import parse_duration
-from holdfast.model.errors import NotFound, Outdated
+from holdfast.model.errors import Outdated
 from holdfast.server.api.deadletters import ItemOut
 from holdfast.server.api.filters import FilterIn, check_filter, check_item, visible
 from holdfast.server.api.models import Duration, Model, Whole
@@ -121,7 +122,7 @@ async def start_operation(
     request = body.request()
     await permit(system, caller, request)
     if body.dry_run:
-        preview = await system.operations.preview(request)
+        preview = await system.operations.preview(request, caller.scopes)
         found = PreviewOut(
             count=preview.count,
             exact=preview.exact,
@@ -196,7 +197,7 @@ async def mine(system: System, caller: Caller, operation: str) -> Operation:
     """An operation, if it is any of the caller's business; what is not does not exist for them."""
     found = await system.operations.show(operation)
     if not visible(caller, found):
-        raise NotFound(f"there is no operation {operation}")
+        raise no_operation(operation)
     return found
 
 

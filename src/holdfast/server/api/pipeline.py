@@ -112,7 +112,7 @@ async def trace_event(
 ) -> list[LifeOut]:
     """An event's whole life: published, attempts, archive, WAL, warehouse, dead letter, requeues."""
     caller.require("read", channel)
-    lives = await lives_of(system, id, channel, source)
+    lives = await lives_of(system, caller, id, channel, source)
     return [
         LifeOut(
             channel=life.channel,
@@ -124,7 +124,6 @@ async def trace_event(
             ],
         )
         for life in lives
-        if caller.sees(life.channel)
     ]
 
 
@@ -136,8 +135,18 @@ async def read_audit(
     return [EntryOut.of(each) for each in await system.audit.latest(limit)]
 
 
-async def lives_of(system: System, event_id: str, channel: str | None, source: str | None) -> Sequence[Life]:
-    """Every event of that id with its whole life; `NotFound` where there is none, or nobody can tell."""
+async def lives_of(
+    system: System, caller: Caller, event_id: str, channel: str | None, source: str | None
+) -> Sequence[Life]:
+    """Every event of that id that the caller may read with its whole life; `NotFound` where there is
+    none, or nobody can tell."""
     if system.ledgers is None:
         raise NotFound("this server cannot read the books of the pipeline: pip install 'holdfast[spark]'")
-    return await asyncio.to_thread(system.ledgers.trace, event_id, channel, source)
+    try:
+        found = await asyncio.to_thread(system.ledgers.trace, event_id, channel, source)
+    except NotFound:
+        found = []
+    lives = [life for life in found if caller.sees(life.channel)]
+    if not lives:
+        raise NotFound(f"no trace of the event {event_id!r} in {channel or 'any channel'}")
+    return lives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.model.scopes import Scope, Verb, may
+from holdfast.model.scopes import Right, Scope, Verb, may
 from holdfast.server.refusals import Forbidden
 
 
@@ -23,6 +23,10 @@ class Caller:
     def may(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
         """Whether the caller may do it there; without a channel: everywhere."""
         return may(self.scopes, verb, channel, consumer)
+
+    def right(self, verb: Verb) -> Right:
+        """Where the caller may do it: for lists and counts of what stands on many channels."""
+        return Right(verb, (self.scopes,))
 
     def sees(self, channel: str, consumer: str | None = None) -> bool:
         """Whether it belongs into a list for this caller."""

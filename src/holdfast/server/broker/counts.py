@@ -30,7 +30,7 @@ Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 @router.get("/dlq-status")
 async def dlq_status(system: Known, caller: Reads) -> DLQStatus:
     """How many dead jobs each consumer has, exact, at a cost that does not grow with them."""
-    found = [each for each in await system.letters.status() if caller.sees(each.channel, each.consumer)]
+    found = await system.letters.status(caller.right("read"))
     return DLQStatus(consumers=[DLQConsumer(**names_of(each), deadCount=each.dead) for each in found])
 
 
@@ -47,12 +47,10 @@ async def job_status(
 
     With the oldest and the newest time of those that are due, and of those that are dead.
     """
-    live, exact = await _live(system)
+    live, exact = await _live(system, caller)
     times = await _times(system)
     consumers = []
-    for each in await system.letters.status():
-        if not caller.sees(each.channel, each.consumer):
-            continue
+    for each in await system.letters.status(caller.right("read")):
         key = each.channel, each.consumer
         counts = {"QUEUED": live[*key, "queued"], "INFLIGHT": live[*key, "inflight"], "DEAD": each.dead}
         if delivered:
@@ -63,14 +61,17 @@ async def job_status(
     return JobStatus(consumers=consumers)
 
 
-async def _live(system: System) -> tuple[Counter[tuple[str, str, str]], bool]:
-    """Live jobs by consumer, all stores together, and whether nothing was too many to count."""
+async def _live(system: System, caller: Caller) -> tuple[Counter[tuple[str, str, str]], bool]:
+    """Live jobs by consumer that the caller sees, all stores together, and whether nothing was too many to
+    count: leased and scheduled ones are counted for all consumers together."""
     found: Counter[tuple[str, str, str]] = Counter()
     totals: Counter[State] = Counter()
     most = 0
     for store in await system.letters.stores():
         for each in await store.backlogs(COUNTED):
             totals.update({state: each.live.get(state, 0) for state in (State.LEASED, State.SCHEDULED)})
+            if not caller.sees(each.channel, each.consumer):
+                continue
             most = max(most, each.live.get(State.READY, 0))
             waiting = each.live.get(State.READY, 0) + each.live.get(State.SCHEDULED, 0)
             found[each.channel, each.consumer, "queued"] += waiting

@@ -59,11 +59,13 @@ async def _question(system: System, caller: Caller, order: Order, *, exact: bool
     await permit(system, caller, plain)
     try:
         asked = order.request(everything=True) if order.written else plain
-        return question(order, await system.operations.preview(asked, exact=exact))
+        return question(order, await system.operations.preview(asked, caller.scopes, exact=exact))
     except InvalidInput as refused:
         if order.act != "patch":
             raise
-        return question(order, await system.operations.preview(plain, exact=exact), str(refused))
+        return question(
+            order, await system.operations.preview(plain, caller.scopes, exact=exact), str(refused)
+        )
 
 
 async def _form(request: Request) -> Given:

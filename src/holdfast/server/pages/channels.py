@@ -14,6 +14,7 @@ from holdfast.deadletters.items import ClusterView
 from holdfast.model.duration import format_duration
 from holdfast.model.errors import NotFound
 from holdfast.model.job import State
+from holdfast.model.scopes import Right
 from holdfast.server.context import Known, System
 from holdfast.server.pages.figures import Figures, StreamFigures, WorkerFigures
 from holdfast.server.pages.history import History
@@ -128,7 +129,7 @@ async def consumer(
 ) -> Response:
     """One worker consumer."""
     watch = await _looked(request)
-    view = await _consumer(system, watch.history, channel, consumer)
+    view = await _consumer(system, watch.history, channel, consumer, visit.caller.right("read"))
     return page(request, "consumer.html", visit, view=view)
 
 
@@ -205,7 +206,9 @@ def kept(keep: Keep | None) -> str:
     return f"{age}, up to {size(keep.max_bytes)}, then {full}"
 
 
-async def _consumer(system: System, history: History, channel: str, consumer: str) -> ConsumerView:
+async def _consumer(
+    system: System, history: History, channel: str, consumer: str, right: Right
+) -> ConsumerView:
     stored = await (await system.letters.store(0)).consumer(channel, consumer)
     figures = history.latest or Figures()
     mine = figures.workers.get((channel, consumer), WorkerFigures())
@@ -218,7 +221,7 @@ async def _consumer(system: System, history: History, channel: str, consumer: st
         waiting=history.series("waiting", channel, consumer),
         dead=history.series("dead", channel, consumer),
         policy=stored.policy.to_json(),
-        clusters=await system.letters.clusters(channel, consumer, 5),
+        clusters=await system.letters.clusters(channel, consumer, 5, right),
     )
 
 

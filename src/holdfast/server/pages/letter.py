@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 
+from holdfast.deadletters.ids import parse_item
 from holdfast.deadletters.items import Detail, Item
 from holdfast.model.event import Event
 from holdfast.server.api.deadletters import ItemPath
@@ -69,7 +70,8 @@ async def letter(
 
 def _view(detail: Detail, caller: Caller, now: datetime, whole: bool) -> Letter:
     item = detail.item
-    may = caller.may("operate", item.channel or None, item.consumer or None)
+    stands = parse_item(item.id).channel or item.channel  # a message: in its dead-letter channel
+    may = caller.may("operate", stands, item.consumer or None)
     return Letter(
         item=item,
         reason=reason_word(item.reason),

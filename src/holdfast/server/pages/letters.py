@@ -10,11 +10,13 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 
 from holdfast.deadletters.items import ClusterView, ConsumerDead, Count, Item
+from holdfast.model.scopes import Right
+from holdfast.server.api.deadletters import LIST
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
 from holdfast.server.pages.house import PageRoute, page
 from holdfast.server.pages.visit import Visit, visits
-from holdfast.server.pages.wanted import KINDS, REASONS, Wanted, seen_by
+from holdfast.server.pages.wanted import KINDS, REASONS, Wanted
 from holdfast.server.parameters import After
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -45,7 +47,7 @@ class Letters:
     clusters: list[ClusterRow]
     more_clusters: int
     items: list[Item]
-    count: Count | None
+    count: Count
     after: str | None
     operable: bool
     now: datetime
@@ -67,9 +69,11 @@ async def letters(
 
 
 async def _look(system: System, caller: Caller, wanted: Wanted, after: str | None) -> Letters:
-    found = await system.letters.find(wanted.filter(), after, ITEMS)
-    consumers = [each for each in await system.letters.status() if caller.sees(each.channel, each.consumer)]
-    clusters = await _clusters(system, caller, wanted)
+    right = caller.right("read")
+    place = await system.cursors.open(caller, LIST, after)
+    found = await system.letters.find(wanted.filter(), place, ITEMS, right)
+    consumers = await system.letters.status(right)
+    clusters = await _clusters(system, right, wanted)
     reasons: Counter[str] = Counter()
     for each in consumers:
         reasons.update(each.reasons)
@@ -81,9 +85,9 @@ async def _look(system: System, caller: Caller, wanted: Wanted, after: str | Non
         consumers=[each for each in consumers if each.dead],
         clusters=rows[:CLUSTERS],
         more_clusters=max(len(rows) - CLUSTERS, 0),
-        items=[each for each in found.items if seen_by(caller, each)],
-        count=await _count(system, caller, wanted),
-        after=found.after,
+        items=found.items,
+        count=await system.letters.count(wanted.filter(), COUNTED, right),
+        after=await system.cursors.seal(caller, LIST, found.after),
         operable=wanted.allowed(caller, "operate"),
         now=await (await system.operations.first()).now(),
         reason_names={str(reason): words for reason, words in REASONS.items()},
@@ -91,20 +95,12 @@ async def _look(system: System, caller: Caller, wanted: Wanted, after: str | Non
     )
 
 
-async def _clusters(system: System, caller: Caller, wanted: Wanted) -> list[ClusterView]:
+async def _clusters(system: System, right: Right, wanted: Wanted) -> list[ClusterView]:
     """Those of the channel and the consumer that are wanted; none where one cluster is wanted already."""
     if "fingerprint" in wanted.given or wanted.given.get("letters", "job") != "job":
         return []
     where = wanted.filter().where
-    found = await system.letters.clusters(where.channel, where.consumer, MOST_CLUSTERS)
-    return [each for each in found if caller.sees(each.channel, each.consumer)]
-
-
-async def _count(system: System, caller: Caller, wanted: Wanted) -> Count | None:
-    """None where somebody does not see everything that is meant."""
-    if not wanted.allowed(caller, "read"):
-        return None
-    return await system.letters.count(wanted.filter(), COUNTED)
+    return await system.letters.clusters(where.channel, where.consumer, MOST_CLUSTERS, right)
 
 
 def cluster_rows(clusters: list[ClusterView], caller: Caller) -> list[ClusterRow]:

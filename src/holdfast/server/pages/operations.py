@@ -11,7 +11,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from holdfast.deadletters.operation import Operation
+from holdfast.model.errors import NotFound
 from holdfast.server.api.filters import visible
+from holdfast.server.api.operations import LISTED as AMONG
 from holdfast.server.api.operations import OperationId, mine, permit
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
@@ -94,14 +96,14 @@ async def _one(system: System, visit: Visit, operation: str) -> Standing:
 
 
 async def _latest(system: System, caller: Caller) -> list[Standing]:
-    found = await system.operations.latest(LISTED)
+    found = [each for each in await system.operations.latest(AMONG) if visible(caller, each)]
     now = await (await system.operations.first()).now()
-    return [standing(each, now, operable=False) for each in found if visible(caller, each)]
+    return [standing(each, now, operable=False) for each in found[:LISTED]]
 
 
 async def _operable(system: System, caller: Caller, operation: Operation) -> bool:
     try:
         await permit(system, caller, operation.request)
-    except Forbidden:
+    except (Forbidden, NotFound):
         return False
     return True

@@ -33,7 +33,7 @@ async def trace(
     missing = None
     if id:
         try:
-            lives = await lives_of(system, id, channel or None, None)
+            lives = await lives_of(system, visit.caller, id, channel or None, None)
         except NotFound as error:
             missing = str(error)
     tones = [[tone(step) for step in life.steps] for life in lives]

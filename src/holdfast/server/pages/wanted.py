@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import ImmutableMultiDict
 
-from holdfast.deadletters.items import Filter, Item
+from holdfast.deadletters.items import Filter
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Reason
 from holdfast.model.scopes import Verb
@@ -104,11 +104,3 @@ def time_of(name: str, text: str) -> datetime:
     except ValueError:
         raise InvalidInput(f"{name} {text!r} is no time; write 2030-01-31T09:00") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def seen_by(caller: Caller, item: Item) -> bool:
-    """Whether an item belongs into a list for somebody: it, and the place where it stands."""
-    if caller.may("read"):
-        return True
-    where = item.id.split(":")[1] if item.kind == "stream" else item.channel
-    return caller.sees(item.channel, item.consumer or None) and caller.sees(where, item.consumer or None)
