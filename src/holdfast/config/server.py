@@ -37,6 +37,10 @@ class Limits(Section):
     the place of the one that has waited longest for a request; where none waits it is answered with 503."""
     connections_per_address: Batch = 200
     """The most connections from one address, or from one /64 of IPv6."""
+    live: Batch = 200
+    """The most live pages that are open at once; above it the answer is 503."""
+    live_per_caller: Batch = 20
+    """The most of them for one token; above it the answer is 429."""
 
 
 class Server(Section):

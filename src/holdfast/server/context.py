@@ -20,6 +20,7 @@ from holdfast.server.auth.expiring import Expiring
 from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.ledgers import Ledgers
+from holdfast.server.places import Places
 from holdfast.server.supervisor import Supervisor
 from holdfast.server.waking import Waking
 from holdfast.upkeep.secret import Secret
@@ -43,6 +44,8 @@ class System:
     signatures: Expiring
     """Those that were used: within its window, each one holds once, on all servers."""
     waking: Waking
+    live: Places
+    """For live pages."""
     local: bool
     """Whether it listens on loopback only."""
     ledgers: Ledgers | None = None
@@ -74,6 +77,7 @@ def system(
         sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),
+        live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
         local=local,
         ledgers=ledgers,
     )

@@ -85,6 +85,14 @@ class TooManyRequests(Refusal):
         return {"Retry-After": str(self.seconds)}
 
 
+class Full(Refusal):
+    """More at once than there is room for, for this caller (429) or for all (503)."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
 class TimedOut(Refusal):
     """No answer within the server's limit; whether it took effect is unknown."""
 

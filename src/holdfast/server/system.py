@@ -54,7 +54,7 @@ def assemble(
         local = ipaddress.ip_address(bound.getsockname()[0]).is_loopback
         known = system(bus, supervisor, config, local=local, ledgers=ledgers)
         app = create_app(known)
-        supervisor.on_stop.append(known.waking.wake_all)
+        supervisor.on_stop += [known.waking.wake_all, app.state.watch.stop]
         supervisor.add(HttpPart(app, bound, partial(tell_access, known), config.server.limits))
         supervisor.add(app.state.watch)
         supervisor.add(ExpiryPart([*known.sessions.records, known.signatures]))

@@ -20,7 +20,7 @@ from holdfast.server.pages.figures import Figures, StreamFigures, WorkerFigures
 from holdfast.server.pages.history import History
 from holdfast.server.pages.house import PageRoute, page, part
 from holdfast.server.pages.live import live
-from holdfast.server.pages.overview import ChannelRow, channel_rows
+from holdfast.server.pages.overview import ChannelRow, channel_row, channel_rows
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.watch import Watch
 from holdfast.server.pages.words import size
@@ -30,6 +30,8 @@ from holdfast.upkeep.rules import Keep
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
+SHOWN = 200
+"""How many channels, and consumers of one channel, there is room for on a page."""
 STATES = (State.READY, State.SCHEDULED, State.LEASED, State.DEAD)
 TONES = {State.READY: "flow", State.SCHEDULED: "wait", State.LEASED: "good", State.DEAD: "bad"}
 
@@ -66,6 +68,8 @@ class ChannelView:
     """How long its events are kept, in words."""
     held: str | None
     """Who keeps the sweeper from removing what is old enough."""
+    left: int
+    """How many consumers there was no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ async def channels(
     watch = await _looked(request)
     rows = [row for row in channel_rows(watch.history) if visit.caller.sees(row.name) and q in row.name]
     rows.sort(key=lambda row: row.name)
-    return page(request, "channels.html", visit, rows=rows, q=q)
+    return page(request, "channels.html", visit, rows=rows[:SHOWN], left=len(rows[SHOWN:]), q=q)
 
 
 @router.get("/channels/{channel}")
@@ -168,23 +172,19 @@ async def _held(system: System, channel: str) -> str | None:
 
 def _channel(system: System, history: History, channel: str, held: str | None) -> ChannelView:
     figures = history.latest or Figures()
-    row = next((each for each in channel_rows(history) if each.name == channel), None)
-    if row is None:
+    if channel not in figures.channels:
         raise NotFound(f"there is no channel {channel}; the first publish makes it")
+    workers = sorted((name, each) for (of, name), each in figures.workers.items() if of == channel)
+    streams = sorted((name, each) for (of, name), each in figures.streams.items() if of == channel)
     return ChannelView(
-        row=row,
+        row=channel_row(history, figures, channel, [each for _, each in workers]),
         bytes=figures.channels[channel].bytes,
         now=figures.now,
-        workers=[
-            _worker(history, channel, name, each)
-            for (of, name), each in sorted(figures.workers.items(), key=lambda item: item[0])
-            if of == channel
-        ],
+        workers=[_worker(history, channel, name, each) for name, each in workers[:SHOWN]],
         streams=[
-            StreamRow(name, each, history.series("lag", channel, name))
-            for (of, name), each in sorted(figures.streams.items(), key=lambda item: item[0])
-            if of == channel
+            StreamRow(name, each, history.series("lag", channel, name)) for name, each in streams[:SHOWN]
         ],
+        left=len(workers[SHOWN:]) + len(streams[SHOWN:]),
         kept=kept(wiring.rules(system.config).keep(channel)),
         held=held,
     )

@@ -18,7 +18,7 @@ from holdfast.server.api.operations import OperationId, mine, permit
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
 from holdfast.server.pages.house import PageRoute, page, part
-from holdfast.server.pages.live import stream
+from holdfast.server.pages.live import LivePage
 from holdfast.server.pages.standing import Standing, standing
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.watch import Watch
@@ -48,7 +48,7 @@ async def operations_live(request: Request, system: Known, visit: Reads) -> Resp
             async for _ in views:
                 yield part("operations_live.html", rows=await _latest(system, visit.caller))
 
-    return stream(system, visit.caller, pieces())
+    return LivePage(system, visit.caller, pieces())
 
 
 @router.get("/operations/{operation}")
@@ -70,7 +70,7 @@ async def operation_live(operation: OperationId, system: Known, visit: Reads) ->
             view = await _one(system, visit, operation)
             yield part("operation_live.html", view=view, csrf=visit.csrf)
 
-    return stream(system, visit.caller, pieces())
+    return LivePage(system, visit.caller, pieces())
 
 
 @router.post("/operations/{operation}/cancel")

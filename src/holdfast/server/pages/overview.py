@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from holdfast.model.job import State
-from holdfast.server.pages.figures import Figures
+from holdfast.server.pages.figures import Figures, WorkerFigures
 from holdfast.server.pages.flow import Flow, flow
 from holdfast.server.pages.history import History
 from holdfast.server.pages.words import ago, count
 from holdfast.server.supervisor import Kept, Phase
 
-BUSIEST = 12
+BUSIEST, WORST = 12, 20
+"""How many channels, and things to look at, there is room for: a page does not grow with the system."""
 LATE_EVENTS, LATE_SECONDS = 10_000, 3_600
 TONES = {Phase.RUNNING: "good", Phase.STARTING: "calm", Phase.RESTARTING: "bad", Phase.STOPPED: "calm"}
 
@@ -74,7 +77,7 @@ def overview(history: History, kept: list[Kept], archivers: set[str], ingesters:
         history=history,
         flow=flow(history, archivers, ingesters),
         parts=[PartRow(e.part.name, e.phase, e.status(), e.restarts, TONES[e.phase]) for e in kept],
-        attention=list(attention(figures, kept)),
+        attention=list(islice(attention(figures, kept), WORST)),
         channels=rows[:BUSIEST],
         published=sum(history.now("published", channel) for channel in figures.channels),
         done=sum(history.now("done", *name) for name in names),
@@ -85,17 +88,23 @@ def overview(history: History, kept: list[Kept], archivers: set[str], ingesters:
 
 def channel_rows(history: History) -> Iterator[ChannelRow]:
     """Every channel with what waits and what died on it."""
-    figures = history.latest or Figures()
-    for channel, each in figures.channels.items():
-        mine = [worker for (name, _), worker in figures.workers.items() if name == channel]
-        yield ChannelRow(
-            channel,
-            history.now("published", channel),
-            history.series("published", channel),
-            each.events,
-            sum(worker.waiting for worker in mine),
-            sum(worker.states[State.DEAD] for worker in mine),
-        )
+    figures, workers = history.latest or Figures(), defaultdict[str, list[WorkerFigures]](list)
+    for (channel, _), worker in figures.workers.items():
+        workers[channel].append(worker)
+    for channel in figures.channels:
+        yield channel_row(history, figures, channel, workers[channel])
+
+
+def channel_row(history: History, figures: Figures, channel: str, workers: list[WorkerFigures]) -> ChannelRow:
+    """One channel with its worker consumers."""
+    return ChannelRow(
+        channel,
+        history.now("published", channel),
+        history.series("published", channel),
+        figures.channels[channel].events,
+        sum(worker.waiting for worker in workers),
+        sum(worker.states[State.DEAD] for worker in workers),
+    )
 
 
 def attention(figures: Figures, kept: list[Kept]) -> Iterator[Attention]:

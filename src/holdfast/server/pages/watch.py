@@ -25,7 +25,8 @@ class Watch:
     def __init__(self, partitions: Partitions, every: float = EVERY, idle: float = IDLE) -> None:
         self._partitions, self._every, self._idle = partitions, every, idle
         self.history = History()
-        self._looked = asyncio.Condition()
+        self._looked = asyncio.Event()
+        self._stopped = False
         self._viewers = 0
         self._wanted = asyncio.Event()
 
@@ -45,20 +46,27 @@ class Watch:
         """Look once, now."""
         figures = await take(self._partitions, self.history.latest)
         self.history.add(figures)
-        async with self._looked:
-            self._looked.notify_all()
+        self._tell()
         return figures
 
+    def stop(self) -> None:
+        """End all views: nobody looks any more."""
+        self._stopped = True
+        self._tell()
+
+    def _tell(self) -> None:
+        told, self._looked = self._looked, asyncio.Event()
+        told.set()
+
     async def views(self) -> AsyncGenerator[Figures, None]:
-        """Every look from now on, and the last one at once."""
+        """Every look from now on until it is stopped, and the last one at once."""
         self._viewers += 1
         self._wanted.set()
         try:
             if self.history.latest is not None:
                 yield self.history.latest
-            while True:
-                async with self._looked:
-                    await self._looked.wait()
+            while not self._stopped:
+                await self._looked.wait()
                 if self.history.latest is not None:
                     yield self.history.latest
         finally:
