@@ -50,7 +50,9 @@ class Crew:
         process = self.start(role, place, turn)
         self._note(role, turn, await self._live(process, turn), process)
 
-    async def see_through(self, role: Role, place: int, told: asyncio.Event | None = None) -> None:
+    async def see_through(
+        self, role: Role, place: int, told: asyncio.Event | None = None, patience: float = _FINALE
+    ) -> None:
         """Let somebody work to the end, or until told to stop. Whom a fault still catches begins again."""
         for _ in range(_TRIES):
             process = self.start(role, place)
@@ -58,7 +60,7 @@ class Crew:
                 await asyncio.sleep(_BREATH)
             if told is not None:
                 process.send(signal.SIGTERM)
-            if not await _ends(process, _FINALE):
+            if not await _ends(process, patience):
                 process.kill()
                 self._account.findings.append(f"{process.name} does not end: {process.said}")
                 return

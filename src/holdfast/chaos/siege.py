@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -132,13 +133,15 @@ class Siege:
 
 
 async def until_drained(rig: Rig) -> None:
-    """Until nothing is live; what is left after that the judge will name."""
+    """Until nothing is live, or for a long time never fewer were: what is left then the judge will name."""
     bus = rig.bus("drain")
     async with bus:
         [partition] = bus.partitions.all
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            backlogs = await partition.backend.backlogs(1)
-            if not any(sum(each.live.values()) for each in backlogs):
+        fewest, since = math.inf, time.monotonic()
+        while time.monotonic() - since < _PATIENCE:
+            live = sum(sum(each.live.values()) for each in await partition.backend.backlogs(1))
+            if not live:
                 return
+            if live < fewest:
+                fewest, since = live, time.monotonic()
             await asyncio.sleep(_BREATH)

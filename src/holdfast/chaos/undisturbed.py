@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import time
-from contextlib import suppress
 
 from holdfast.chaos.account import Account
 from holdfast.chaos.cast import Own
@@ -21,10 +20,12 @@ from holdfast.chaos.rig import Rig
 from holdfast.chaos.roles import CHANNEL, POLICIES, UNDISTURBED, Role
 from holdfast.chaos.siege import Plan, until_drained
 
-_BREATH, _TURN, _PATIENCE = 0.1, 12.0, 300.0
+_BREATH, _TURN, _PATIENCE, _CATCHING_UP = 0.1, 12.0, 300.0, 900.0
 WORKERS = frozenset({"consumer", "poller", "heartbeat"})
 """They go on until nothing is left."""
-_UNNOTED = frozenset({"archiver", "ingester", "heartbeat"})
+_FOLLOWERS = frozenset({"archiver", "ingester"})
+"""They make no notes, and may be far behind when the last producer has ended."""
+_UNNOTED = _FOLLOWERS | {"heartbeat"}
 """Their calls are in no history."""
 LAST = frozenset({"archiver", "ingester", "sweeper"})
 """They go once more to the end of what the last producer has published."""
@@ -49,13 +50,13 @@ class Undisturbed:
         await self._work()
         self.crew.finish()
         await asyncio.gather(
-            *(self._ends(each) for role, _, each in self._places if role.name not in WORKERS)
+            *(self._ends(each, role) for role, _, each in self._places if role.name not in WORKERS)
         )
         await until_drained(self.rig)
         self.crew.end()
         await asyncio.gather(*(self._stops(*each) for each in self._places if each[0].name in WORKERS))
         for role in (role for role in self._roles if role.name in LAST):
-            await self.crew.see_through(role, 0)
+            await self.crew.see_through(role, 0, patience=_CATCHING_UP)
         self.account.seconds = time.monotonic() - began
 
     async def _found(self) -> None:
@@ -72,11 +73,14 @@ class Undisturbed:
         """Their time begins when all of them have begun, however long that takes."""
 
         async def noted() -> bool:
-            files = [self.rig.folder / f"{each.name}.jsonl" for _, _, each in self._places]
+            noting = [each.name for role, _, each in self._places if role.name not in _FOLLOWERS]
+            files = [self.rig.folder / f"{name}.jsonl" for name in noting]
             return all(file.exists() and file.stat().st_size for file in files) or self._ended()
 
-        with suppress(TimeoutError):
+        try:
             await until(noted, _PATIENCE)
+        except TimeoutError:
+            self.account.findings.append(f"after {_PATIENCE:g} s somebody had not begun")
 
     def _ended(self) -> bool:
         """Whether somebody ended by himself, who should not. Who gave up on a store that did not answer has a
@@ -109,11 +113,11 @@ class Undisturbed:
         """A worker is asked to stop; the others see themselves that nothing is left."""
         if role.name == "consumer":
             process.send(signal.SIGTERM)
-        await self._ends(process)
+        await self._ends(process, role)
 
-    async def _ends(self, process: Process) -> None:
+    async def _ends(self, process: Process, role: Role) -> None:
         try:
-            code = await process.ended(_PATIENCE)
+            code = await process.ended(_CATCHING_UP if role.name in _FOLLOWERS else _PATIENCE)
         except TimeoutError:
             process.kill()
             self.account.findings.append(f"{process.name} does not end: {process.said}")
