@@ -9,12 +9,13 @@ from typing import get_args
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from house import House, house, problem
 
 import holdfast
 from holdfast.embedded import Postgres
 from holdfast.model.scopes import Verb
+from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.auth.token import Issued
@@ -24,9 +25,9 @@ from kit import until
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
 
-def probe(verb: Verb, path: str, **how: bool) -> APIRouter:
+def probe(verb: Verb, path: str, **how: bool) -> Router:
     """A route that needs a verb and answers who called."""
-    router, need = APIRouter(), Depends(needs(verb, **how))
+    router, need = Router(), Depends(needs(verb, **how))
 
     @router.post(path)
     async def route(caller: Caller = need) -> str:
@@ -35,9 +36,9 @@ def probe(verb: Verb, path: str, **how: bool) -> APIRouter:
     return router
 
 
-def within() -> APIRouter:
+def within() -> Router:
     """A route that finds out for itself that the caller's token does not cover what is asked for."""
-    router, need = APIRouter(), Depends(needs("operate", filtered=True))
+    router, need = Router(), Depends(needs("operate", filtered=True))
 
     @router.post("/within")
     async def route(caller: Caller = need) -> None:

@@ -8,7 +8,7 @@ import logging
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from fastapi.responses import StreamingResponse
 from house import House, house, problem
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 import holdfast
 from holdfast.model import errors
 from holdfast.server import refusals
+from holdfast.server.admission import Router
 from holdfast.server.auth.guard import anybody
 from holdfast.server.problems import STATUSES
 
@@ -54,7 +55,7 @@ class Thing(BaseModel):
 
 def add_routes(found: House, error: BaseException | None = None) -> None:
     """A route that fails, one that takes a number, and one that fails in the middle of its answer."""
-    router = APIRouter(dependencies=[Depends(anybody)])
+    router = Router(dependencies=[Depends(anybody)])
 
     @router.get("/fail")
     async def fail() -> None:

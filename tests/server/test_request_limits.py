@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from itertools import pairwise
 from typing import Annotated
 
 import pytest
-from fastapi import APIRouter, Body, Depends, Request
+from fastapi import Body, Depends, Request
+from fastapi.exceptions import RequestValidationError
 from house import House, house, problem
+from hypothesis import given
+from hypothesis import strategies as st
 
 import holdfast
 from holdfast.model.errors import InvalidInput
+from holdfast.server import turns
+from holdfast.server.admission import Router
 from holdfast.server.auth.bucket import Buckets
 from holdfast.server.auth.guard import anybody, needs
-from holdfast.server.jsonbody import check_depth, parse
+from holdfast.server.jsonbody import Bounds, parse_line, parsed
 from holdfast.server.refusals import TooManyRequests
 
 JSON = {"Content-Type": "application/json"}
@@ -25,7 +31,7 @@ JSON = {"Content-Type": "application/json"}
 
 def add_routes(found: House) -> None:
     """Routes that take a body whole, as a stream, not at all, and one that is slow."""
-    router = APIRouter(dependencies=[Depends(anybody)])
+    router = Router(dependencies=[Depends(anybody)])
 
     @router.post("/whole")
     async def whole(body: Annotated[object, Body()]) -> None:
@@ -60,7 +66,9 @@ async def test_a_body_over_the_limit_is_refused_whether_its_length_is_told_or_no
             problem(await found.client.post(path, content=chunks(100, 11), headers=JSON), 413)
         problem(await found.client.post("/stream", content=chunks(100, 11)), 413)
         assert (await found.client.post("/stream", content=chunks(100, 10))).json() == 1000
-        assert (await found.client.post("/whole", content=b"1" * 1000, headers=JSON)).status_code == 200
+        assert (
+            await found.client.post("/whole", content=b'"' + b"1" * 998 + b'"', headers=JSON)
+        ).status_code == 200
 
 
 async def test_a_length_that_is_a_lie_does_not_help(bus: holdfast.Bus) -> None:
@@ -108,22 +116,84 @@ async def test_json_that_nests_too_deep_is_refused(bus: holdfast.Bus) -> None:
         assert await send(b"[" * 1_000_000) == 400
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b'"' + b'\\"' * 4_000_000, b'"' * 8_000_000, b'["' + b"\\" * 8_000_000, b'"[' * 2_000_000],
+BOUNDS = Bounds(depth=10, values=20_000, items=100)
+NUMBERS = b'{"data":[' + b"1," * 20_000 + b"1]}"
+HOSTILE = {
+    "escapes": b'"' + b'\\"' * 4_000_000,
+    "quotes": b'"' * 8_000_000,
+    "backslashes": b'["' + b"\\" * 8_000_000,
+    "texts": b'"[' * 2_000_000,
+    "digits": b"1" * 16_000_000,
+    "brackets": b"[" * 16_000_000,
+    "commas": b"," * 16_000_000,
+    "spaces": b" " * 16_000_000,
+    "events": b'{"events":[' + b"{}," * 5_000_000 + b"{}]}",
+    "numbers": b'{"events":[' + b"1," * 500_000 + b"1]}",
+    "members": b"{" + b'"a":1,' * 2_000_000 + b'"a":1}',
+    "headers": b'{"headers":{' + b'"a":1,' * 100_000 + b'"a":1}}',
+    "values of an event": NUMBERS,
+    "values of a batch": b'{"events":[' + b",".join([NUMBERS[:30_000] + b"1]}"] * 50) + b"]}",
+    "a long integer": b'{"data":' + b"9" * 10_000 + b"}",
+    "a large number": b'{"data":1e999999}',
+    "half a character": b'{"data":"\\ud800"}',
+    "two bytes a letter": '{"data":1}'.encode("utf-16"),
+    "four bytes a letter": ("[" * 100 + "]" * 100).encode("utf-32"),
+    "events twice": b'{"events":[{}],"events":[{}]}',
+    "a comma too many": b'{"events":[{},]}',
+    "a bracket too many": b'{"events":[{}]]}',
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+async def test_a_hostile_body_is_refused_in_short_pieces(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece is timed by the processor's clock: a busy machine makes none longer."""
+    pieces = [time.process_time()]
+
+    async def others(_: float) -> None:
+        pieces.append(time.process_time())
+
+    monkeypatch.setattr(turns.asyncio, "sleep", others)
+    with pytest.raises((InvalidInput, RequestValidationError)):
+        await parsed(body, BOUNDS)
+    pieces.append(time.process_time())
+    assert max(later - earlier for earlier, later in pairwise(pieces)) < 0.5
+    assert pieces[-1] - pieces[0] < 5
+
+
+async def test_what_is_within_the_bounds_is_parsed() -> None:
+    data = {"a": [1, "[,]", {"b": ['"', 10**30, 1.5, None]}]}
+    event = {"id": "e", "data": data, "headers": {"a": "b"}}
+    for value in (1, "a", [], {}, None, {"limit": 3, "jobs": [{"id": "1"}]}, "x" * 3_000_000):
+        assert await parsed(json.dumps(value).encode(), BOUNDS) == value
+    one = await parsed(json.dumps(event, indent=1).encode(), BOUNDS)
+    assert (one["id"], json.loads(one["data"].content)) == ("e", data)
+    for count in range(4):
+        batch = {"at": "x", "events": [event] * count, "priority": 1}
+        got = await parsed(json.dumps(batch, indent=1).encode(), BOUNDS)
+        assert [json.loads(each.pop("data").content) for each in got["events"]] == [data] * count
+        assert got == {"at": "x", "events": [{"id": "e", "headers": {"a": "b"}}] * count, "priority": 1}
+    assert await parsed(b'{"events":[1,"a",[{}]]}', BOUNDS) == {"events": [1, "a", [{}]]}
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
 )
-def test_no_body_makes_the_look_at_its_depth_slow(body: bytes) -> None:
-    began = time.process_time()
-    with suppress(InvalidInput):
-        check_depth(body, 10)
-    assert time.process_time() - began < 5
+def test_the_look_before_changes_nothing(value: object) -> None:
+    got = asyncio.run(parsed(json.dumps({"data": value}).encode(), Bounds(1000, 10**6, 1000)))
+    content = got["data"]
+    assert value == (None if content is None else json.loads(content.content))
 
 
-def test_a_line_of_json_is_parsed_or_refused() -> None:
-    assert parse(b'{"a": [1]}', 10) == {"a": [1]}
+async def test_a_line_of_json_is_parsed_or_refused() -> None:
+    assert await parse_line(b'{"a": [1]}', BOUNDS, turns.Turns()) == {"a": [1]}
     for text in (b"", b"{", b"NaN", b"\xff", b"[" * 11 + b"]" * 11):
         with pytest.raises(InvalidInput):
-            parse(text, 10)
+            await parse_line(text, BOUNDS, turns.Turns())
 
 
 async def test_a_request_that_takes_too_long_is_answered(bus: holdfast.Bus) -> None:
@@ -141,7 +211,7 @@ async def test_a_body_that_never_ends_is_not_waited_for(bus: holdfast.Bus) -> No
     async with house(bus, limits={"timeout": "50ms"}) as found:
         add_routes(found)
         for path in ("/whole", "/stream"):
-            problem(await found.client.post(path, content=drip(), headers=JSON), 504)
+            problem(await found.client.post(path, content=drip(), headers=JSON), 408)
 
 
 def test_a_bucket_gives_a_rate_and_twice_as_much_at_once() -> None:

@@ -10,10 +10,11 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from fastapi import APIRouter, Body, Depends
+from fastapi import Body, Depends
 from house import House, house, problem
 
 import holdfast
+from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.auth.signing import Signature, Signed, digest, holds, sign
@@ -24,7 +25,7 @@ ROUTE = "/signed/orders"
 
 def add_route(found: House) -> None:
     """A route that answers to two methods and takes a body."""
-    router, need = APIRouter(), Depends(needs("operate"))
+    router, need = Router(), Depends(needs("operate"))
 
     @router.api_route("/signed/{channel}", methods=["POST", "PUT"])
     @router.api_route("/other/{channel}", methods=["POST", "PUT"])

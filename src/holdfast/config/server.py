@@ -19,6 +19,12 @@ class Limits(Section):
     """The largest address and headers together; above it the answer is 431."""
     depth: Batch = 64
     """How deep JSON may nest."""
+    values: Batch = 200_000
+    """How many values (numbers, texts, lists, objects) JSON may have: a body, or an event of a batch or of a
+    stream; a whole batch four times as many. Above it the answer is 413."""
+    answer: Size = 4 << 20
+    """How many bytes of events one answer has, about: a list ends after the event that reaches it, with the
+    place where to go on; a poll leases no more."""
     rate: Count = 1000
     """Requests a second for each token, twice as many at once; above it the answer is 429. 0: no limit."""
     timeout: Positive = timedelta(seconds=60)

@@ -22,7 +22,10 @@ MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16_384
 
 _NO_HEADERS: Mapping[str, str] = {}
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# What holds itself ends in a RecursionError: to look for it everywhere costs as much as to encode.
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
 _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # RFC 9562
 # What PostgreSQL text, a Redis field or a NATS header cannot carry: NUL, other controls, lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")

@@ -12,9 +12,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config.server import Limits
 from holdfast.model.errors import HoldfastError
-from holdfast.server.jsonbody import check_depth
-from holdfast.server.problems import is_json, problem
-from holdfast.server.refusals import HeadersTooLarge, PayloadTooLarge, Refusal, TimedOut, UnsupportedMediaType
+from holdfast.server.problems import problem
+from holdfast.server.refusals import (
+    HeadersTooLarge,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+    TimedOut,
+    UnsupportedMediaType,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,8 @@ class _Exchange:
         self._headers = Headers(scope=scope)
         self._deadline: asyncio.Timeout | None = None
         self._begun = False
+        self._reading = False
+        """Whether the rest of the body is waited for."""
         self._size = 0
 
     async def run(self) -> None:
@@ -70,13 +78,12 @@ class _Exchange:
             async with asyncio.timeout(seconds) as self._deadline:
                 self._scope[WAIT] = self._wait
                 self._check_headers()
-                receive = (
-                    await self._checked() if is_json(self._headers.get("content-type", "")) else self._counted
-                )
-                await self._app(self._scope, receive, self._forward)
+                await self._app(self._scope, self._counted, self._forward)
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
                 raise
+            if self._reading and not self._begun:
+                raise SlowBody(f"the body did not come within {seconds:g} s; send it faster") from None
             raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
 
     def _wait(self, seconds: float) -> None:
@@ -96,21 +103,12 @@ class _Exchange:
         if length.isdecimal() and int(length) > self._limits.body:
             raise self._too_large()
 
-    async def _checked(self) -> Receive:
-        """The whole of a JSON body, once its depth is known."""
-        parts, more = [], True
-        while more:
-            message = await self._counted()
-            if message["type"] != "http.request":
-                return _replay(message, self._receive)
-            parts.append(message.get("body", b""))
-            more = message.get("more_body", False)
-        body = b"".join(parts)
-        check_depth(body, self._limits.depth)
-        return _replay({"type": "http.request", "body": body, "more_body": False}, self._receive)
-
     async def _counted(self) -> Message:
-        message = await self._receive()
+        self._reading = True
+        try:
+            message = await self._receive()
+        finally:
+            self._reading = False
         self._size += len(message.get("body", b""))
         if self._size > self._limits.body:
             # In this form the framework lets it pass, whoever is reading the body.
@@ -135,13 +133,3 @@ class _Exchange:
             raise error  # the server cuts the connection: half an answer must not look whole
         self._deadline = None
         await problem(error)(self._scope, self._receive, self._forward)
-
-
-def _replay(first: Message, rest: Receive) -> Receive:
-    """Hand out a message that was read already, then what follows."""
-    waiting = [first]
-
-    async def receive() -> Message:
-        return waiting.pop() if waiting else await rest()
-
-    return receive

@@ -5,16 +5,17 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
+from holdfast.server.admission import Router
 from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN
 from holdfast.server.auth.guard import Need, anybody
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.routes import demands, routes_of
 
-router = APIRouter()
+router = Router()
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.types import Scope
+
+
+def route_of(scope: Scope) -> Any:
+    """The route that was chosen, as it stands in the application."""
+    return scope.get("fastapi", {}).get("effective_route_context") or scope["route"]
 
 
 def path_of(scope: Scope) -> str | None:

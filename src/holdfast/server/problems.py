@@ -21,6 +21,8 @@ from holdfast.server.routes import methods_at
 MEDIA_TYPE = "application/problem+json"
 _TYPES = "urn:holdfast:problem:"
 _SHOWN = 100
+_ERRORS = 10
+"""The most errors that a problem names: a body of ten thousand faults is answered briefly."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 STATUSES: Mapping[type[Exception], int] = {
@@ -147,7 +149,8 @@ def _ours(error: e.HoldfastError) -> Response:
 
 def _invalid(error: RequestValidationError) -> Response:
     """Where the request does not fit; with which value only in a query: elsewhere it may be a payload."""
-    faults = [{"where": ".".join(map(str, each["loc"])), "message": _fault(each)} for each in error.errors()]
+    found = error.errors()[:_ERRORS]
+    faults = [{"where": ".".join(map(str, each["loc"]))[:_SHOWN], "message": _fault(each)} for each in found]
     first = f"{faults[0]['where']}: {faults[0]['message']}" if faults else "the request does not fit"
     return answer(422, first, "InvalidRequest", errors=faults)
 

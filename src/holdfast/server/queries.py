@@ -13,15 +13,14 @@ from fastapi.dependencies.models import Dependant
 from starlette.requests import Request
 
 from holdfast.model.errors import InvalidInput
+from holdfast.server.paths import route_of
 
 
 def check_query(request: Request) -> None:
     """Raise `InvalidInput` for a parameter that the route has no use for, or for one too many."""
     if not request.query_params:
         return
-    scope = request.scope
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope["route"]
-    known = dict(_fields(route.dependant))
+    known = dict(_fields(route_of(request.scope).dependant))
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
             listed = ", ".join(sorted(known)) or "none at all"

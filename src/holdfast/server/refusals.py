@@ -53,6 +53,16 @@ class CrossSite(Refusal):
     status = 403
 
 
+class Incomplete(Refusal):
+    """A body that ended too early; nobody is there to read this."""
+
+
+class SlowBody(Refusal):
+    """A body that did not come in time."""
+
+    status = 408
+
+
 class PayloadTooLarge(Refusal):
     """A body over the server's limit."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Depends, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from holdfast.bus.partitions import Partition
 from holdfast.config.urls import mask
 from holdfast.model.errors import HoldfastError
+from holdfast.server.admission import Router
 from holdfast.server.auth.guard import anybody, needs
 from holdfast.server.child import ChildPart
 from holdfast.server.context import Known, System
@@ -20,7 +21,7 @@ from holdfast.server.drivers import troubles
 from holdfast.server.metrics import scrape
 from holdfast.server.supervisor import Phase
 
-router = APIRouter(tags=["status"])
+router = Router(tags=["status"])
 
 PATIENCE = 2.0
 """How long a store may take to tell its time before it counts as silent."""

@@ -1,6 +1,6 @@
 """The routes under `/api/v1`: one module for each noun, listed here.
 
-A module has a `router` (an `APIRouter` with a tag); each of its routes has a verb for the guard, a response
+A module has a `router` (an `Router` with a tag); each of its routes has a verb for the guard, a response
 model, and a function whose name is the operation id:
 
     @router.post("/channels/{channel}/events", status_code=201)
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from fastapi import APIRouter
-
+from holdfast.server.admission import Router
 from holdfast.server.api import (
     channels,
     consumers,
@@ -44,9 +43,9 @@ MODULES: tuple[ModuleType, ...] = (
 )
 
 
-def router() -> APIRouter:
+def router() -> Router:
     """All of them."""
-    found = APIRouter(prefix=PREFIX)
+    found = Router(prefix=PREFIX)
     for module in MODULES:
         found.include_router(module.router)
     return found

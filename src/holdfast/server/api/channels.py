@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import Field
 
 from holdfast.contracts import Backend, Consumer
 from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.server.admission import Router
 from holdfast.server.api.models import EntryOut, Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import After, Channel, Limit, Page
 
-router = APIRouter(tags=["channels"])
+router = Router(tags=["channels"])
 
 
 class ChannelOut(Model):

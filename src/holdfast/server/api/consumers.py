@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import Field
 
 from holdfast.contracts import Consumer as Stored
@@ -13,6 +13,7 @@ from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.model.errors import NotFound
 from holdfast.model.policy import Policy
+from holdfast.server.admission import Router
 from holdfast.server.api.channels import check_channel
 from holdfast.server.api.conditions import IfMatch, IfNoneMatch, alone, check, condition
 from holdfast.server.api.models import Duration, Model, Time, Whole
@@ -22,7 +23,7 @@ from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import After, Channel, Consumer, Limit, Page
 
-router = APIRouter(tags=["consumers"], prefix="/channels/{channel}/consumers")
+router = Router(tags=["consumers"], prefix="/channels/{channel}/consumers")
 
 Reads = Annotated[Caller, Depends(needs("read"))]
 Operates = Annotated[Caller, Depends(needs("operate"))]

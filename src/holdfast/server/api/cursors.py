@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
+from holdfast.server.admission import Router
 from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
@@ -15,7 +16,7 @@ from holdfast.server.parameters import Channel, Consumer
 from holdfast.server.refusals import Conflict
 from holdfast.upkeep.streams import remove_stream, streams, warning
 
-router = APIRouter(tags=["cursors"], prefix="/channels/{channel}/cursors")
+router = Router(tags=["cursors"], prefix="/channels/{channel}/cursors")
 
 
 class CursorOut(Model):

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.deadletters.items import ClusterView, Item
+from holdfast.server.admission import Router
 from holdfast.server.api.filters import Asked, check_filter, check_item
 from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
@@ -17,7 +18,7 @@ from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known
 from holdfast.server.parameters import NAME, After, Limit, Page
 
-router = APIRouter(tags=["dead letters"], prefix="/deadletters")
+router = Router(tags=["dead letters"], prefix="/deadletters")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 ItemPath = Annotated[

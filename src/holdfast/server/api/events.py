@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import Depends, Header, Request, Response
 from pydantic import Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from holdfast.model.errors import InvalidInput, TooLarge
 from holdfast.model.event import Event, check_event
+from holdfast.server.admission import Router, bounds_of
 from holdfast.server.api.models import EventIn, Model, ReceiptOut, Time, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.jsonbody import parse
+from holdfast.server.jsonbody import parse_line
 from holdfast.server.parameters import Channel
 from holdfast.server.problems import check_kind
+from holdfast.server.refusals import Incomplete
+from holdfast.server.turns import Turns
 
-router = APIRouter(tags=["publish"], prefix="/channels/{channel}/events")
+router = Router(tags=["publish"], prefix="/channels/{channel}/events")
 
 Publishes = Annotated[Caller, Depends(needs("publish"))]
 IdempotencyKey = Annotated[
@@ -28,6 +32,7 @@ IdempotencyKey = Annotated[
         description="Makes ids for events that have none, so that repeating the call changes nothing.",
     ),
 ]
+_CHUNK = 16 << 10
 NDJSON = "application/x-ndjson"
 
 
@@ -127,33 +132,46 @@ async def publish_stream(
 
 async def _batches(request: Request, system: System, key: str, told: Streamed) -> AsyncIterator[list[Event]]:
     """As many events as one batch takes, again and again. A wrong line says how far the others got."""
-    limits = system.config.server.limits
-    batch: list[Event] = []
+    limits, bounds, turns = system.config.server.limits, bounds_of(system), Turns()
+    batch, size = list[Event](), 0
     async for number, line in _lines(request):
         try:
-            batch.append(check_event(_event(parse(line, limits.depth), _name(key, number - 1))))
+            value = await parse_line(line, bounds, turns)
+            batch.append(check_event(_event(value, _name(key, number - 1))))
         except InvalidInput as error:
             done = told.published + told.duplicates
             raise type(error)(f"line {number}: {error}; {done} events before it are published") from None
-        if len(batch) >= limits.batch:
+        size += len(line)
+        if len(batch) >= limits.batch or size >= limits.answer:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 
 
 async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
     """Every line that is not blank, with its number."""
-    number, parts = 0, list[bytes]()
-    async for chunk in request.stream():
+    number, parts, turns = 0, list[bytes](), Turns()
+    async for chunk in _chunks(request):
         first, *others = chunk.split(b"\n")
         parts.append(first)
         for other in others:
             line, parts, number = b"".join(parts), [other], number + 1
             if line.strip():
                 yield number, line
+        await turns.pause()
     if (line := b"".join(parts)).strip():
         yield number + 1, line
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    """The body in small pieces, however large those are that come."""
+    try:
+        async for chunk in request.stream():
+            for start in range(0, len(chunk), _CHUNK):
+                yield chunk[start : start + _CHUNK]
+    except ClientDisconnect:
+        raise Incomplete("the stream ended early; with ids or an idempotency key send it again") from None
 
 
 def _event(value: Any, fallback: str) -> Event:

@@ -6,11 +6,12 @@ import asyncio
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import ConfigDict, Field
 
 from holdfast.deadletters.failed import FailedRecord, FailedRecords
 from holdfast.model.errors import NotFound
+from holdfast.server.admission import Router
 from holdfast.server.api.filters import check_failed
 from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
@@ -18,7 +19,7 @@ from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import After, Limit, Page
 
-router = APIRouter(tags=["failed events"], prefix="/failed-events")
+router = Router(tags=["failed events"], prefix="/failed-events")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from pydantic import Field
 
 from holdfast.bus.settlement import Failed
@@ -16,13 +16,14 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import LeaseLost, NotFound, TooLarge
 from holdfast.model.event import Event
 from holdfast.model.job import Job, Retry
+from holdfast.server.admission import Router
 from holdfast.server.api.models import Duration, JobOut, Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import PUBLIC, Channel, Consumer, JobId
 
-router = APIRouter(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
+router = Router(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
 Consumes = Annotated[Caller, Depends(needs("consume"))]
 

@@ -12,8 +12,9 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from holdfast.deadletters.ids import public
 from holdfast.deadletters.items import readable
 from holdfast.model.errors import InvalidInput
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, MAX_HEADERS, Event, LogEntry, Receipt
 from holdfast.model.job import Job, JobRecord
+from holdfast.server.jsonbody import Encoded
 from holdfast.upkeep.announcements import SOURCE
 
 
@@ -60,7 +61,7 @@ class EventIn(Model):
     key: str | None = Field(default=None, max_length=512)
     """Events of one key stay in order, where a consumer wants it so."""
     time: Time | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, json_schema_extra={"maxProperties": MAX_HEADERS})
 
     def event(self, fallback: str = "") -> Event:
         """The event; `fallback` is its id where it has none of its own."""
@@ -68,7 +69,7 @@ class EventIn(Model):
             raise InvalidInput("there is data and data_base64; give one of them")
         self._check_reserved()
         return Event(
-            _decoded(self.data_base64) if self.data_base64 is not None else self.data,
+            self._content(),
             self.id or fallback,
             self.source,
             self.type,
@@ -76,6 +77,11 @@ class EventIn(Model):
             self.time,
             self.headers,
         )
+
+    def _content(self) -> Any:
+        if self.data_base64 is not None:
+            return _decoded(self.data_base64)
+        return self.data.content if isinstance(self.data, Encoded) else self.data
 
     def _check_reserved(self) -> None:
         """What Holdfast itself writes is believed: where a dead letter came from, and what was announced."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Depends, Path, Response
 from pydantic import Field
 
 from holdfast.deadletters.operation import Canary, Operation, Options, Request
 from holdfast.deadletters.operations import no_operation
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Outdated
+from holdfast.server.admission import Router
 from holdfast.server.api.deadletters import ItemOut
 from holdfast.server.api.filters import FilterIn, check_filter, check_item, visible
 from holdfast.server.api.models import Duration, Model, Whole
@@ -22,7 +23,7 @@ from holdfast.server.context import Known, System
 from holdfast.server.parameters import After, Limit, Page
 from holdfast.server.refusals import Conflict
 
-router = APIRouter(tags=["operations"], prefix="/operations")
+router = Router(tags=["operations"], prefix="/operations")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import Field
 
 from holdfast.model.errors import NotFound
+from holdfast.server.admission import Router
 from holdfast.server.api.models import EntryOut, Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
@@ -20,7 +21,7 @@ from holdfast.server.ledgers import Life
 from holdfast.server.parameters import Limit
 from holdfast.server.reconciled import read_reconciled
 
-router = APIRouter(tags=["pipeline"])
+router = Router(tags=["pipeline"])
 
 Reads = Annotated[Caller, Depends(needs("read"))]
 

@@ -7,12 +7,13 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field
 
 from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Job, Retry
+from holdfast.server.admission import Router
 from holdfast.server.api.models import Duration, LeaseOut, Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import check_again, needs
@@ -20,7 +21,7 @@ from holdfast.server.context import Known, System
 from holdfast.server.limits import WAIT
 from holdfast.server.parameters import Channel, Consumer
 
-router = APIRouter(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
+router = Router(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
 LONGEST = timedelta(minutes=15)
 PAUSE = 1.0

@@ -21,6 +21,8 @@ from holdfast.server.refusals import Denied, Forbidden, ReadOnly, Unauthorized
 
 log = logging.getLogger(__name__)
 
+_CALLER = "holdfast.caller"
+
 
 class Need:
     """A dependency that lets callers in who may do something, and answers who it is."""
@@ -28,7 +30,9 @@ class Need:
     def __init__(self, verb: Verb, *, filtered: bool, pair: bool, local: bool, page: bool) -> None:
         self.verb, self.filtered, self.pair, self.local, self.page = verb, filtered, pair, local, page
 
-    async def __call__(self, request: Request, system: Known) -> AsyncIterator[Caller]:
+    async def admit(self, request: Request, system: System) -> None:
+        """Let a caller in, or raise `Denied`: before anything of the request's body is read, but for a
+        signature, which is over the body."""
         caller = None
         try:
             found = await shown(request, system, page=self.page)
@@ -36,8 +40,17 @@ class Need:
             self._check(request, caller, found)
             if not self.page:
                 check_query(request)
+            request.scope[_CALLER] = caller
+        except Denied as refusal:
+            await _tell(request, system, caller, refusal)
+            raise
+
+    async def __call__(self, request: Request, system: Known) -> AsyncIterator[Caller]:
+        """For the route: who was let in. What the route itself refuses is told too."""
+        caller: Caller = request.scope[_CALLER]
+        try:
             yield caller
-        except Denied as refusal:  # here, or in the route
+        except Denied as refusal:
             await _tell(request, system, caller, refusal)
             raise
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
+from holdfast.server.admission import Router
 from holdfast.server.broker import counts, deadjobs, deletion
 
-router = APIRouter(tags=["broker"])
+router = Router(tags=["broker"])
 router.include_router(counts.router)
 router.include_router(deadjobs.router)
 router.include_router(deletion.router)

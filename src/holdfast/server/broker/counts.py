@@ -7,17 +7,18 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from holdfast.deadletters.items import ConsumerDead
 from holdfast.model.errors import NotFound
 from holdfast.model.job import State
+from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.broker.models import ConsumerJobs, DLQConsumer, DLQStatus, JobStatus, StatusCount
 from holdfast.server.context import Known, System
 
-router = APIRouter()
+router = Router()
 
 COUNTED = 100_000
 """Live jobs are counted up to this number, where a store has no counter for them."""

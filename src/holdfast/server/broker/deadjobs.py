@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from fastapi.responses import JSONResponse
 
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.model.errors import NotFound
+from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.broker.counts import names_of
@@ -18,7 +19,7 @@ from holdfast.server.broker.models import DeadJob, DeadJobs, Requeued
 from holdfast.server.context import Known
 from holdfast.server.parameters import After, Channel, Consumer, Limit
 
-router = APIRouter()
+router = Router()
 
 DEAD_JOBS = "dead jobs"
 """What cursors call the list."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from fastapi.responses import JSONResponse
 
 from holdfast.deadletters.ids import ItemId, job_item
@@ -12,6 +12,7 @@ from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Operation, Options, Request
 from holdfast.model.errors import NotFound
 from holdfast.model.job import State
+from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.broker.models import Accepted, Deleted
@@ -19,7 +20,7 @@ from holdfast.server.context import Known, System
 from holdfast.server.parameters import Channel, Consumer, JobId
 from holdfast.server.refusals import Conflict
 
-router = APIRouter()
+router = Router()
 
 SMALL = 1_000
 """So many dead letters are dealt with inside the call; more become an operation."""

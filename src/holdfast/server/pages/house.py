@@ -11,19 +11,21 @@ import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from holdfast.model.errors import HoldfastError
+from holdfast.server.admission import Admitted, Bounded
 from holdfast.server.auth.credentials import cookie_of
 from holdfast.server.pages import words
 from holdfast.server.pages.sparkline import sparkline
 from holdfast.server.pages.visit import SAFE, SignIn, Visit, check_form
 from holdfast.server.problems import problem
-from holdfast.server.refusals import Unauthorized
+from holdfast.server.refusals import PayloadTooLarge, Unauthorized, UnsupportedMediaType
 
 HERE = Path(__file__).parent.parent
 STATIC = HERE / "static"
+FORM, FIELDS = 1 << 20, 2_000
+"""The largest form, and the most fields in one: a thousand dead letters can be chosen."""
 NAVIGATION = (
     ("Overview", "/"),
     ("Channels", "/channels"),
@@ -94,7 +96,7 @@ def forget_session(request: Request, answer: Response) -> None:
     answer.delete_cookie(cookie_of(request), secure=request.url.scheme == "https")
 
 
-class PageRoute(APIRoute):
+class PageRoute(Admitted):
     """A route whose errors are pages, and whose forms are checked before anything else."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -102,8 +104,6 @@ class PageRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             try:
-                if request.method not in SAFE:
-                    await check_form(request)
                 return await serve(request)
             except Unauthorized:
                 answer = problem(SignIn(_back(request)))
@@ -113,6 +113,15 @@ class PageRoute(APIRoute):
                 return _went_wrong(request, error)
 
         return handle
+
+    async def prepare(self, request: Bounded) -> None:
+        """Read a form, and check where it is from."""
+        if request.method not in SAFE:
+            if "multipart" in request.headers.get("content-type", ""):
+                raise UnsupportedMediaType("a form in parts is not read here; send it URL-encoded")
+            if (await request.whole(FORM)).count(b"&") > FIELDS:
+                raise PayloadTooLarge(f"a form of more than {FIELDS} fields; choose fewer at once")
+            await check_form(request)
 
 
 def _back(request: Request) -> str:
