@@ -11,14 +11,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
 
 from holdfast.server.auth.guard import Need
 from holdfast.server.context import System
 from holdfast.server.jsonbody import Bounds, parsed
 from holdfast.server.paths import route_of
 from holdfast.server.problems import is_json
-from holdfast.server.refusals import Incomplete, PayloadTooLarge
+from holdfast.server.refusals import PayloadTooLarge
 from holdfast.server.routes import demands
 
 ITEMS = 1_000
@@ -43,16 +42,13 @@ class Bounded(Request):
             self._body = b"parsed"
 
     async def whole(self, most: int | None = None) -> bytes:
-        """The body; `PayloadTooLarge` where it is longer than this, `Incomplete` where the caller left."""
+        """The body; `PayloadTooLarge` where it is longer than this."""
         size, parts = 0, []
-        try:
-            async for part in self.stream():
-                size += len(part)
-                if most is not None and size > most:
-                    raise PayloadTooLarge(f"the body is over the limit of {most} bytes; send less at once")
-                parts.append(part)
-        except ClientDisconnect:
-            raise Incomplete("the request ended before its body did; send it again") from None
+        async for part in self.stream():
+            size += len(part)
+            if most is not None and size > most:
+                raise PayloadTooLarge(f"the body is over the limit of {most} bytes; send less at once")
+            parts.append(part)
         self._body = b"".join(parts)
         return self._body
 

@@ -56,8 +56,8 @@ class _Exchange:
         self._headers = Headers(scope=scope)
         self._deadline: asyncio.Timeout | None = None
         self._begun = False
-        self._reading = False
-        """Whether the rest of the body is waited for."""
+        self._whole = self._slow = False
+        """Whether all of the body came, and whether somebody waited for the rest when time was over."""
         self._size = 0
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class _Exchange:
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
                 raise
-            if self._reading and not self._begun:
+            if self._slow and not self._begun:
                 raise SlowBody(f"the body did not come within {seconds:g} s; send it faster") from None
             raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
 
@@ -104,11 +104,12 @@ class _Exchange:
             raise self._too_large()
 
     async def _counted(self) -> Message:
-        self._reading = True
         try:
             message = await self._receive()
-        finally:
-            self._reading = False
+        except asyncio.CancelledError:
+            self._slow = not self._whole
+            raise
+        self._whole = not message.get("more_body", False)
         self._size += len(message.get("body", b""))
         if self._size > self._limits.body:
             # In this form the framework lets it pass, whoever is reading the body.

@@ -53,10 +53,6 @@ class CrossSite(Refusal):
     status = 403
 
 
-class Incomplete(Refusal):
-    """A body that ended too early; nobody is there to read this."""
-
-
 class SlowBody(Refusal):
     """A body that did not come in time."""
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request, Response
 from pydantic import Field, ValidationError
-from starlette.requests import ClientDisconnect
 
 from holdfast.model.errors import InvalidInput, TooLarge
 from holdfast.model.event import Event, check_event
@@ -19,7 +18,6 @@ from holdfast.server.context import Known, System
 from holdfast.server.jsonbody import parse_line
 from holdfast.server.parameters import Channel
 from holdfast.server.problems import check_kind
-from holdfast.server.refusals import Incomplete
 from holdfast.server.turns import Turns
 
 router = Router(tags=["publish"], prefix="/channels/{channel}/events")
@@ -166,12 +164,9 @@ async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     """The body in small pieces, however large those are that come."""
-    try:
-        async for chunk in request.stream():
-            for start in range(0, len(chunk), _CHUNK):
-                yield chunk[start : start + _CHUNK]
-    except ClientDisconnect:
-        raise Incomplete("the stream ended early; with ids or an idempotency key send it again") from None
+    async for chunk in request.stream():
+        for start in range(0, len(chunk), _CHUNK):
+            yield chunk[start : start + _CHUNK]
 
 
 def _event(value: Any, fallback: str) -> Event:
