@@ -94,6 +94,8 @@ class TooManyRequests(Refusal):
 class Full(Refusal):
     """More at once than there is room for, for this caller (429) or for all (503)."""
 
+    status = 429
+
     def __init__(self, status: int, text: str) -> None:
         self.status = status
         super().__init__(text)
