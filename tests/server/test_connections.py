@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,13 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from running import running
 
+import holdfast
 from holdfast.config.server import Limits
+from holdfast.model.scopes import scope_of
 from holdfast.server import problems
+from holdfast.server.auth.tokens import Tokens
 from holdfast.server.connections import OncePerMinute, address_of
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.limits import Limiter
@@ -171,9 +175,9 @@ def application(seen: list[str], limits: Limits) -> FastAPI:
 
 
 @asynccontextmanager
-async def served(**limits: Any) -> AsyncIterator[Served]:
+async def served(proxies: Sequence[str] = (), **limits: Any) -> AsyncIterator[Served]:
     seen, known = list[str](), Limits.model_validate(limits)
-    part = HttpPart(application(seen, known), listen("127.0.0.1", 0), None, known)
+    part = HttpPart(application(seen, known), listen("127.0.0.1", 0), None, known, proxies)
     task = asyncio.create_task(part.run())
 
     async def started() -> bool:
@@ -370,6 +374,17 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() 
                 assert await second.rest() == b""  # of the address that has the most
 
 
+async def test_a_proxy_may_hold_more_connections_than_one_address() -> None:
+    async with (
+        served(proxies=["127.0.0.0/30", "::1"], connections=3, connections_per_address=1) as server,
+        server.connect(HEAD + b"\r\n") as first,
+        server.connect(HEAD + b"\r\n") as second,
+    ):
+        for each in (first, second, first):
+            assert (await each.answer())[0] == 200
+            await each.send(HEAD + b"\r\n")
+
+
 async def test_a_stop_does_not_wait_for_slow_clients(caplog: pytest.LogCaptureFixture) -> None:
     """Requests that run have their moment; what only waits for a client is ended."""
     with quiet(caplog):
@@ -382,6 +397,46 @@ async def test_a_stop_does_not_wait_for_slow_clients(caplog: pytest.LogCaptureFi
             with pytest.raises(ConnectionRefusedError):
                 async with server.connect():
                     pass
+
+
+BODIES = {
+    "/api/v1/channels/orders/events": ("POST", "application/json", b'{"data": '),
+    "/api/v1/channels/orders/events/batch": ("POST", "application/json", b'{"events": ['),
+    "/api/v1/channels/orders/events/stream": ("POST", "application/x-ndjson", b'{"data": 1}\n{"data":'),
+    "/api/v1/channels/orders/consumers/a/poll": ("POST", "application/json", b"{"),
+    "/api/v1/channels/orders": ("PUT", "application/json", b"{"),
+    "/login": ("POST", "application/x-www-form-urlencoded", b"token=a"),
+    "/deadletters/do": ("POST", "multipart/form-data; boundary=a", b"--a\r\nContent-Disposition: form-data"),
+}
+
+
+@pytest.mark.parametrize("how", ["slow", "broken", "no chunk"])
+async def test_no_route_answers_a_bad_upload_with_an_error_of_its_own(
+    bus: holdfast.Bus, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = {"body_timeout": SOON}
+    issued = await Tokens(bus, "gbe").create(scope_of("admin", None, None))
+    with quiet(caplog):
+        async with running(bus, server={"port": 0, "limits": limits}) as system:
+            [http] = [each.part for each in system.supervisor.kept if isinstance(each.part, HttpPart)]
+            port = int(http.url.rpartition(":")[2])
+            server = Served(http, port, asyncio.create_task(asyncio.sleep(0)))
+            for path, (method, kind, begun) in BODIES.items():
+                sent = [
+                    f"{method} {path} HTTP/1.1",
+                    f"Host: 127.0.0.1:{port}",
+                    f"Origin: {http.url}",
+                    f"Authorization: Bearer {issued.text}",
+                    f"Content-Type: {kind}",
+                    "Transfer-Encoding: chunked" if how == "no chunk" else "Content-Length: 1000",
+                ]
+                body = b"nonsense\r\n" if how == "no chunk" else begun
+                async with server.connect("\r\n".join(sent).encode() + b"\r\n\r\n" + body) as client:
+                    if how == "broken":
+                        continue
+                    status = int((await client.until(b"\r\n")).split()[1])
+                    assert status in ((408, 303, 401, 403) if how == "slow" else (400, 303, 401, 403)), path
+            assert (await system.client.get("/healthz")).status_code == 200
 
 
 async def test_half_requests_beyond_the_descriptors_stop_nothing(

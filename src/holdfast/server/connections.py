@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -61,8 +61,9 @@ log.addFilter(OncePerMinute())
 class Connections:
     """All connections. One too many takes the place of the one that has waited longest for a request."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, proxies: Iterable[str] = ()) -> None:
         self.limits = limits
+        self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         room = limits.connections if descriptors == resource.RLIM_INFINITY else descriptors // 2
         self._most = min(limits.connections, room)
@@ -84,9 +85,13 @@ class Connections:
 
     def make_room(self, address: str) -> bool:
         """Whether one more from an address can be served."""
-        if self._addresses[address] >= self.limits.connections_per_address:
+        if self._addresses[address] >= self.limits.connections_per_address and not self._is_proxy(address):
             return self.replace(lambda each: each.address == address)
         return len(self._open) < self._most or self.replace()
+
+    def _is_proxy(self, address: str) -> bool:
+        """Whether it may be the address of many callers."""
+        return bool(address) and any(ipaddress.ip_network(address).overlaps(each) for each in self._proxies)
 
     def replace(self, which: Callable[[Connection], bool] = lambda each: True) -> bool:
         """End the one that has waited longest, of the address that has the most; whether there was one."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import uvicorn
@@ -64,9 +64,10 @@ class HttpPart:
         bound: socket.socket,
         welcome: Callable[[], Awaitable[None]] | None = None,
         limits: Limits | None = None,
+        proxies: Sequence[str] = (),
     ) -> None:
         self._app, self._bound, self._welcome = app, bound, welcome
-        self._limits = limits or Limits()
+        self._limits, self._proxies = limits or Limits(), proxies
         host, port = bound.getsockname()[:2]
         self.server: uvicorn.Server | None = None
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -76,7 +77,7 @@ class HttpPart:
         if self._welcome is not None:
             await self._welcome()
         logging.getLogger("uvicorn.error").addFilter(_uvicorn_lines)
-        known, config = Connections(self._limits), self._config()
+        known, config = Connections(self._limits, self._proxies), self._config()
         self.server = server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[]))  # it gets its connections from us
         accepting = asyncio.create_task(self._accept(server, known))
