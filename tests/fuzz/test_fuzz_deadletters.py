@@ -130,7 +130,7 @@ def test_a_patch_fits_or_is_refused(patch: Any, document: Any) -> None:
         assert len(patched) <= MAX_DATA
         assert json.dumps(json.loads(patched)) == json.dumps(changed.after)
         asked = Request("patch", None, ("job:orders:billing:1",), all=False)
-        attempt(check_request, asked)
+        attempt(check_request, asked, NOW)
 
 
 @pytest.mark.parametrize("depth", [100, 300, 480, 700, 950, 5_000])
@@ -209,5 +209,5 @@ def test_a_form_is_a_request_or_refused(fields: list[tuple[str, str]]) -> None:
     if order is not REFUSED:
         asked = attempt(order.request, everything=True)
         if asked is not REFUSED:
-            attempt(check_request, asked)
+            attempt(check_request, asked, NOW)
     attempt(agreed, given_fields)

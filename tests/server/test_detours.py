@@ -201,3 +201,36 @@ async def test_a_bearer_token_does_not_stand_in_for_half_a_pair(bus: holdfast.Bu
         headers = whole | await found.bearer("reader")
         deleted = await found.client.request("DELETE", f"{path}/dlq", headers=headers)
         assert deleted.json() == {"deleted": 1}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"since": "0001-01-01T00:00:00Z"},
+        {"since": "1970-01-01T00:00:00+00:00"},
+        {"until": "9999-12-31T00:00:00Z"},
+        {"since": "0001-01-02T00:00:00Z", "until": "9000-01-01T00:00:00Z"},
+    ],
+    ids=str,
+)
+async def test_a_filter_that_excludes_nothing_is_an_empty_one(
+    bus: holdfast.Bus, times: dict[str, str]
+) -> None:
+    store = bus.partitions.all[0].backend
+    await subscribe(store, "worker", channel=MINE)
+    await publish(store, "e", channel=MINE)
+    [job] = await claim(store, channel=MINE, consumer="worker")
+    await bury(store, job)
+    async with house(bus) as found:
+        for kind in ("purge", "requeue"):
+            body = {"kind": kind, "filter": times}
+            refused = await found.client.post(OPERATIONS, json=body)
+            assert "say so with all" in str(problem(refused, 400)["detail"])
+            narrow = {"kind": kind, "filter": {**times, "channel": MINE}, "dry_run": True}
+            assert (await found.client.post(OPERATIONS, json=narrow)).json()["count"] == 1
+        question = await found.client.get("/deadletters/ask", params={"act": "purge", **times})
+        assert 'name="all" value="yes" required' in question.text
+        meant = await found.client.post(OPERATIONS, json={"kind": "purge", "filter": times, "all": True})
+        assert meant.status_code == 202
+        [one] = (await found.client.get("/dlq-status")).json()["consumers"]
+        assert one["deadCount"] == 1

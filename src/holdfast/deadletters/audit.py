@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.contracts import Backend
@@ -10,18 +13,32 @@ from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import IdConflict
 from holdfast.model.event import LogEntry
 from holdfast.upkeep.announcements import Audited, announce
+from holdfast.upkeep.secret import Secret
 
 _LONGEST = 500
+_REFUSED = 2
 
 _WINDOWS = (timedelta(minutes=1), timedelta(minutes=15), timedelta(hours=6), timedelta(days=4))
 _PAGE = 1_000
 
 
+@dataclass(slots=True)
+class _Minute:
+    """Calls of one actor that were refused since then."""
+
+    began: float
+    calls: int = 0
+
+
 class Audit:
     """Writes the audit of one deployment, on its first store."""
 
-    def __init__(self, backend: Backend, namespace: str = "gbe") -> None:
-        self._backend, self._namespace = backend, namespace
+    def __init__(
+        self, backend: Backend, namespace: str = "gbe", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._backend, self._namespace, self._clock = backend, namespace, clock
+        self._secret = Secret(backend, namespace)
+        self._refused: dict[str, _Minute] = {}
 
     async def latest(self, limit: int) -> list[LogEntry]:
         """What was done last, the latest first. A log is read forwards: look back until there is enough."""
@@ -48,8 +65,24 @@ class Audit:
         await announce(self._backend, self._namespace, audited)
 
     async def refused(self, actor: str, action: str, target: str, reason: str) -> None:
-        """Somebody was refused. The actor is as much as is known of them, never a token."""
-        await self.did(actor, action, target, f"refused: {reason}")
+        """Somebody was refused. The actor is as much as is known of them, never a token.
+
+        Two entries a minute are made for each of them here, and with the next call that is refused after that
+        minute, whoever made it, one more that says how many there were besides.
+        """
+        await self._tell_the_rest()
+        minute = self._refused.setdefault(actor, _Minute(self._clock()))
+        minute.calls += 1
+        if minute.calls <= _REFUSED:
+            await self.did(actor, action, target, f"refused: {reason}")
+
+    async def _tell_the_rest(self) -> None:
+        now = self._clock()
+        for actor, minute in [(who, each) for who, each in self._refused.items() if now - each.began >= 60]:
+            del self._refused[actor]
+            if (more := minute.calls - _REFUSED) > 0:
+                outcome = f"refused: {more} more calls within a minute; the server's log has them"
+                await self.did(actor, "call", "several", outcome)
 
     async def asked(self, operation: Operation, actor: str, how: str = "asked") -> None:
         """An operation was asked for, cancelled or resumed, by whoever says so."""
@@ -72,8 +105,9 @@ class Audit:
             outcome=outcome,
             operation=operation.id,
         )
+        event_id = await self._secret.sign("audit", name)  # whoever knows the operation cannot use it up
         try:
-            await announce(self._backend, self._namespace, audited, name)
+            await announce(self._backend, self._namespace, audited, event_id)
         except IdConflict:
             return  # it was told, in other words
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 import orjson
@@ -19,6 +19,8 @@ from holdfast.model.event import Event
 from holdfast.model.names import check_name
 
 _TIMES = ("since", "until")
+_FIRST = datetime(2020, 1, 1, tzinfo=UTC)
+"""No dead letter is older than Holdfast."""
 _LONGEST = 500
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")  # what no store can look for
 _LONG = re.compile(rb"[0-9]{19}")
@@ -50,8 +52,21 @@ class Filter:
 
     @property
     def empty(self) -> bool:
-        """Whether it means everything there is."""
+        """Whether nothing was asked for."""
         return self.where == DeadFilter()
+
+    def excludes_nothing(self, now: datetime) -> bool:
+        """Whether it means everything there is: it is empty, or says only times before which, or after
+        which, nothing can have died."""
+        since, until = self.where.since, self.where.until
+        return (
+            replace(
+                self.where,
+                since=None if since is None or since <= _FIRST else since,
+                until=None if until is None or until >= now else until,
+            )
+            == DeadFilter()
+        )
 
     def before(self, time: datetime) -> Self:
         """The same for what died before a time."""

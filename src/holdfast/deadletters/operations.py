@@ -60,7 +60,8 @@ class Operations:
 
         `exact` counts to the end, however long it takes.
         """
-        request, seen = check_request(request), await self._times()
+        seen = await self._times()
+        request = check_request(request, max(seen))
         right = Right("operate", (scopes,))
         count = await self._count(request, None if exact else LOOK, right)
         sample = await self._sample(request, right)
@@ -85,8 +86,9 @@ class Operations:
         It will do what the scopes of its asker allow; whoever has the store at hand is an admin. Only what
         died before this moment is meant, or before the preview that somebody has agreed to.
         """
-        request, actor, store = check_request(request), check_actor(actor), await self.first()
-        asked = preview.seen if preview is not None else await self._times()
+        now, store = await self._times(), await self.first()
+        request, actor = check_request(request, max(now)), check_actor(actor)
+        asked = preview.seen if preview is not None else now
         known = Count(preview.count, preview.exact) if preview is not None else None
         count = known or await self._count(request, LOOK, Right("operate", (scopes,)))
         operation = Operation(

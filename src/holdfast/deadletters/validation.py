@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from datetime import datetime
 
 from holdfast.deadletters.ids import KINDS, parse_item
 from holdfast.deadletters.items import Filter
@@ -18,8 +19,8 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _REVIVING = ("requeue", "redrive", "patch")
 
 
-def check_request(request: Request) -> Request:
-    """The request as it is meant, or `InvalidInput` that says what is wrong with it."""
+def check_request(request: Request, now: datetime) -> Request:
+    """The request as it is meant now, or `InvalidInput` that says what is wrong with it."""
     if request.filter is not None and request.filter.kinds == KINDS:
         request = replace(request, filter=replace(request.filter, kinds=("job",)))
     request = replace(request, items=tuple(dict.fromkeys(request.items)))
@@ -30,7 +31,7 @@ def check_request(request: Request) -> Request:
     if request.items:
         _check_items(request)
     elif request.filter is not None:
-        _check_filter(request, request.filter)
+        _check_filter(request, request.filter, now)
     _check_options(request)
     return request
 
@@ -46,15 +47,17 @@ def _check_items(request: Request) -> None:
         _check_kind(request, parse_item(each).kind)
 
 
-def _check_filter(request: Request, wanted: Filter) -> None:
+def _check_filter(request: Request, wanted: Filter, now: datetime) -> None:
     if request.kind == "delete":
         raise InvalidInput("delete takes one item; use purge with a filter")
     if request.kind == "remove_consumer":
         if not wanted.where.channel or not wanted.where.consumer:
             raise InvalidInput("remove_consumer needs a channel and a consumer")
         return
-    if wanted.empty and not request.all:
-        raise InvalidInput(f"{request.kind} without a filter means every dead letter; say so with all")
+    if wanted.excludes_nothing(now) and not request.all:
+        raise InvalidInput(
+            f"{request.kind} with a filter that excludes nothing means every dead letter; say so with all"
+        )
     if {"job", "stream"} <= set(wanted.kinds):
         raise InvalidInput("a message may be the copy of a dead job; act on jobs or on messages, not on both")
     for kind in wanted.kinds:

@@ -49,17 +49,14 @@ class Question:
     diffs: list[Diff]
     hidden: list[tuple[str, str]]
     """What the form that agrees carries along."""
+    everything: bool
+    """Whether a whole kind of dead letters is meant."""
     error: str = ""
 
     @property
     def bad(self) -> bool:
         """Whether it cannot be undone."""
         return self.order.act in ("purge", "delete")
-
-    @property
-    def everything(self) -> bool:
-        """Whether a whole kind of dead letters is meant."""
-        return not self.order.wanted.items and self.order.wanted.given.keys() <= {"letters"}
 
     @property
     def kinds(self) -> str:
@@ -90,6 +87,7 @@ def question(order: Order, preview: Preview, error: str = "") -> Question:
         sample=preview.sample,
         diffs=[Diff(each.item, diff_lines(each.diff)) for each in preview.changes],
         hidden=_hidden(order, preview),
+        everything=not order.wanted.items and order.wanted.filter().excludes_nothing(max(preview.seen)),
         error=error,
     )
 
