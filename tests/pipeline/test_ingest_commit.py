@@ -1,4 +1,4 @@
-"""The commit without Spark: what the cursor follows, rivals, and repair of what was damaged."""
+"""The commit without Spark: what the cursor follows, and rivals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline import offsets
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer
-from holdfast.pipeline.ingest.repair import repair
 from holdfast.pipeline.ingest.source import IngestReader
 from holdfast.pipeline.ingest.staging import read_range, split, stage
 from holdfast.pipeline.ingest.tasks import StageSegments, from_row
 from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.offsets import Offsets, Spot
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.wal import Batch
@@ -149,26 +147,6 @@ def test_a_query_that_is_ahead_of_the_cursor_says_where_it_began(driver: Driver,
     with pytest.raises(HoldfastError, match="set it back"):
         driver.committer.commit(staged, {SPOT: described["after"]})
     assert driver.cursor is None
-
-
-@pytest.mark.parametrize("what", ["segment", "record"])
-def test_a_damaged_batch_is_repaired_from_the_log(driver: Driver, what: str) -> None:
-    positions = driver.publish(1, 6)
-    driver.commit(positions[1], driver.cursors.positions())
-    batch = driver.commit(positions[3], driver.cursors.positions())
-    driver.commit(positions[5], driver.cursors.positions())
-    name = batch.segments[0].name if what == "segment" else f"pending/{batch.name}.json"
-    file = driver.folder / "wal" / name
-    file.write_bytes(file.read_bytes()[:-20])
-    driver.loader.run_once()
-    assert driver.wal.survey().quarantined == {batch.name}
-    assert driver.ids() == ["o-1", "o-2", "o-5", "o-6"]
-
-    repaired = repair(driver.wal, driver.connection, Rules(), batch.name)
-    assert (repaired.key, repaired.rows) == (batch.key, 2)
-    assert driver.wal.survey().quarantined == set()
-    assert [result for _, result in driver.loader.run_once()] == [Result.LOADED]
-    assert driver.ids() == [f"o-{n}" for n in range(1, 7)]
 
 
 def test_rows_are_told_apart_by_channel() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -115,6 +116,24 @@ def test_channels_end_up_in_the_warehouse_once(site: Site) -> None:
     assert site.cursors().keys() == set(CHANNELS)
 
 
+def test_damaged_batches_are_repaired_and_what_is_missing_is_said(site: Site) -> None:
+    site.publish(CHANNELS[1], 1, 90)
+    with failpoints.active("loader.before_commit", "raise"):
+        first = site.once()
+    assert (first.written, first.left, first.complete) == (90, 90, False)
+    one, *_ = sorted((site.folder / "wal" / "segments").rglob("*.parquet"))
+    one.write_bytes(one.read_bytes()[:-9])
+    _, other, *_ = sorted((site.folder / "wal" / "pending").iterdir())
+    other.write_bytes(other.read_bytes()[:-9])
+    second = site.once()
+    assert (second.repaired, second.loaded, second.left, second.quarantined) == (90, 90, 0, [])
+    assert second.complete
+    assert site.ids("playback_events") == list(range(1, 91))
+    site.publish(CHANNELS[0], 10, 1)
+    third = site.once()
+    assert (third.left, third.unresolved, third.complete) == (0, 1, False)
+
+
 @pytest.mark.slow
 def test_a_failure_between_commit_and_cursor_is_made_good_by_the_wal(site: Site) -> None:
     site.publish(CHANNELS[0], 1, 30)
@@ -204,6 +223,21 @@ def test_once_from_the_shell(database: str, tmp_path: Path, drive: Callable[...,
     assert (said["written"], said["loaded"], said["failed"], said["left"]) == (30, 30, 0, 0)
     with duckdb.connect(str(tmp_path / "warehouse.duckdb"), read_only=True) as connection:
         assert connection.execute("SELECT count(DISTINCT id) FROM events").fetchall() == [(30,)]
+
+
+@pytest.mark.slow
+def test_once_ends_with_a_code_of_its_own_while_something_is_missing(database: str, tmp_path: Path) -> None:
+    with holdfast.connect_sync(database) as bus:
+        bus.publish("orders", b"no JSON", id="o-1")
+    where = ["--wal", "wal", "--warehouse", "duckdb://warehouse.duckdb", "--checkpoints", "checkpoints"]
+    flags = ["--once", "--json", "--channel", "orders", "--url", database, "--master", "local[2]", *where]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "ingest", *flags], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 4, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["left"], said["failed"], said["unresolved"], said["quarantined"]) == (0, 1, 1, [])
+    assert "1 failed events wait for somebody" in done.stderr
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import holdfast
 from holdfast.model.errors import NotFound
 from holdfast.model.job import JobRecord, State
 from holdfast.model.position import format_position
+from holdfast.pipeline.offsets import before
 from holdfast.pipeline.trace.job import Question, Tracer
-from holdfast.pipeline.trace.places import before
 from holdfast.pipeline.trace.steps import Life, Step, in_order, job_steps
 
 Trace = Callable[..., list[Life]]

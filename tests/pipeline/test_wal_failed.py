@@ -233,7 +233,7 @@ def test_a_damaged_batch_that_was_given_up_is_quarantined_and_holds_up_no_other(
     assert [event.batch for event in place.warehouse.failed()] == [other.name]
     assert place.wal.survey().quarantined == {damaged.name}
     segment.write_bytes(whole)
-    place.wal.repair(damaged, damaged.segments)
+    place.wal.repair(damaged, damaged.segments, "a copy")
     assert failed.mirror() == 1
     assert len(place.warehouse.failed()) == 2
 

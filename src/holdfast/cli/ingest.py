@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,9 @@ import typer
 from holdfast import wiring
 from holdfast.cli import logs
 from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
-from holdfast.cli.output import write_json, write_pairs
+from holdfast.cli.output import say, write_json, write_pairs, write_table
+from holdfast.cli.places import check_wal
+from holdfast.cli.policies import destinations
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -22,7 +24,10 @@ if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.pipeline.ingest.work import Summary
 
 log = logging.getLogger(__name__)
+app = typer.Typer(rich_markup_mode=None)
 CHECKPOINTS = wiring.HOME / "ingest"
+INCOMPLETE = 4
+"""The exit code of a command that is done while something is missing."""
 
 Once = Annotated[bool, typer.Option("--once", help="Ingest what is there now, and end.")]
 Master = Annotated[str, typer.Option("--master", help="Spark's master: local[*], spark://…, yarn, k8s://…")]
@@ -40,12 +45,27 @@ WarehouseUrl = Annotated[
     ),
 ]
 Checkpoints = Annotated[Path, typer.Option("--checkpoints", help="A local folder for Spark's checkpoints.")]
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive", metavar="URL", help="Instead of the file's archives: a folder, s3://bucket/prefix, …"
+    ),
+]
 MetricsPort = Annotated[
     int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
 ]
 
 
+@app.callback(
+    invoke_without_command=True,
+    epilog=examples(
+        "holdfast ingest --config holdfast.yaml",
+        "holdfast ingest --once --channel orders --warehouse duckdb:///data/warehouse.duckdb",
+        "holdfast ingest --channel 'gbe.events.>' --wal s3://bucket/wal --master spark://host:7077",
+    ),
+)
 def ingest(
+    context: typer.Context,
     once: Once = False,
     channels: Channels = None,
     wal: WalPath = None,
@@ -61,8 +81,12 @@ def ingest(
     """Put channels into the warehouse through a write-ahead log, each event once.
 
     Runs until SIGTERM or Ctrl-C. One ingest is at work at a time; another one waits for its turn, or with
-    --once ends with 1. With --once it also ends with 1 where events are left in the WAL, to be loaded later.
+    --once ends with 1. With --once it ends with 4 where an event that was read is not in the warehouse: it
+    waits in the WAL, its batch is damaged and could not be repaired, or it has failed and nobody has dealt
+    with it.
     """
+    if context.invoked_subcommand is not None:
+        return
     from holdfast.config.load import load
 
     flags = {
@@ -77,8 +101,71 @@ def ingest(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
     summary = _ingest(effective, plan_of(effective), checkpoints, master, once=once)
     _print(summary, as_json)
-    if once and summary.left:
-        raise typer.Exit(1)
+    if not summary.complete:
+        say(f"not all is in the warehouse: {_missing(summary)}")
+        if once:
+            raise typer.Exit(INCOMPLETE)
+
+
+@app.command(
+    epilog=examples(
+        "holdfast ingest repair --config holdfast.yaml",
+        "holdfast ingest repair --wal s3://bucket/wal --archive s3://bucket/prefix",
+    )
+)
+def repair(
+    wal: WalPath = None,
+    archive: Archive = None,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Read every batch of the WAL that is not in the warehouse, and stage damaged ones anew.
+
+    Their events are read from the log, else from the archive. The ingest does so by itself whenever it finds
+    damage. It may be at work meanwhile, and loads what was repaired. Ends with 4 where a batch stays damaged.
+    """
+    from holdfast.config.load import load
+    from holdfast.pipeline.connection import Connection
+    from holdfast.pipeline.ingest.repair import Repairs, inspect
+    from holdfast.pipeline.stores import open_store
+    from holdfast.pipeline.wal import Wal
+
+    flags = {"url": flat(urls), "ingest.wal.path": wal}
+    effective = load(config, flags=flags).config
+    if not effective.ingest.channels:  # what is damaged is in the WAL, of whatever channel
+        effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
+    plan = plan_of(effective)
+    check_wal(plan.wal.path)
+    log_of = Wal(open_store(plan.wal.path), plan.wal)
+    inspect(log_of)
+    with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
+        repairs = Repairs(log_of, connection, plan.rules, [archive] if archive else plan.archives)
+        done = repairs.run_once()
+    if as_json:
+        write_json({"repaired": done, "left": repairs.left})
+    elif not done and not repairs.left:
+        say("nothing in the WAL is damaged")
+    else:
+        write_table(
+            ["BATCH", "EVENTS", "NOW"],
+            [(each.batch, each.events, f"pending, from {each.origin}") for each in done]
+            + [(each.batch, None, f"damaged: {each.error}") for each in repairs.left],
+        )
+    if repairs.left:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _missing(summary: Summary) -> str:
+    """What is not in the warehouse, in words."""
+    parts = [f"{summary.left:,} events are left in the WAL"] if summary.left else []
+    if summary.quarantined:
+        names, more = [each.batch for each in summary.quarantined[:3]], len(summary.quarantined) - 3
+        shown = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+        parts.append(f"damaged, and could not be repaired (see holdfast ingest repair): {shown}")
+    if summary.unresolved:
+        parts.append(f"{summary.unresolved:,} failed events wait for somebody (see holdfast failed list)")
+    return "; ".join(parts)
 
 
 def plan_of(config: Config) -> IngestPlan:
@@ -110,8 +197,16 @@ def plan_of(config: Config) -> IngestPlan:
         tables=Tables(tables),
         rules=Rules(rules),
         namespace=config.namespace,
+        archives=_archives(config),
         max_rows=given.batch_rows,
     )
+
+
+def _archives(config: Config) -> tuple[str, ...]:
+    """Where the configuration has channels archived."""
+    with suppress(InvalidInput):  # none, or one that only the archiver has to know
+        return tuple(destinations(config))
+    return ()
 
 
 def _schema(file: str | None) -> str | None:
@@ -158,16 +253,9 @@ def _print(summary: Summary, as_json: bool) -> None:
             "loaded": summary.loaded,
             "failed": summary.failed,
             "left in the WAL": summary.left,
+            "repaired": summary.repaired,
+            "damaged batches": [each.batch for each in summary.quarantined],
+            "failed and unresolved": summary.unresolved,
             "found at the start": found.pending,
         }
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    shown = examples(
-        "holdfast ingest --config holdfast.yaml",
-        "holdfast ingest --once --channel orders --warehouse duckdb:///data/warehouse.duckdb",
-        "holdfast ingest --channel 'gbe.events.>' --wal s3://bucket/wal --master spark://host:7077",
-    )
-    app.command(epilog=shown)(ingest)

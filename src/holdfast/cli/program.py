@@ -62,7 +62,6 @@ for module in (
     subscribe,
     worker,
     sweep,
-    ingest,
     reconcile,
     trace,
     replay,
@@ -73,6 +72,7 @@ for module in (
     module.register(app)
 for name, group in (
     ("archive", archive.app),
+    ("ingest", ingest.app),
     ("failed", failed.app),
     ("warehouse", warehouse.app),
     ("channels", channels.app),

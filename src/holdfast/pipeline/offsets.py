@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name
+from holdfast.model.position import format_position, parse_position
 
+_LAST = 2**63 - 1
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
@@ -91,3 +93,14 @@ def is_after(position: str, other: str | None) -> bool:
 def later(position: str | None, other: str | None) -> str | None:
     """The one of two positions that is further on."""
     return position if other is None or (position is not None and position > other) else other
+
+
+def before(position: str) -> str:
+    """The place right before a position, whether something stands there or not."""
+    epoch, *fields = parse_position(position, position.count("-"))
+    for place in reversed(range(len(fields))):
+        if fields[place] > 0:
+            fields[place] -= 1
+            break
+        fields[place] = _LAST
+    return format_position(epoch, *fields)

@@ -21,6 +21,7 @@ from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
 from holdfast.pipeline.ingest.loading import Loading
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.repair import Repairs
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
@@ -57,8 +58,9 @@ class PlainIngest:
         self.committer = Committer(self.wal, self.cursors)
         self.warehouse = open_warehouse(plan.warehouse, plan.tables)
         self.loader = Loader(self.wal, self.warehouse)
-        failed = FailedEvents(self.wal, self.warehouse, plan.tables)
-        self.loading = Loading(self.wal, self.loader, failed, IngestMetrics())
+        self.failed = FailedEvents(self.wal, self.warehouse, plan.tables)
+        self.repairs = Repairs(self.wal, self.connection, plan.rules)
+        self.loading = Loading(self.wal, self.loader, self.failed, self.repairs, IngestMetrics())
         self._source = Options.of({"url": url, "channel": CHANNEL})
         self.connection.run(self.connection.backends[0].attach(CHANNEL, CONSUMER))
 

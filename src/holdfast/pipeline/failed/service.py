@@ -160,6 +160,17 @@ class FailedEvents:
         """Nothing will be done about it."""
         return self._act(self._open(failed)[1], ABANDON, by, notes)
 
+    def unresolved(self) -> int:
+        """How many events have failed and nobody has dealt with; without reading their records.
+
+        What is left of a batch whose record cannot be read counts as one.
+        """
+        open_ = 0
+        for batch, names in _by_batch(self._wal.journal.names("failed")).items():
+            own = sum(1 for name in names if name != REST)
+            open_ += own if REST not in names else max(self._wal.rows(batch), own + 1)
+        return open_ - sum(1 for _, act in self._last_acts() if act.act in (RESOLVE, ABANDON))
+
     def mirror(self, *, everything: bool = False) -> int:
         """Tell the warehouse what it does not know yet, or all; answers how many events it was told of.
 
@@ -204,11 +215,15 @@ class FailedEvents:
 
     def _left_retrying(self) -> Iterator[tuple[str, Act]]:
         """Those whose last act is a retry, with that act."""
+        return ((failed, act) for failed, act in self._last_acts() if act.act == RETRY)
+
+    def _last_acts(self) -> Iterator[tuple[str, Act]]:
+        """What was done last about each that anything was done about, as far as it can be read."""
         latest = {name.split("/")[1]: name for name in self._wal.journal.names("acts")}
         for failed, name in latest.items():
             batch, _, number = name.split("/")
             done, _ = self._acts(batch, failed, [number])
-            if done and done[0].act == RETRY:
+            if done:
                 yield failed, done[0]
 
     def _load(self, event: FailedEvent, failure: Failure) -> str | None:

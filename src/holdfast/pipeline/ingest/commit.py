@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast import failpoints
 from holdfast.contracts import Backend
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import Damaged, HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Offsets, Spot, is_after
 from holdfast.pipeline.wal import Batch, BatchKey, Segment, Wal
@@ -77,7 +77,11 @@ class Committer:
         for key in sorted(keys, key=lambda key: (key.partition, key.channel, key.first)):
             spot = Spot(key.partition, key.channel)
             if spot in positions and is_after(key.last, positions[spot]):
-                batch = self._wal.batch(key.name)
+                try:
+                    batch = self._wal.batch(key.name)
+                except Damaged as damage:  # what lies beyond the cursor is read again
+                    log.error("the cursor of %s cannot follow batch %s: %s", key.channel, key.name, damage)
+                    continue
                 if not _leaves_gap(batch, positions[spot]):
                     self._advance(batch)
                     positions[spot] = key.last

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.repair import Unrepaired
 from holdfast.pipeline.ingest.walreport import WalReport
 from holdfast.pipeline.ingest.work import Summary, Surroundings, Work
 from holdfast.pipeline.reports import Reporter
@@ -50,8 +52,8 @@ class Ingest:
                 work.finish()
             finally:
                 work.loading.stop()
-            self.summary.left = sum(batch.rows for batch in work.loading.drain())
-        return self.summary
+            work.loading.drain()
+        return self._concluded()
 
     def run(self, stop: threading.Event) -> Summary:
         """Ingest until told to stop. While another one is at work it waits; a failure is tried again."""
@@ -72,8 +74,21 @@ class Ingest:
                 if stop.is_set():
                     raise
                 delay = again(stop, error, delay, progressed=self.summary.written > written)
-        self.summary.left = sum(batch.rows for batch in self.wal.pending())
-        return self.summary
+        return self._concluded()
+
+    def _concluded(self) -> Summary:
+        """The summary, with what is not in the warehouse, from the WAL itself."""
+        summary, pending = self.summary, self.wal.pending()
+        survey = self.wal.survey()
+        failed = FailedEvents(self.wal, self.warehouse, self._plan.tables)
+        summary.quarantined = [
+            Unrepaired(name, _damage(self.wal, name)) for name in sorted(survey.quarantined)
+        ]
+        unread = sum(max(1, self.wal.rows(name)) for name in survey.quarantined - survey.failed)
+        summary.left = sum(batch.rows for batch in pending) + unread
+        summary.unresolved = failed.unresolved()
+        summary.repaired = int(self.metrics.registry.get_sample_value("consumer_wal_repairs_total") or 0)
+        return summary
 
     @contextlib.contextmanager
     def _work(self, wait: Callable[[], bool]) -> Iterator[Work]:
@@ -106,3 +121,8 @@ class Ingest:
             stop=self._stop,
             still_mine=still_mine,
         )
+
+
+def _damage(wal: Wal, name: str) -> str:
+    found = wal.damage(name)
+    return "" if found is None else found.error

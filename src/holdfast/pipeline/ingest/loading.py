@@ -13,6 +13,7 @@ from functools import partial
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.repair import Repairs
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.wal import Batch, Wal
@@ -26,8 +27,11 @@ UNSETTLED = (Result.RETRY, Result.WAITING, Result.HELD)
 class Loading:
     """The loader of one driver."""
 
-    def __init__(self, wal: Wal, loader: Loader, failed: FailedEvents, metrics: IngestMetrics) -> None:
+    def __init__(
+        self, wal: Wal, loader: Loader, failed: FailedEvents, repairs: Repairs, metrics: IngestMetrics
+    ) -> None:
         self._wal, self._loader, self._failed, self._metrics = wal, loader, failed, metrics
+        self._repairs, self._due = repairs, 0.0
         self._fresh: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-loader", daemon=True)
@@ -59,28 +63,40 @@ class Loading:
             time.sleep(max(0.0, min(self._wal.leases.left(lease).total_seconds() for lease in leases)))
 
     def round(self) -> list[tuple[Batch, Result]]:
-        """Everything that is due, once: batches, failed events, cleanup, the gauge."""
-        results = self._loader.run_once()
-        self._failed.resume()
-        self._failed.mirror()
+        """Everything that is due, once: batches, also repaired ones, failed events, cleanup, the gauge."""
+        results = self._settle()
+        if repaired := self._repairs.run_once():
+            self._metrics.repairs.inc(sum(each.events for each in repaired))
+            results |= self._settle()
         clean(self._wal)
         self._metrics.pending.set(health(self._wal).entries)
+        return list(results.values())
+
+    def _settle(self) -> dict[str, tuple[Batch, Result]]:
+        """Batches and failed events that are due. What is found damaged goes into quarantine."""
+        results = {batch.name: (batch, result) for batch, result in self._loader.run_once()}
+        self._failed.resume()
+        self._failed.mirror()
         return results
 
     def _run(self) -> None:
         """Until told to stop. The warehouse is let go of while there is nothing to do, for others to read."""
-        interval, due = self._wal.settings.retry_interval.total_seconds(), 0.0
+        interval = self._wal.settings.retry_interval.total_seconds()
         while not self._stopping.is_set():
             try:
-                batch = self._fresh.get(timeout=max(0.01, due - time.monotonic()))
+                batch = self._fresh.get(timeout=max(0.01, self._due - time.monotonic()))
             except queue.Empty:
+                self._due = time.monotonic() + interval
                 _guarded(self.round)
-                due = time.monotonic() + interval
             else:
                 if batch is not None and not self._stopping.is_set():
-                    _guarded(partial(self._loader.load, batch))
+                    _guarded(partial(self._load, batch))
             if self._fresh.empty():
                 self._loader.warehouse.close()
+
+    def _load(self, batch: Batch) -> None:
+        if self._loader.load(batch) is Result.QUARANTINED:
+            self._due = 0.0  # the next round repairs it
 
 
 def _guarded(act: Callable[[], object]) -> None:

@@ -27,6 +27,7 @@ class IngestMetrics:
         self.confirms = counter("consumer_wal_confirms", "Entries that the warehouse has")
         self.retries = counter("consumer_wal_retries", "Entries of attempts that failed")
         self.failures = counter("consumer_wal_failures", "Entries that failed for good")
+        self.repairs = counter("consumer_wal_repairs", "Entries of damaged batches that were staged anew")
         self.recoveries = counter("consumer_wal_recoveries", "Entries recovered at a start")
         self.pending = gauge("consumer_wal_pending_entries", "Entries that wait for the warehouse")
         spot = ("partition", "channel")
@@ -60,9 +61,9 @@ class IngestMetrics:
                 self.failures.inc(failed)
             case Result.RETRY:
                 self.retries.inc(batch.rows)
-            case Result.EXPIRED | Result.FAILED | Result.QUARANTINED:
+            case Result.EXPIRED | Result.FAILED:
                 self.failures.inc(batch.rows)
-            case Result.HELD | Result.WAITING:
+            case Result.HELD | Result.WAITING | Result.QUARANTINED:
                 return
 
     def recovered(self, found: Recovery) -> None:

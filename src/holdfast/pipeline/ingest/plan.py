@@ -22,6 +22,8 @@ class IngestPlan:
     tables: Tables = field(default_factory=Tables)
     rules: Rules = field(default_factory=Rules)
     namespace: str = "gbe"
+    archives: tuple[str, ...] = ()
+    """Where a damaged batch may be read that the log no longer has."""
     max_rows: int = 250_000
     """Events of one micro-batch."""
 

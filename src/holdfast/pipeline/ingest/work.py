@@ -22,6 +22,7 @@ from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
 from holdfast.pipeline.ingest.loading import Loading
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.repair import Repairs, Unrepaired
 from holdfast.pipeline.ingest.source import ingest_source
 from holdfast.pipeline.ingest.tasks import StageSegments, from_row
 from holdfast.pipeline.loader.loader import Loader
@@ -54,8 +55,19 @@ class Summary:
     loaded: int = 0
     failed: int = 0
     left: int = 0
-    """In the WAL, and to be loaded later."""
+    """In the WAL, and to be loaded later; of a damaged batch that cannot be read, at least one."""
+    repaired: int = 0
+    """Of damaged batches, staged anew."""
+    quarantined: list[Unrepaired] = field(default_factory=list)
+    """Damaged batches that are not repaired."""
+    unresolved: int = 0
+    """Events that failed for good, in this run or before, and that nobody has dealt with."""
     recovery: Recovery = field(default_factory=Recovery)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the warehouse has every event that was read, but for those that somebody dealt with."""
+        return not self.left and not self.quarantined and not self.unresolved
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,10 @@ class Work:
         self._cursors = StoreCursors(around.connection)
         self._committer = Committer(self._wal, self._cursors)
         self._loader = Loader(self._wal, around.warehouse, watch=self._settled)
-        failed = FailedEvents(self._wal, around.warehouse, around.plan.tables, around.plan.rules.problem)
-        self.loading = Loading(self._wal, self._loader, failed, around.metrics)
+        plan = around.plan
+        failed = FailedEvents(self._wal, around.warehouse, plan.tables, plan.rules.problem)
+        repairs = Repairs(self._wal, around.connection, plan.rules, plan.archives)
+        self.loading = Loading(self._wal, self._loader, failed, repairs, around.metrics)
         self._reached: dict[Spot, str] = {}
         self._failure: BaseException | None = None
         self._busy = threading.Lock()

@@ -11,10 +11,10 @@ import orjson
 from holdfast.contracts import Backend
 from holdfast.model.errors import Damaged, DataLost
 from holdfast.model.log import Page
-from holdfast.model.position import format_position, parse_position
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.failed.service import failures
+from holdfast.pipeline.offsets import before
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.trace.steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
 from holdfast.pipeline.wal import BatchKey, Wal
@@ -22,7 +22,6 @@ from holdfast.pipeline.wal.entries import status
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.records import Act
 
-_LAST = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,17 +50,6 @@ async def published(store: Backend, place: Place) -> Step:
     finally:
         await pages.aclose()
     return Step(None, PUBLISHED, f"{channel} {position}", "no longer in the log: retention has trimmed it")
-
-
-def before(position: str) -> str:
-    """The place right before a position, whether something stands there or not."""
-    epoch, *fields = parse_position(position, position.count("-"))
-    for place in reversed(range(len(fields))):
-        if fields[place] > 0:
-            fields[place] -= 1
-            break
-        fields[place] = _LAST
-    return format_position(epoch, *fields)
 
 
 def archived(store: ObjectStore, manifests: list[Manifest], place: Place) -> Iterator[Step]:

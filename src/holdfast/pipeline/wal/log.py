@@ -58,7 +58,14 @@ class Wal:
         if self.journal.add(f"pending/{batch.name}", batch.to_json()):
             failpoints.hit("wal.after_pending")
             return batch
-        standing = self.batch(batch.name)
+        try:
+            standing = self.batch(batch.name)
+        except (
+            Damaged
+        ) as damage:  # what is staged are the same events: they take the place of the damaged ones
+            self.quarantine(batch.name, str(damage))
+            self.repair(batch, batch.segments, "the log")
+            return self.batch(batch.name)
         for segment in set(batch.segments) - set(standing.segments):
             self.store.delete(segment.name)
         return standing
@@ -71,6 +78,13 @@ class Wal:
         if batch.name != name:
             raise Damaged(f"the record of batch {name} is that of {batch.name}; restore it from a copy")
         return batch
+
+    def rows(self, name: str) -> int:
+        """How many events a batch has; 0 where its record cannot be read."""
+        try:
+            return self.batch(name).rows
+        except (Damaged, NotFound):
+            return 0
 
     def survey(self) -> Survey:
         """Where every batch stands. Reads names only."""
@@ -86,7 +100,7 @@ class Wal:
         }
         over = closed | failed | damaged
         pending = [name for name in self.journal.names("pending") if name not in over]
-        return Survey(pending, closed, failed - closed, damaged)
+        return Survey(pending, closed, failed - closed, damaged - closed)
 
     def pending(self) -> list[Batch]:
         """Every batch that waits for the warehouse. One whose record is damaged is quarantined here."""
@@ -179,12 +193,16 @@ class Wal:
         numbers = list(self.journal.names(f"quarantine/{name}"))
         if not numbers or self.journal.has(f"repairs/{name}/{numbers[-1]}"):
             return None
-        return Damage.from_json(self.journal.read(f"quarantine/{name}/{numbers[-1]}"))
+        try:
+            return Damage.from_json(self.journal.read(f"quarantine/{name}/{numbers[-1]}"))
+        except Damaged as damage:
+            return Damage(self.clock(), str(damage))
 
-    def repair(self, batch: Batch, segments: tuple[Segment, ...]) -> bool:
-        """quarantine → pending, with the same events staged anew."""
+    def repair(self, batch: Batch, segments: tuple[Segment, ...], origin: str) -> bool:
+        """quarantine → pending, with the same events staged anew; the record says from where, and when."""
         numbers = list(self.journal.names(f"quarantine/{batch.name}"))
         if not numbers:
             return False
         whole = Batch(batch.key, batch.after, segments, batch.created_at)
-        return self.journal.add(f"repairs/{batch.name}/{numbers[-1]}", whole.to_json())
+        record = whole.to_json() | {"repaired_from": origin, "repaired_at": self.clock().isoformat()}
+        return self.journal.add(f"repairs/{batch.name}/{numbers[-1]}", record)

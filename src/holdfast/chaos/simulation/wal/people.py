@@ -128,7 +128,7 @@ class Mender:
             for name in sorted(self._wal.survey().quarantined):
                 batch = self._wal.batch(name)
                 staged = self._executor.stage(self._log.within(batch.key.first, batch.key.last))
-                if self._wal.repair(batch, (staged.segment,)):
+                if self._wal.repair(batch, (staged.segment,), "the log"):
                     self._stage.count("repaired")
         except HoldfastError as error:
             self._stage.say(type(error).__name__)

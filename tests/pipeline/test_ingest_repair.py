@@ -1,0 +1,258 @@
+"""Repair of the WAL: what was damaged by hand is whole again, from the log, else from the archive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import holdfast
+from holdfast import failpoints
+from holdfast.chaos.plain.archive import archive
+from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
+from holdfast.failpoints import FailpointError
+from holdfast.pipeline.archive.policy import ArchivePolicy
+from holdfast.pipeline.ingest.commit import CONSUMER
+from holdfast.pipeline.ingest.repair import HOLDER, Repairs
+from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.wal.health import health
+from holdfast.pipeline.wal.records import GaveUp
+
+SPOT = Spot(0, CHANNEL)
+ALL = [f"o-{n:02}" for n in range(1, 13)]
+
+
+class Site(PlainIngest):
+    """A plain driver that has twelve events in six pending batches."""
+
+    def fill(self) -> None:
+        events = [holdfast.Event({"total": n}, name) for n, name in enumerate(ALL)]
+        self.connection.run(self.backend.publish(CHANNEL, events))
+        while self.step(2):
+            pass
+        self.batches = self.wal.pending()
+        assert [batch.rows for batch in self.batches] == [2] * 6
+
+    @property
+    def backend(self) -> holdfast.contracts.Backend:
+        return self.connection.backends[0]
+
+    def segment(self, number: int) -> Path:
+        return self.folder / "wal" / self.batches[number].segments[0].name
+
+    def record(self, number: int) -> Path:
+        return self.folder / "wal" / "pending" / f"{self.batches[number].name}.json"
+
+    def ids(self) -> list[str]:
+        self.warehouse.close()
+        with duckdb.connect(str(self.folder / "warehouse.duckdb"), read_only=True) as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM events ORDER BY id").fetchall()]
+
+    def trim(self) -> None:
+        """All that nobody needs."""
+        later = datetime.now(UTC) + timedelta(days=1)
+        lock = self.connection.run(self.backend.lock("sweeper", "tester", timedelta(minutes=1)))
+        assert lock is not None
+        self.connection.run(self.backend.trim(CHANNEL, later, 1000, lock))
+        self.connection.run(self.backend.unlock(lock))
+
+    def length(self) -> int:
+        return len(self.connection.run(self.backend.read(CHANNEL, None, 1000)))
+
+    def holders(self) -> list[str]:
+        return sorted(cursor.name for cursor in self.connection.run(self.backend.cursors()))
+
+    def archive(self) -> str:
+        """Everything, in a folder of its own; answers its place."""
+        cold = str(self.folder / "cold")
+        self.connection.run(archive([self.backend], open_store(cold), ArchivePolicy(CHANNEL, cold, 5), 7))
+        return cold
+
+    def repaired_from(self) -> set[str]:
+        folder = self.wal.journal
+        return {folder.read(f"repairs/{name}")["repaired_from"] for name in folder.names("repairs")}
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(database, tmp_path)
+    site.fill()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def broken(site: Site) -> Site:
+    """One byte flipped, one segment cut, one deleted, one record halved."""
+    flip(site.segment(0))
+    cut(site.segment(1))
+    site.segment(3).unlink()
+    cut(site.record(4))
+    return site
+
+
+def test_the_loader_repairs_what_it_finds_damaged(broken: Site) -> None:
+    broken.loading.round()
+    assert broken.ids() == ALL
+    survey = broken.wal.survey()
+    assert (survey.pending, survey.quarantined, len(survey.confirmed)) == ([], set(), 6)
+    assert broken.repaired_from() == {"the log"}
+    assert len(list(broken.wal.journal.names("repairs"))) == 4
+    assert health(broken.wal).ready
+    assert broken.holders() == [CONSUMER], "the log is not held any longer"
+
+
+def test_a_damaged_batch_holds_its_events_in_the_log(broken: Site) -> None:
+    """As long as the archive and the log cannot be read, or nobody is there to do it."""
+    broken.loader.run_once()
+    held = Repairs(broken.wal, broken.connection, broken.rules)
+    with failpoints.active("wal.after_stage", "raise"), pytest.raises(FailpointError):
+        held.run_once()
+    assert broken.holders() == [CONSUMER, HOLDER]
+    broken.trim()
+    assert broken.length() == len(ALL)
+    broken.loading.round()
+    assert broken.ids() == ALL
+    broken.trim()
+    assert broken.length() < len(ALL), "and they go when it is whole"
+
+
+def test_what_the_log_has_no_more_comes_from_the_archive(broken: Site) -> None:
+    cold = broken.archive()
+    broken.trim()
+    assert broken.length() < len(ALL)
+    broken.loader.run_once()
+    repairs = Repairs(broken.wal, broken.connection, broken.rules, [cold])
+    assert sum(each.events for each in repairs.run_once()) == 8
+    assert repairs.left == []
+    broken.loading.round()
+    assert broken.ids() == ALL
+    assert open_store(cold).url in broken.repaired_from()
+
+
+def test_an_archive_that_lacks_a_part_is_no_source(broken: Site) -> None:
+    """Neither a damaged object nor a missing manifest may pass for the whole batch."""
+    cold = Path(broken.archive())
+    broken.trim()
+    for file in sorted((cold / "archive").rglob("*.gz"))[:1]:
+        flip(file)
+    sorted((cold / "manifests").rglob("*.json"))[-1].unlink()
+    broken.loader.run_once()
+    repairs = Repairs(broken.wal, broken.connection, broken.rules, [str(cold)])
+    done = {each.batch for each in repairs.run_once()}
+    left = {each.batch: each.error for each in repairs.left}
+    assert done | set(left) == {broken.batches[number].name for number in (0, 1, 3, 4)}
+    assert broken.batches[0].name in left
+    assert all("the log: " in error and cold.name in error for error in left.values())
+    assert broken.wal.survey().quarantined == set(left)
+    assert not health(broken.wal).ready
+
+
+def test_nothing_is_held_for_what_is_lost_for_good(broken: Site) -> None:
+    broken.trim()
+    broken.loading.round()
+    assert len(broken.repairs.left) == 4
+    assert broken.holders() == [CONSUMER]
+    assert broken.ids() == [*ALL[4:6], *ALL[10:]]
+
+
+def test_a_repair_that_is_damaged_itself_is_repaired(broken: Site) -> None:
+    broken.loader.run_once()
+    broken.repairs.run_once()
+    [first, *_] = (broken.folder / "wal" / "repairs").rglob("*.json")
+    cut(first)
+    broken.loading.round()
+    assert broken.ids() == ALL
+
+
+def test_a_batch_that_had_failed_is_readable_again(site: Site) -> None:
+    """It stays failed; its events are listed and can be retried."""
+    name = site.batches[2].name
+    site.wal.give_up(name, GaveUp(site.wal.clock(), "expired", "consumer_wal", None, 1))
+    cut(site.segment(2))
+    site.loading.round()
+    assert site.wal.survey().quarantined == set()
+    found = site.failed.find()
+    assert [event.event_id for event in found] == ALL[4:6]
+    assert site.failed.unresolved() == 2
+    assert {site.failed.retry(event.id, "ann").status for event in found} == {"resolved"}
+    assert site.ids() == ALL
+    assert site.failed.unresolved() == 0
+
+
+@pytest.mark.parametrize("what", ["record", "segment"])
+def test_damage_before_the_cursor_moved_stops_no_driver(database: str, tmp_path: Path, what: str) -> None:
+    site = Site(database, tmp_path)
+    try:
+        site.connection.run(site.backend.publish(CHANNEL, [holdfast.Event({"total": 1}, ALL[0])]))
+        with failpoints.active("wal.after_pending", "raise"), pytest.raises(FailpointError):
+            site.step(2)
+        site.batches = site.wal.pending()
+        cut(site.record(0) if what == "record" else site.segment(0))
+        site.run(2, follow=True)
+        site.loading.round()
+        assert site.ids() == ALL[:1]
+        assert site.wal.survey().quarantined == set()
+        assert site.cursors.positions()[SPOT] == site.batches[0].key.last
+    finally:
+        site.close()
+
+
+def command(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "ingest",
+            "repair",
+            "--wal",
+            site.wal.settings.path,
+            *arguments,
+        ],
+        env=os.environ | {"HOLDFAST_URL": site.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_an_operator_repairs_without_a_running_ingest(broken: Site) -> None:
+    done = command(broken, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (len(said["repaired"]), said["left"]) == (4, [])
+    assert {each["events"] for each in said["repaired"]} == {2}
+    again = command(broken)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "nothing in the WAL is damaged" in again.stderr
+    broken.loading.round()
+    assert broken.ids() == ALL
+
+
+def test_an_operator_is_told_what_stays_damaged(broken: Site) -> None:
+    broken.trim()
+    done = command(broken, "--json")
+    assert done.returncode == 4
+    said = json.loads(done.stdout)
+    assert (said["repaired"], len(said["left"])) == ([], 4)
+    assert command(broken).returncode == 4
+    assert broken.batches[0].name in command(broken).stdout
