@@ -155,6 +155,25 @@ async def test_a_token_that_is_revoked_ends_the_wait_and_gets_nothing(bus: holdf
         assert await state(store, "a") == "ready"
 
 
+async def test_a_token_that_is_revoked_ends_the_wait_behind_others_too(bus: holdfast.Bus) -> None:
+    """Only the first in the line looks; the others were not asked about until they were the first."""
+    store = bus.partitions.all[0].backend
+    await subscribe(store)
+    async with house(bus, local=False) as found:
+        texts = [await found.token("consumer", CHANNEL, CONSUMER) for _ in range(2)]
+        waiters = []
+        for text in (texts[0], texts[1], texts[1]):
+            headers = {"Authorization": f"Bearer {text}"}
+            asked = found.client.post(f"{BASE}/poll", json={"wait": "15m"}, headers=headers)
+            waiters.append(asyncio.create_task(asked))
+            await waiting(found, len(waiters))
+        await found.tokens.revoke(texts[1].split("_")[1])
+        await waiting(found, 1)
+        assert [(await each).status_code for each in waiters[1:]] == [401, 401]
+        await publish(store, "a")
+        assert len((await waiters[0]).json()["jobs"]) == 1
+
+
 async def test_many_waiters_share_one_listener(bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     store, ears = bus.partitions.all[0].backend, Ears(bus, monkeypatch)
     await subscribe(store)

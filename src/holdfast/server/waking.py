@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from holdfast.bus.partitions import Partitions
 from holdfast.contracts import STORE_ERRORS, Listener, raise_if_cancelled
+from holdfast.server.auth.caller import Caller
 
 log = logging.getLogger(__name__)
+
+RECHECK = 2.0
 
 
 class Turn:
@@ -40,6 +44,24 @@ class Turn:
             self._line[0].woken.set()
 
 
+class Rechecks:
+    """Whether those who wait would still be let in: asked now and then for each caller, not for each wait."""
+
+    def __init__(self, every: float = RECHECK) -> None:
+        self._every = every
+        self._asked: dict[Caller, asyncio.Task[None]] = {}
+
+    async def ask(self, caller: Caller, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Raise what the check raised when it was last made for this caller."""
+        if caller not in self._asked:
+            self._asked[caller] = asyncio.create_task(self._check(caller, check))
+        await asyncio.shield(self._asked[caller])
+
+    async def _check(self, caller: Caller, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.get_running_loop().call_later(self._every, self._asked.pop, caller)
+        await check()
+
+
 class Waking:
     """Everybody who waits. A wake-up may be spurious and may be missed: poll after it, and now and then."""
 
@@ -49,6 +71,7 @@ class Waking:
         self._listeners: list[Listener] = []
         self._heard: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
+        self.rechecks = Rechecks()
 
     @asynccontextmanager
     async def on(self, channel: str, consumer: str) -> AsyncIterator[Turn]:

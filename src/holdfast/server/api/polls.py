@@ -96,7 +96,9 @@ class _Call:
         async with self._system.waking.on(self._channel, self._consumer) as turn:
             while not (self._system.supervisor.stopping or await self._request.is_disconnected()):
                 turn.woken.clear()
-                if turn.first and (jobs := await self._look()):
+                if not turn.first:
+                    await self._system.waking.rechecks.ask(self._caller, self._check)
+                elif jobs := await self._look():
                     return jobs
                 if (left := until - loop.time()) <= 0:
                     break
@@ -107,8 +109,11 @@ class _Call:
 
     async def _look(self) -> list[Job]:
         """Claim for somebody who has waited: a token may have ended meanwhile."""
-        await check_again(self._system, self._caller)
+        await self._check()
         return await self._claim()
+
+    async def _check(self) -> None:
+        await check_again(self._system, self._caller)
 
     async def _claim(self) -> list[Job]:
         """Lease jobs in a task of its own: whoever is cut off meanwhile cannot know what it got."""
