@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
@@ -147,20 +147,20 @@ class Detail:
     more: Mapping[str, Any] = field(default_factory=dict)
     """What only this kind has."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The same in JSON's types."""
-        event = self.event
+    def to_json(self, content: Callable[[str, bytes], dict[str, Any]] | None = None) -> dict[str, Any]:
+        """The same in JSON's types; `content` shows data under a name, in another way than `readable`."""
+        event, content = self.event, content or readable
         shown: dict[str, Any] = {
             **asdict(self.item),
             "type": event.type,
             "key": event.key,
             "time": event.time,
             "headers": dict(event.headers),
-            **readable("data", event.data),
+            **content("data", event.data),
             "errors": self.errors,
             **self.more,
         }
-        return shown if self.original is None else shown | readable("original", self.original)
+        return shown if self.original is None else shown | content("original", self.original)
 
 
 def readable(name: str, data: bytes) -> dict[str, Any]:
@@ -173,6 +173,11 @@ def readable(name: str, data: bytes) -> dict[str, Any]:
     if data.count(b"[") + data.count(b"{") > _DEEPEST and _too_deep(value):
         return {f"{name}_base64": base64.b64encode(data).decode()}
     return {name: value}
+
+
+def is_readable(data: bytes) -> bool:
+    """Whether `readable` shows data as JSON."""
+    return not next(iter(readable("", data)))
 
 
 def exact_json(data: bytes) -> Any:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from holdfast.bus.budget import entries
 from holdfast.contracts import Backend
 from holdfast.deadletters.ids import ItemId
 from holdfast.deadletters.items import Count, Item, ItemPage
@@ -97,7 +98,7 @@ class StreamSource:
         found: list[Message] = []
         for part in parts:
             if any((part.after or "") < each <= part.until for each in wanted):
-                found += [each for each in await self._read(part) if each.position in wanted]
+                found += [each for each in await self._read(part, wanted) if each.position in wanted]
         return found
 
     async def item(self, message: Message) -> Item:
@@ -143,15 +144,16 @@ class StreamSource:
             ends += [cut.position for cut in cuts]
         return [_Slice(first, last) for first, last in pairwise(ends) if last is not None]
 
-    async def _read(self, part: _Slice) -> list[Message]:
+    async def _read(self, part: _Slice, wanted: Collection[str] = ()) -> list[Message]:
+        """The messages of a slice; the data only of those that are wanted: all of it could fill memory."""
         found: list[Message] = []
         before = part.after
-        while entries := await self.backend.read(self.channel, before, _SLICE):
-            for entry in entries:
-                if entry.position > part.until:
-                    return found
-                found.append(Message(entry.position, before, entry.event))
-                before = entry.position
+        async for entry in entries(self.backend, self.channel, before):
+            if entry.position > part.until:
+                break
+            event = entry.event if entry.position in wanted else entry.event._replace(data=b"")
+            found.append(Message(entry.position, before, event))
+            before = entry.position
         return found
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, Self
 
@@ -20,6 +20,8 @@ MAX_DATA = 1_048_576
 MAX_TEXT = 512
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16_384
+FARTHEST = timedelta(hours=16)
+"""No zone of a time is so far from UTC: PostgreSQL would not take it."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 # What holds itself ends in a RecursionError: to look for it everywhere costs as much as to encode.
@@ -108,6 +110,8 @@ def check_time(what: str, time: datetime) -> None:
         raise InvalidInput(f"{what}, {time!r}, is no time; pass a datetime with a zone")
     if time.tzinfo is None:
         raise InvalidInput(f"{what}, {time}, is without a zone; add one")
+    if abs(time.utcoffset() or timedelta()) >= FARTHEST:
+        raise InvalidInput(f"{what}, {time}, has a zone of 16 hours or more; use one nearer to UTC")
     if not is_common(time):
         raise InvalidInput(f"{what}, {time}, is outside the years 1 to 9999 in UTC; use one inside them")
 

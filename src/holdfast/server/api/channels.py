@@ -8,14 +8,17 @@ from typing import Annotated
 from fastapi import Depends, Query, Response
 from pydantic import Field
 
+from holdfast.bus.budget import read_within
 from holdfast.contracts import Backend, Consumer
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.server.admission import Router
+from holdfast.server.answers import answer, entry_of
 from holdfast.server.api.models import EntryOut, Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import After, Channel, Limit, Page
+from holdfast.server.turns import Turns
 
 router = Router(tags=["channels"])
 
@@ -81,7 +84,7 @@ async def put_channel(
     return await _channel(stores, channel)
 
 
-@router.get("/channels/{channel}/events")
+@router.get("/channels/{channel}/events", response_model=Page[EntryOut])
 async def read_events(
     channel: Channel,
     system: Known,
@@ -89,12 +92,15 @@ async def read_events(
     limit: Limit = 100,
     after: After = None,
     partition: Annotated[int, Query(ge=0, le=9999, description="Which store's share of the log.")] = 0,
-) -> Page[EntryOut]:
-    """A log in order, after a position. `after` of the answer is where to go on, also when new ones come."""
+) -> Response:
+    """A log in order, after a position. `after` of the answer is where to go on, also when new ones come. It
+    ends early with the event that reaches `server.limits.answer` bytes."""
     store = await _store(system, partition)
     await check_channel(store, channel)
-    found = await store.read(channel, after, limit)
-    return Page(items=[EntryOut.of(each) for each in found], after=found[-1].position if found else after)
+    turns = Turns()
+    found = await read_within(store, channel, after, limit, system.config.server.limits.answer)
+    items = [await entry_of(each, turns) for each in found]
+    return answer({"items": items, "after": found[-1].position if found else after})
 
 
 async def check_channel(store: Backend, channel: str) -> None:

@@ -6,17 +6,19 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.deadletters.items import ClusterView, Item
 from holdfast.server.admission import Router
+from holdfast.server.answers import answer, data_of
 from holdfast.server.api.filters import Asked, check_filter, check_item
 from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known
 from holdfast.server.parameters import NAME, After, Limit, Page
+from holdfast.server.turns import Turns
 
 router = Router(tags=["dead letters"], prefix="/deadletters")
 
@@ -126,8 +128,11 @@ async def list_clusters(
     return [ClusterOut.of(each) for each in found]
 
 
-@router.get("/{item}")
-async def show_dead_letter(item: ItemPath, system: Known, caller: Reads) -> DetailOut:
+@router.get("/{item}", response_model=DetailOut)
+async def show_dead_letter(item: ItemPath, system: Known, caller: Reads) -> Response:
     """One dead letter with its event and every attempt's error."""
     await check_item(system, caller, "read", item)
-    return DetailOut(**(await system.letters.show(item)).to_json())
+    detail, turns = await system.letters.show(item), Turns()
+    given = {"data": detail.event.data, "original": detail.original or b""}
+    shown = {name: await data_of(name, data, turns) for name, data in given.items()}
+    return answer(detail.to_json(lambda name, _: shown[name]))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from holdfast.deadletters.ids import public
 from holdfast.deadletters.items import readable
 from holdfast.model.errors import InvalidInput
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, MAX_HEADERS, Event, LogEntry, Receipt
-from holdfast.model.job import Job, JobRecord
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, FARTHEST, MAX_HEADERS, Event, LogEntry, Receipt
+from holdfast.model.job import JobRecord
 from holdfast.server.jsonbody import Encoded
 from holdfast.upkeep.announcements import SOURCE
 
@@ -25,6 +25,13 @@ def _written(value: Any) -> Any:
     return value
 
 
+def _placed(value: datetime) -> datetime:
+    """No store takes a zone further away."""
+    if abs(value.utcoffset() or timedelta()) >= FARTHEST:
+        raise ValueError("a zone is less than 16 hours from UTC")
+    return value
+
+
 def _whole(value: Any) -> Any:
     """JSON has one kind of number: 3.0 is whole too."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -33,7 +40,10 @@ def _whole(value: Any) -> Any:
 Whole = BeforeValidator(_whole)
 """Goes behind the bounds: `Annotated[int, Field(ge=1), Whole]`."""
 Time = Annotated[
-    AwareDatetime, BeforeValidator(_written), Field(strict=False, examples=["2030-01-31T09:00:00Z"])
+    AwareDatetime,
+    BeforeValidator(_written),
+    AfterValidator(_placed),
+    Field(strict=False, examples=["2030-01-31T09:00:00Z"]),
 ]
 """A time with a zone."""
 RESERVED = "holdfast-"
@@ -163,19 +173,6 @@ class LeaseOut(Model):
     lease_until: datetime
     position: str
     event: EventOut
-
-    @classmethod
-    def of(cls, job: Job) -> Self:
-        """From the job."""
-        return cls(
-            id=public(job.id, job.partition),
-            token=job.token,
-            attempt=job.attempt,
-            abandonments=job.abandonments,
-            lease_until=job.lease_until,
-            position=job.position,
-            event=EventOut.of(job.event),
-        )
 
 
 class JobOut(Model):

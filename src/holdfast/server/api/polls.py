@@ -7,19 +7,22 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from pydantic import Field
 
+from holdfast.bus.budget import claim_within
 from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Job, Retry
 from holdfast.server.admission import Router
+from holdfast.server.answers import answer, lease_of
 from holdfast.server.api.models import Duration, LeaseOut, Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import check_again, needs
 from holdfast.server.context import Known, System
 from holdfast.server.limits import WAIT
 from holdfast.server.parameters import Channel, Consumer
+from holdfast.server.turns import Turns
 
 router = Router(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
@@ -46,7 +49,7 @@ class Polled(Model):
     jobs: list[LeaseOut]
 
 
-@router.post("/poll")
+@router.post("/poll", response_model=Polled)
 async def poll(
     channel: Channel,
     consumer: Consumer,
@@ -54,12 +57,14 @@ async def poll(
     request: Request,
     system: Known,
     caller: Annotated[Caller, Depends(needs("consume"))],
-) -> Polled:
-    """Lease jobs, or wait for the first one. Every job must be ended, or comes back with its lease's end."""
+) -> Response:
+    """Lease jobs, or wait for the first one. Every job must be ended, or comes back with its lease's end. It
+    leases fewer where their events reach `server.limits.answer` bytes."""
     limits = system.config.server.limits
     call = _Call(system, request, caller, channel, consumer, min(body.limit, limits.batch))
     jobs = await call.jobs(patience(body.wait))
-    return Polled(jobs=[LeaseOut.of(each) for each in jobs])
+    turns = Turns()
+    return answer({"jobs": [await lease_of(each, turns) for each in jobs]})
 
 
 def patience(wait: str) -> float:
@@ -128,7 +133,12 @@ class _Call:
             raise
 
     async def _claim_unless(self, cut: asyncio.Event) -> list[Job]:
-        jobs = await self._system.bus.poll(self._channel, self._consumer, limit=self._limit)
+        bus, size = self._system.bus, self._system.config.server.limits.answer
+        jobs, beyond = await claim_within(
+            lambda count: bus.poll(self._channel, self._consumer, limit=count), self._limit, size
+        )
+        if beyond:
+            await self._give_back(beyond)
         if jobs and cut.is_set():
             await self._give_back(jobs)
         return jobs

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import orjson
+
 SHOWN = 64 << 10
+INDENTED = 256 << 10
+"""What is larger is shown as it is: to indent it would hold up everybody."""
 _BYTES = 4 << 10
 _ROW = 16
 
@@ -31,6 +35,9 @@ def payload(data: bytes, whole: bool = False) -> Payload:
 
 def _text(data: bytes, whole: bool) -> tuple[str, str]:
     try:
+        if len(data) > INDENTED:
+            orjson.loads(data)
+            return "JSON", data.decode()
         return "JSON", json.dumps(json.loads(data), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         pass  # no JSON, or none that can be indented

@@ -1,0 +1,80 @@
+"""Budgets: reads and polls that are bounded by bytes, not only by their number.
+
+An event has up to a megabyte. A store is asked for a few at a time, so that what is fetched too much is
+bounded too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from holdfast.contracts import Backend
+from holdfast.model.errors import HoldfastError
+from holdfast.model.event import Event, LogEntry
+from holdfast.model.job import Job
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Events, or jobs, that one call of a store brings."""
+_EACH = 200
+"""About what an event takes besides its data and headers, in bytes."""
+
+
+def weight(event: Event) -> int:
+    """About how many bytes an event takes in an answer."""
+    return _EACH + len(event.data) + sum(len(name) + len(value) for name, value in event.headers.items())
+
+
+async def entries(
+    store: Backend, channel: str, after: str | None, limit: int | None = None
+) -> AsyncIterator[LogEntry]:
+    """The log after a position, up to `limit` entries, a few at a time."""
+    while limit is None or limit > 0:
+        asked = AT_ONCE if limit is None else min(AT_ONCE, limit)
+        page = await store.read(channel, after, asked)
+        for entry in page:
+            after = entry.position
+            yield entry
+        if len(page) < asked:
+            return
+        limit = None if limit is None else limit - asked
+
+
+async def read_within(
+    store: Backend, channel: str, after: str | None, limit: int, size: int
+) -> list[LogEntry]:
+    """The log after a position: up to `limit` entries, up to the one that reaches `size` bytes."""
+    found: list[LogEntry] = []
+    async for entry in entries(store, channel, after, limit):
+        found.append(entry)
+        size -= weight(entry.event)
+        if size <= 0:
+            break
+    return found
+
+
+async def claim_within(
+    claim: Callable[[int], Awaitable[list[Job]]], limit: int, size: int
+) -> tuple[list[Job], list[Job]]:
+    """Jobs by `claim`, which is told how many: up to `limit`, up to the one that reaches `size` bytes; and
+    those that were leased beyond it, which have to be given back. Raises only where nothing was leased."""
+    kept: list[Job] = []
+    while len(kept) < limit and size > 0:
+        asked = min(AT_ONCE, limit - len(kept))
+        try:
+            found = await claim(asked)
+        except HoldfastError as error:
+            if not kept:
+                raise
+            log.warning("a poll ends with the %d jobs that it has: %s", len(kept), error)
+            break
+        for place, job in enumerate(found):
+            kept.append(job)
+            size -= weight(job.event)
+            if size <= 0:
+                return kept, found[place + 1 :]
+        if len(found) < asked:
+            break
+    return kept, []

@@ -1,0 +1,115 @@
+"""Budgets: lists and polls are bounded by bytes too, and nothing is lost where one ends early."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from house import house, problem
+
+import holdfast
+from holdfast.bus.budget import claim_within, weight
+from holdfast.model.errors import Unavailable
+from holdfast.model.event import Event
+from holdfast.model.job import Job
+from kit import subscribe
+
+LOG = "/api/v1/channels/c/events"
+POLL = "/api/v1/channels/c/consumers/w/poll"
+LARGE = {"text": "x" * 100_000}
+
+
+async def test_a_page_of_a_log_ends_early_and_the_next_goes_on(each: holdfast.Bus) -> None:
+    await each.publish_many("c", [Event(LARGE, f"e-{n}") for n in range(40)])
+    async with house(each, limits={"answer": 350_000}) as found:
+        ids, after = [], None
+        for _ in range(10):
+            query = {"limit": 1000} | ({"after": after} if after else {})
+            answer = await found.client.get(LOG, params=query)
+            page = answer.json()
+            ids += [one["event"]["id"] for one in page["items"]]
+            assert len(page["items"]) == 4
+            assert len(answer.content) < 500_000
+            assert all(one["event"]["data"] == LARGE for one in page["items"])
+            after = page["after"]
+        assert ids == [f"e-{n}" for n in range(40)]
+        assert (await found.client.get(LOG, params={"after": after})).json() == {"items": [], "after": after}
+
+
+async def test_small_events_fill_a_page(bus: holdfast.Bus) -> None:
+    await bus.publish_many("c", [Event(n, f"e-{n}") for n in range(50)])
+    async with house(bus) as found:
+        page = (await found.client.get(LOG, params={"limit": 45})).json()
+        assert [one["event"]["data"] for one in page["items"]] == list(range(45))
+
+
+async def test_a_poll_leases_what_fits_and_leaves_the_rest_ready(each: holdfast.Bus) -> None:
+    store = each.partitions.all[0].backend
+    await subscribe(store, "w", channel="c")
+    await each.publish_many("c", [Event(LARGE, f"e-{n}") for n in range(20)])
+    async with house(each, limits={"answer": 350_000}) as found:
+        seen: list[str] = []
+        for _ in range(5):
+            jobs = (await found.client.post(POLL, json={"limit": 1000})).json()["jobs"]
+            assert len(jobs) == 4
+            assert {one["attempt"] for one in jobs} == {1}
+            seen += [one["event"]["id"] for one in jobs]
+        assert sorted(seen) == sorted(f"e-{n}" for n in range(20))
+        assert (await found.client.post(POLL, json={"limit": 1000})).json() == {"jobs": []}
+
+
+async def test_a_store_that_fails_halfway_costs_no_job_that_is_leased() -> None:
+    job = Job("1", "c", "w", Event(b"x"), "p", 1, 0, 1, None)  # type: ignore[arg-type]
+    answers = [[job] * 16, Unavailable("gone")]
+
+    async def claim(count: int) -> list[Job]:
+        match answers.pop(0):
+            case list() as found:
+                return found
+            case error:
+                raise error  # type: ignore[misc]
+
+    assert await claim_within(claim, 100, 10 * weight(job.event)) == ([job] * 10, [job] * 6)
+    answers[:0] = [[job] * 16]
+    assert await claim_within(claim, 100, 1 << 20) == ([job] * 16, [])
+    answers.append(Unavailable("gone"))
+    with pytest.raises(Unavailable):
+        await claim_within(claim, 100, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": 1}',
+        b'{ "a":  1e5 }',
+        str(10**40).encode(),
+        b'"\\u00e4"',
+        b"[" * 300 + b"]" * 300,
+        b"\xff",
+        b"NaN",
+        b"",
+        b"{",
+    ],
+)
+async def test_data_is_answered_as_it_was_published(bus: holdfast.Bus, data: bytes) -> None:
+    await bus.publish_many("c", [Event(data, "e")])
+    async with house(bus) as found:
+        answer = await found.client.get(LOG)
+        event = answer.json()["items"][0]["event"]
+        if "data" in event:
+            assert data in answer.content
+            assert event["data"] == json.loads(data)
+        else:
+            assert base64.b64decode(event["data_base64"]) == data
+
+
+async def test_a_zone_that_no_store_takes_is_refused(bus: holdfast.Bus) -> None:
+    async with house(bus) as found:
+        for zone in ("+16:00", "-16:00", "+23:59"):
+            time = f"2030-01-31T09:00:00{zone}"
+            for body in ({"time": time}, {"at": time}):
+                problem(await found.client.post(LOG, json=body), 422)
+            problem(await found.client.get("/api/v1/deadletters", params={"since": time}), 422)
+        fine = {"time": "2030-01-31T09:00:00+15:59"}
+        assert (await found.client.post(LOG, json=fine)).status_code == 201
