@@ -73,7 +73,9 @@ async def test_data_comes_out_as_it_went_in(bus: holdfast.Bus) -> None:
         for value in values:
             assert (await found.client.post(path, json={"data": value})).status_code == 201
         lines = b"".join(json.dumps({"data": value}).encode() + b"\n" for value in values)
-        assert (await found.client.post(f"{path}/stream", content=lines)).json()["published"] == len(values)
+        kind = {"Content-Type": "application/x-ndjson"}
+        streamed = await found.client.post(f"{path}/stream", content=lines, headers=kind)
+        assert streamed.json()["published"] == len(values)
         await bus.publish_many(CHANNEL, [Event(text) for text in texts])
         events = [job["event"] for job in await polled(found, 100)]
     assert [event["data"] for event in events[: -len(texts)]] == values * 2
