@@ -12,7 +12,8 @@ from holdfast.contracts import Backend
 from holdfast.deadletters.ids import ItemId
 from holdfast.deadletters.messages import again
 from holdfast.deadletters.operation import Operation
-from holdfast.deadletters.patching import apply, digest
+from holdfast.deadletters.patch_process import apply_apart
+from holdfast.deadletters.patching import digest
 from holdfast.deadletters.service import DeadLetters
 from holdfast.model.errors import IdConflict, InvalidInput, NotFound
 from holdfast.model.job import LIVE, JobRecord, State
@@ -107,7 +108,7 @@ class Acts:
         if options.digest is not None and options.digest != digest(data):
             return Fate(item, "was changed by somebody since the change was shown")
         try:
-            patched = apply(str(item), data, options.patch)
+            patched = await apply_apart(str(item), data, options.patch)
         except InvalidInput as error:
             return Fate(item, str(error))
         [revived] = await store.revive(item.channel, item.consumer, [item.local], patched)

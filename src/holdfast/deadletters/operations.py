@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -11,7 +12,8 @@ from holdfast.deadletters.audit import Audit
 from holdfast.deadletters.chunks import count_exhausted
 from holdfast.deadletters.items import Count, Filter, Item
 from holdfast.deadletters.operation import Operation, Progress, Request, Stand
-from holdfast.deadletters.patching import Change, change
+from holdfast.deadletters.patch_process import change_apart
+from holdfast.deadletters.patching import Change
 from holdfast.deadletters.records import fields_of, operation_of
 from holdfast.deadletters.service import DeadLetters
 from holdfast.deadletters.validation import check_actor, check_request
@@ -24,6 +26,8 @@ from holdfast.model.scopes import ADMIN, Right, Scope
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
 _SAMPLE = 5
+_AT_ONCE = 2
+"""Patches that are tried at the same time: large ones are processes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Operations:
     def __init__(self, letters: DeadLetters) -> None:
         self.letters = letters
         self._prefix = f"{letters.namespace}.state.operations."
+        self._patching = asyncio.Semaphore(_AT_ONCE)
 
     async def audit(self) -> Audit:
         """The audit log."""
@@ -71,7 +76,8 @@ class Operations:
     async def change(self, item_id: str, patch: tuple[dict[str, object], ...]) -> Change:
         """What a patch makes of one job's data, or `InvalidInput` where it does not fit."""
         detail = await self.letters.show(item_id)
-        return change(item_id, detail.event.data, patch)
+        async with self._patching:
+            return await change_apart(item_id, detail.event.data, patch)
 
     async def ask(
         self,

@@ -17,6 +17,7 @@ from holdfast.model.event import MAX_DATA, encode_data
 
 MOST_STEPS = 100
 _MOST_LINES, _AROUND = 4_000, 3
+_LONGEST = 256 << 10
 _PLACE = re.compile(r"([-+])([0-9]+)")
 # What the library raises for patches that are wrong, or wrong for a document: it trusts its input.
 _WRONG = (
@@ -35,12 +36,25 @@ class Change:
     """What a patch makes of one item's data."""
 
     item: str
-    before: Any
-    after: Any
+    old: bytes
+    new: bytes
     diff: str
-    """Both as indented JSON, line by line."""
-    digest: str
-    """Of the data that it was made from: give it along, and only that data is changed."""
+    """Both as indented JSON, line by line; of a long one only the beginning."""
+
+    @property
+    def before(self) -> Any:
+        """The data as it is."""
+        return json.loads(self.old)
+
+    @property
+    def after(self) -> Any:
+        """The data as it would be."""
+        return json.loads(self.new)
+
+    @property
+    def digest(self) -> str:
+        """Of the data that it was made from: give it along, and only that data is changed."""
+        return digest(self.old)
 
 
 def check_patch(patch: Sequence[dict[str, Any]]) -> None:
@@ -66,13 +80,15 @@ def digest(data: bytes) -> str:
 
 def change(item: str, data: bytes, patch: Sequence[dict[str, Any]]) -> Change:
     """What the patch would change, or `InvalidInput` where it does not fit."""
-    before = _json(item, data)
-    after = json.loads(apply(item, data, patch))
+    before, patched = _json(item, data), apply(item, data, patch)
+    after = json.loads(patched)
     try:
         old, new = (json.dumps(each, indent=2, ensure_ascii=False).splitlines() for each in (before, after))
     except RecursionError:
         raise InvalidInput(f"{item} nests too deep to be shown, and cannot be patched") from None
-    return Change(item, before, after, "\n".join(_diff(old, new)), digest(data))
+    diff = "\n".join(_diff(old, new))
+    cut = diff[:_LONGEST].rpartition("\n")[0] + "\n… the rest is not shown"
+    return Change(item, data, patched, diff if len(diff) <= _LONGEST else cut)
 
 
 def _diff(old: list[str], new: list[str]) -> Iterator[str]:

@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Response
+from orjson import Fragment
 from pydantic import Field
 
 from holdfast.deadletters.operation import Canary, Operation, Options, Request
 from holdfast.deadletters.operations import no_operation
+from holdfast.deadletters.patching import Change
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Outdated
 from holdfast.server.admission import Router
+from holdfast.server.answers import answer
 from holdfast.server.api.deadletters import ItemOut
 from holdfast.server.api.filters import FilterIn, check_filter, check_item, visible
 from holdfast.server.api.models import Duration, Model, Whole
@@ -124,13 +127,13 @@ async def start_operation(
     await permit(system, caller, request)
     if body.dry_run:
         preview = await system.operations.preview(request, caller.scopes)
-        found = PreviewOut(
-            count=preview.count,
-            exact=preview.exact,
-            sample=[ItemOut.of(each) for each in preview.sample],
-            changes=[ChangeOut(**_change(each)) for each in preview.changes],
-        )
-        return Response(found.model_dump_json(), 200, media_type="application/json")
+        found = {
+            "count": preview.count,
+            "exact": preview.exact,
+            "sample": [ItemOut.of(each).model_dump() for each in preview.sample],
+            "changes": [_change(each) for each in preview.changes],
+        }
+        return answer(found)
     return accepted(await system.operations.ask(request, caller.actor, caller.scopes), response)
 
 
@@ -202,5 +205,12 @@ async def mine(system: System, caller: Caller, operation: str) -> Operation:
     return found
 
 
-def _change(change: Any) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in ("item", "before", "after", "diff", "digest")}
+def _change(change: Change) -> dict[str, Any]:
+    """As `ChangeOut` describes it; the data stands in it as it is."""
+    return {
+        "item": change.item,
+        "before": Fragment(change.old),
+        "after": Fragment(change.new),
+        "diff": change.diff,
+        "digest": change.digest,
+    }
