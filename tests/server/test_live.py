@@ -66,7 +66,7 @@ async def test_a_live_page_ends_with_its_token(bus: holdfast.Bus, caplog: pytest
             await Tokens(bus, "gbe").revoke(token)
             async for _ in lines:  # until it ends
                 continue
-        assert (await system.client.get(OVERVIEW)).status_code == 303
+        assert (await system.client.get(OVERVIEW)).status_code == 401
     assert quiet(caplog)
 
 

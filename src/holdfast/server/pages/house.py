@@ -105,8 +105,9 @@ class PageRoute(Admitted):
         async def handle(request: Request) -> Response:
             try:
                 return await serve(request)
-            except Unauthorized:
-                answer = problem(SignIn(_back(request)))
+            except Unauthorized as error:
+                live = request.url.path.startswith("/live/")  # a stream cannot go to the door; its page does
+                answer = problem(error if live else SignIn(_back(request)))
                 forget_session(request, answer)  # it was not valid, or there was none
                 return answer
             except (HoldfastError, RequestValidationError) as error:

@@ -39,6 +39,13 @@ document.addEventListener("htmx:sse:before:connection", (event) => {
   if (event.target.querySelector("[data-ended]")) event.preventDefault();
 });
 
-// A live page that lost its connection says so.
-document.addEventListener("htmx:sse:error", () => document.body.classList.add("stale"));
+// A live page that has no connection says so; one whose reader is not let in any more leads to the door, as any page does.
+const lost = (status) => status === 401 ? location.reload() : document.body.classList.add("stale");
+document.addEventListener("htmx:sse:error", (event) => lost(event.detail.status));
+document.addEventListener("htmx:before:response", (event) => {
+  const status = event.detail.ctx.response.status;
+  if (status < 400 || !event.target.matches("[hx-sse\\:connect]")) return;
+  event.preventDefault(); // what went wrong is not what the page shows
+  lost(status);
+});
 document.addEventListener("htmx:sse:after:message", () => document.body.classList.remove("stale"));
