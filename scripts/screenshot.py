@@ -44,6 +44,7 @@ def demo() -> Iterator[str]:
     """`holdfast up --demo` in a folder of its own; answers its address."""
     foreign = ("HOLDFAST_URL", "HOLDFAST_CONFIG", "DATABASE_URL")
     environment = {name: value for name, value in os.environ.items() if name not in foreign}
+    environment["HOLDFAST_SERVER__OPEN"] = "true"  # pictures of pages, and not of how one gets there
     command = [sys.executable, "-m", "holdfast.cli", "up", "--demo", "--json", "--log-folder", "logs"]
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         process = subprocess.Popen(

@@ -13,6 +13,7 @@ from holdfast.bus.client import Bus
 from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
 from holdfast.contracts import Backend
+from holdfast.model.errors import InvalidInput
 from holdfast.upkeep.health import Health
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 
@@ -138,6 +139,21 @@ def backend(url: str, *, connections: int = 4, config: Config | None = None) -> 
     return NatsBackend(url, connections=connections, **kept)
 
 
+def home() -> Path:
+    """`.holdfast/` in the present folder: only its user can list and enter it.
+
+    Raises `InvalidInput` where it is another user's.
+    """
+    from holdfast.embedded import private
+
+    try:
+        return private.folder(HOME)
+    except OSError as error:
+        raise InvalidInput(
+            f"{HOME} cannot be used: {error}; remove it, or work in a folder of your own"
+        ) from None
+
+
 def migration_script() -> str:
     """The schema as a script, for people who apply migrations themselves. Only PostgreSQL has one."""
     from holdfast.backends.postgres import migrate as migrations
@@ -173,6 +189,7 @@ def stores(urls: Sequence[str]) -> tuple[list[str], Callable[[], None] | None]:
         return list(urls), None
     from holdfast.embedded import Postgres
 
+    home()
     # Start, or join, the private server of this folder; it stops when its last user leaves.
     server = Postgres.shared(PRIVATE).start()
     return [server.url], server.stop

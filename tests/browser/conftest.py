@@ -34,9 +34,11 @@ async def browser() -> AsyncIterator[Browser]:
 async def theatre(
     browser: Browser, postgres: Postgres, template: str, request: pytest.FixtureRequest
 ) -> AsyncIterator[Stage]:
-    """A system on a database of this module's own, with dead letters in it."""
+    """A system on a database of this module's own, with dead letters in it. It needs no token, unless the
+    module has `OPEN = False`."""
     name = request.module.__name__.replace(".", "_")
-    async with stage(postgres.create_database(f"browser_{name}")) as running:
+    is_open = getattr(request.module, "OPEN", True)
+    async with stage(postgres.create_database(f"browser_{name}"), open=is_open) as running:
         await running.fill()
         yield running
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import holdfast
 from holdfast.bus.client import Bus
@@ -16,6 +17,7 @@ from holdfast.model.decide import describe
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Job, Reason, Retry
 from holdfast.model.scopes import scope_of
+from holdfast.server.auth.sessions import Sessions, link_to
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.http import HttpPart
 from holdfast.server.supervisor import Supervisor
@@ -46,6 +48,12 @@ class Stage:
         """The text of a new token."""
         issued = await Tokens(self.bus, "gbe").create(scope_of(kind, channel, consumer))
         return issued.text
+
+    async def link(self) -> str:
+        """The path of a link that signs an admin in."""
+        tokens = Tokens(self.bus, "gbe")
+        token = (await tokens.create(scope_of("admin", None, None))).token
+        return link_to("", await Sessions(self.bus, "gbe", tokens, timedelta(hours=1)).link(token))
 
     async def revoke(self, token: str) -> None:
         """Let nobody in with it any more."""
@@ -115,10 +123,10 @@ def _no_route(job: Job) -> Exception:
 
 
 @asynccontextmanager
-async def stage(url: str) -> AsyncIterator[Stage]:
-    """A system on a free port, without what needs Spark."""
+async def stage(url: str, *, open: bool) -> AsyncIterator[Stage]:  # noqa: A002 - the setting's name
+    """A system on a free port, without what needs Spark; where it is `open`, without signing in."""
     async with holdfast.connect(url) as bus:
-        config = Config.model_validate({"server": {"port": 0}})
+        config = Config.model_validate({"server": {"port": 0, "open": open}})
         supervisor = assemble(bus, config, Choice(sweeper=False, archiver=False, ingest=False), Supervisor())
         [http] = [each.part for each in supervisor.kept if isinstance(each.part, HttpPart)]
         stop = asyncio.Event()

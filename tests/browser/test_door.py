@@ -6,6 +6,8 @@ from playwright.async_api import expect
 from stage import AMOUNT, ROUTE, Stage
 from visitor import Visitor
 
+OPEN = False
+
 
 async def sign_in(visitor: Visitor, token: str, path: str = "/deadletters") -> None:
     await visitor.page.goto(visitor.url + path)
@@ -86,3 +88,17 @@ async def test_a_form_from_another_session_or_site_is_refused(visitor: Visitor, 
     assert answer.status == 403
     visitor.forgive(403)
     assert await theatre.dead() == ROUTE + AMOUNT
+
+
+async def test_a_link_signs_in_once_and_says_so_the_second_time(visitor: Visitor, theatre: Stage) -> None:
+    link = await theatre.link()
+    await visitor.go(link)
+    await visitor.button("Sign in").click()
+    await expect(visitor.page.locator("h1")).to_have_text("Overview")
+    assert "link" not in visitor.page.url
+    await visitor.button("Sign out").click()
+    await visitor.go(link)
+    await visitor.button("Sign in").click()
+    await expect(visitor.page.get_by_role("alert")).to_contain_text("it was used before")
+    visitor.forgive(401)
+    assert await visitor.barriers() == []

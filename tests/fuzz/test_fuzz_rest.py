@@ -71,7 +71,7 @@ async def live(database: str) -> AsyncIterator[Live]:
         await subscribe(store)
         await publish(store, "1", "2")
         await bury(store, await claim_one(store))
-        known = system(bus, Supervisor(), Config.model_validate({"server": {"limits": LIMITS}}), local=True)
+        known = system(bus, Supervisor(), Config.model_validate({"server": {"limits": LIMITS, "open": True}}))
         token = (await known.tokens.create(ADMIN)).text
         bound = listen("127.0.0.1", 0)
         part = HttpPart(create_app(known), bound)

@@ -72,9 +72,10 @@ class House:
 async def house(
     bus: Bus, *, local: bool = True, ledgers: Ledgers | None = None, **server: object
 ) -> AsyncIterator[House]:
-    """An application on this bus; `server` is that section of the configuration."""
-    config = Config.model_validate({"server": server})
-    known = system(bus, Supervisor(), config, local=local, ledgers=ledgers)
+    """An application on this bus; `server` is that section of the configuration. A `local` one needs no
+    token, unless `server` says so."""
+    config = Config.model_validate({"server": {"open": local, **server}})
+    known = system(bus, Supervisor(), config, ledgers=ledgers)
     app = create_app(known)
     transport = httpx.ASGITransport(app)
     base = "http://localhost" if local else "http://holdfast.example"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -85,10 +85,15 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    bus: Bus, *, sweeper: bool = False, parts: Iterable[Part] = (), **config: object
+    bus: Bus,
+    *,
+    sweeper: bool = False,
+    parts: Iterable[Part] = (),
+    server: Mapping[str, object] = {},
+    **config: object,
 ) -> AsyncIterator[Running]:
-    """A system on a free port; it must stop as it should."""
-    effective = Config.model_validate({"server": {"port": 0}, **config})
+    """A system on a free port, which needs no token unless `server` says so; it must stop as it should."""
+    effective = Config.model_validate({"server": {"port": 0, "open": True, **server}, **config})
     supervisor = assemble(bus, effective, Choice(sweeper=sweeper), Supervisor(first=0.01, longest=0.02))
     for part in parts:
         supervisor.add(part)

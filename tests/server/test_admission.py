@@ -38,7 +38,7 @@ async def ask(found: House, method: str, path: str, headers: dict[str, str]) -> 
 
 async def test_every_route_lets_its_callers_in_before_it_reads_what_they_send(bus: holdfast.Bus) -> None:
     world = await settle(bus)
-    async with house(bus) as found:
+    async with house(bus, open=False) as found:
         for route in routes_of(found.app):
             assert isinstance(route.original_route, Admitted), route.path
         other = await found.bearer("channel", "other")
@@ -53,7 +53,7 @@ async def test_every_route_lets_its_callers_in_before_it_reads_what_they_send(bu
 
 async def test_a_form_is_not_read_for_somebody_without_a_session(bus: holdfast.Bus) -> None:
     await settle(bus)
-    async with house(bus) as found:
+    async with house(bus, open=False) as found:
         await found.token("admin")
         posts = [
             route

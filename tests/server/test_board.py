@@ -49,9 +49,12 @@ def test_at_a_terminal_it_says_where_to_look_and_keeps_its_logs_in_a_folder(
         shown = read_until(terminal, r"sweeper-0\s+running\s+nothing to do")
         found = re.search(r"control room  (http://127\.0\.0\.1:\d+)", shown)
         assert found is not None
-        assert httpx.get(found[1]).status_code == 200
+        assert httpx.get(f"{found[1]}/login").status_code == 200
+        link = re.search(rf"{re.escape(found[1])}/login\?link=\S+", shown)
+        assert link is not None
         process.send_signal(signal.SIGINT)
         rest = read_until(terminal, r"sweeper-0\s+stopped")
         assert process.wait(timeout=30) == 0
-    assert "no token exists" not in shown + rest
-    assert "no token exists" in (tmp_path / ".holdfast" / "logs" / "up.log").read_text()
+    assert "drain" not in shown + rest
+    log = (tmp_path / ".holdfast" / "logs" / "up.log").read_text()
+    assert "login?link=" not in log

@@ -417,7 +417,7 @@ async def test_no_route_answers_a_bad_upload_with_an_error_of_its_own(
     limits = {"body_timeout": SOON}
     issued = await Tokens(bus, "gbe").create(scope_of("admin", None, None))
     with quiet(caplog):
-        async with running(bus, server={"port": 0, "limits": limits}) as system:
+        async with running(bus, server={"open": False, "limits": limits}) as system:
             [http] = [each.part for each in system.supervisor.kept if isinstance(each.part, HttpPart)]
             port = int(http.url.rpartition(":")[2])
             server = Served(http, port, asyncio.create_task(asyncio.sleep(0)))

@@ -16,6 +16,7 @@ import holdfast
 from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe, until
 
 Up = Callable[..., "subprocess.Popen[str]"]
+OPEN = {"HOLDFAST_SERVER__OPEN": "true"}
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def url(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signal.Signals) -> None:
-    process = serve()
+    process = serve(**OPEN)
     at = url(process)
     parts = {each["name"] for each in httpx.get(f"{at}/readyz").json()["parts"]}
     assert parts >= {"http", "operations"}
@@ -52,21 +53,28 @@ def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signa
         httpx.get(f"{at}/healthz")
 
 
-def test_it_says_in_the_log_who_gets_in(serve: Up, tmp_path: Path) -> None:
-    process = serve()
-    at = url(process)
-    assert httpx.get(f"{at}/dlq-status").status_code == 200
-    process.terminate()
-    process.communicate(timeout=30)
-    assert "everything is allowed to programs on this machine" in (tmp_path / "stderr").read_text()
-    process = serve("--host", "0.0.0.0")  # noqa: S104 - that is what is tested
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - that is what is tested
+def test_it_lets_nobody_in_without_a_token_and_says_so(serve: Up, tmp_path: Path, host: str) -> None:
+    process = serve("--host", host)
     at = url(process).replace("0.0.0.0", "127.0.0.1")  # noqa: S104
-    assert httpx.get(f"{at}/dlq-status").status_code == 200
+    assert httpx.get(f"{at}/dlq-status").status_code == httpx.get(f"{at}/metrics").status_code == 401
     refused = httpx.delete(f"{at}/channel/a/consumer/b/dlq")
-    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/problem+json")
+    assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
     process.terminate()
     process.communicate(timeout=30)
-    assert "can read, and nobody can write" in (tmp_path / "stderr").read_text()
+    assert "no token exists, so that nobody gets in" in (tmp_path / "stderr").read_text()
+
+
+def test_what_a_setting_opens_is_in_the_log(serve: Up, tmp_path: Path) -> None:
+    process = serve(**OPEN)
+    assert httpx.get(f"{url(process)}/dlq-status").status_code == 200
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "every program on this machine may do everything" in (tmp_path / "stderr").read_text()
+    process = serve("--host", "0.0.0.0", **OPEN)  # noqa: S104 - that is what is tested
+    process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "server.open is for loopback only" in (tmp_path / "stderr").read_text()
 
 
 async def test_it_does_what_was_asked_for(serve: Up, bus: holdfast.Bus) -> None:
@@ -77,7 +85,7 @@ async def test_it_does_what_was_asked_for(serve: Up, bus: holdfast.Bus) -> None:
     await publish(store, *names)
     for job in await claim(store, len(names)):
         assert await bury(store, job)
-    process = serve()
+    process = serve(**OPEN)
     at = url(process)
     async with httpx.AsyncClient(base_url=at) as client:
         answer = await client.delete(f"/channel/{CHANNEL}/consumer/{CONSUMER}/dlq")

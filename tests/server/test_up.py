@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import holdfast
 from conftest import Up
 from holdfast.embedded import ports
 
@@ -34,7 +37,9 @@ main(["up", "--no-http", "--no-sweeper"])
 PARTS = {"http", "watch", "sessions", "operations", "dlq-summary", "lifecycle-0", "sweeper-0"}
 
 BARE = """
+import os
 import sys
+os.umask(0)
 from importlib.abc import MetaPathFinder
 
 ABSENT = {"pyspark", "pyarrow", "duckdb", "deltalake", "obstore", "isal", "pandas"}
@@ -119,14 +124,73 @@ def test_a_second_signal_ends_it_at_once_with_1(python: Up, tmp_path: Path) -> N
 def test_without_spark_it_says_so_and_runs_the_rest(python: Up, tmp_path: Path) -> None:
     process = python("-c", BARE, HOLDFAST_URL="", DATABASE_URL="")
     url = lines(process, "http", "running")["status"]
-    for path in ("/readyz", "/pipeline", "/trace?id=x", "/api/v1/deadletters/count"):
-        assert httpx.get(url + path).status_code == 200, path
+    with httpx.Client(base_url=url) as browser:
+        assert follow(browser, tmp_path).status_code == 303
+        for path in ("/readyz", "/pipeline", "/trace?id=x", "/channels"):
+            assert browser.get(path).status_code == 200, path
     process.terminate()
     out, _ = process.communicate(timeout=30)
     parts = {json.loads(line)["part"] for line in out.splitlines()}
     assert parts == PARTS
     assert process.returncode == 0
+    assert open_to_others(tmp_path / ".holdfast") == []
     assert "need Spark: pip install 'holdfast[spark]'; the rest runs" in (tmp_path / "stderr").read_text()
+
+
+def follow(browser: httpx.Client, folder: Path) -> httpx.Response:
+    """Press the button of the page that the printed link leads to."""
+    [link] = re.findall(r"(http://\S+/login\?link=\S+)", (folder / "stderr").read_text())
+    assert browser.get(link).status_code == 200
+    sent = {"link": link.partition("link=")[2]}
+    return browser.post("/login", data=sent, headers={"Origin": str(browser.base_url).rstrip("/")})
+
+
+def test_up_makes_the_first_token_and_prints_a_link_that_works_once(up: Up, tmp_path: Path) -> None:
+    process = up("--no-sweeper", "--json")
+    url = lines(process, "http", "running")["status"]
+    [file] = (tmp_path / ".holdfast").iterdir()
+    text = file.read_text().strip()
+    assert text.split("_", 2)[2] not in (tmp_path / "stderr").read_text()
+    with httpx.Client(base_url=url) as browser, httpx.Client(base_url=url) as other:
+        assert browser.get("/channels").status_code == 303
+        assert follow(browser, tmp_path).status_code == 303
+        assert browser.get("/channels").status_code == 200
+        assert follow(other, tmp_path).status_code == 401
+        assert other.get("/channels").status_code == 303
+        asked = {"Authorization": f"Bearer {text}"}
+        assert other.get("/api/v1/channels", headers=asked).status_code == 200
+        assert other.get("/api/v1/channels").status_code == other.get("/metrics").status_code == 401
+    process.terminate()
+    process.communicate(timeout=30)
+    again = up("--no-sweeper", "--json")
+    lines(again, "http", "running")
+    assert "login?link=" in (tmp_path / "stderr").read_text()
+    assert file.read_text().strip() == text  # the same one: it is made once
+    again.terminate()
+    again.communicate(timeout=30)
+
+
+def test_a_store_that_has_tokens_gets_no_other_one(up: Up, database: str, tmp_path: Path) -> None:
+    with holdfast.connect_sync(database) as bus:
+        bus.read("orders")  # the store is there
+    made = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "tokens", "create", "reader", "--url", database],
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert made.stdout
+    process = up("--no-sweeper", "--json")
+    lines(process, "http", "running")
+    assert "holdfast tokens link ID" in (tmp_path / "stderr").read_text()
+    assert not (tmp_path / ".holdfast").exists()
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    """What another user could read, list or enter."""
+    return [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
 
 
 def test_flags_go_over_the_file(up: Up, tmp_path: Path) -> None:

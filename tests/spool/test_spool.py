@@ -104,6 +104,22 @@ def test_depth_age_and_refusals_are_metrics(
     assert full.refused["full"] == 2
 
 
+def test_only_its_user_can_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool = Spool(tmp_path / "deep" / "spool")
+        spool.open()
+        spool.append([spooled(1), spooled(2)])
+        spool.advance(1)
+        spool.set_aside(spooled(2), ValueError("no"))
+        spool.close()
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "deep").rglob("*"))
+    assert len(made) >= 4
+    assert [path for path in (tmp_path / "deep", *made) if path.stat().st_mode & 0o077] == []
+
+
 def test_what_an_earlier_process_left_has_an_age(tmp_path: Path, spool: Spool) -> None:
     spool.append([spooled(1)])
     [segment] = (tmp_path / "spool").glob("*.log")

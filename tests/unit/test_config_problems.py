@@ -120,6 +120,16 @@ def problems(folder: Path, text: str | bytes) -> list[str]:
             "h.yaml:2:44: archival[0].batch_size: 'many' is of the wrong kind; write a whole number, "
             "such as 1000",
         ),
+        (
+            "server: {trusted_proxies: [10.0.0.7, 10.0.0.1/8]}",
+            "h.yaml:1:38: server.trusted_proxies[1]: 10.0.0.1/8 has host bits set; write an address such as "
+            "10.0.0.7, or a network: 10.0.0.0/8",
+        ),
+        (
+            "server: {open: true, trusted_proxies: [127.0.0.1]}",
+            "h.yaml:1:16: server.open: behind a proxy everybody would be on this machine; leave out "
+            "server.open or trusted_proxies",
+        ),
         ("server: {port: 99999}", "h.yaml:1:16: server.port: 99999 is too large; write at most 65535"),
         (
             "server: {host: 127}",

@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import nats
@@ -37,6 +37,27 @@ def postgres() -> Iterator[Postgres]:
 # One server, one owner
 
 
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """The worst one."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What another user could read, list or enter; files come and go meanwhile."""
+    found = [str(folder)]
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            with suppress(FileNotFoundError):
+                mode = os.lstat(os.path.join(place, name)).st_mode
+                if mode & 0o077 and not stat.S_ISLNK(mode):
+                    found.append(os.path.join(place, name))
+    return found if folder.stat().st_mode & 0o077 else found[1:]
+
+
+@pytest.mark.usefixtures("no_umask")
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_answers_and_leaves_nothing_behind(kind: type[Server]) -> None:
     with kind() as server:
@@ -45,6 +66,7 @@ def test_a_server_answers_and_leaves_nothing_behind(kind: type[Server]) -> None:
         assert str(server.port) in server.url
         assert (folder / "server.log").stat().st_size > 0
         assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+        assert open_to_others(folder) == []
     assert not server.running
     assert not folder.exists()
     assert not is_alive(pid)

@@ -214,7 +214,8 @@ class Spool:
         if not len(self):
             self._marks.clear()
         fresh = self._path / "drained.new"
-        fresh.write_bytes(_sealed(orjson.dumps(self._first)))
+        with open(fresh, "wb", opener=_private) as file:
+            file.write(_sealed(orjson.dumps(self._first)))
         _sync(fresh)
         fresh.rename(self._path / "drained")
         _sync(self._path)
@@ -228,7 +229,7 @@ class Spool:
         self._note("refused", orjson.dumps({"error": str(error)}) + b" " + _line(entry))
 
     def _note(self, name: str, line: bytes) -> None:
-        with (self._path / name).open("ab") as file:
+        with open(self._path / name, "ab", opener=_private) as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -335,11 +336,16 @@ def _write_all(descriptor: int, content: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that, if it is new, only its owner can read: events are in it."""
+    return os.open(path, flags, 0o600)
+
+
 def _make(folder: Path) -> None:
-    """Make a folder and the ones above it, each durable in its parent."""
+    """Make a folder and the ones above it, each durable in its parent, and closed to others."""
     if not folder.is_dir():
         _make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         _sync(folder.parent)
 
 

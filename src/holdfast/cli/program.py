@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -104,6 +105,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. An error of Holdfast's becomes one line and an exit code."""
+    os.umask(os.umask(0o077) | 0o077)  # what commands write is their user's alone: events, logs, tokens
     unwind_on_sigterm()
     try:
         app(arguments, prog_name="holdfast")

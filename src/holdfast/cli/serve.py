@@ -23,8 +23,8 @@ def serve(
 
     Unlike `holdfast up` it keeps no lifecycle, sweeps nothing and starts no Spark driver: run as many of
     these beside one `up` as there are callers for. Any of them keeps the summary of dead letters. Only this
-    machine reaches it by default, and may do everything there until the first token is created; on another
-    address everybody can only read until then.
+    machine reaches it by default, and nobody gets in without a token: `holdfast up` makes the first one, or
+    `holdfast tokens create admin`.
     SIGTERM or Ctrl-C lets requests finish and ends with 0; a second one aborts.
     """
     from holdfast.config.load import load

@@ -11,11 +11,14 @@ import typer
 from holdfast import wiring
 from holdfast.bus.client import Bus
 from holdfast.cli.dlq.options import By
+from holdfast.cli.first import read_token
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.session import with_bus
+from holdfast.config.config import Config
 from holdfast.deadletters.audit import Audit
 from holdfast.model.duration import parse_duration
+from holdfast.model.errors import NotFound
 from holdfast.model.scopes import scope_of
 from holdfast.server.auth.sessions import Sessions, address_of, link_to
 from holdfast.server.auth.token import Issued, Token
@@ -44,6 +47,10 @@ Address = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Where browsers reach the server.  [default: server.host and port]"),
 ]
+MaybeId = Annotated[
+    str | None,
+    typer.Argument(metavar="[ID]", help="The token's id. Default: the one that is kept under .holdfast/."),
+]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `holdfast tokens list` has it.")]
 
 
@@ -68,8 +75,7 @@ def create(
     """Create a token. It is printed this once; only a hash of it is stored.
 
     An admin may do everything; a producer publishes; a channel token reads, publishes, consumes and operates
-    on its channel; a consumer token reads and consumes as its consumer; a reader reads. With the first token
-    of a store, nobody gets in without one any more, and the end of the last does not change that.
+    on its channel; a consumer token reads and consumes as its consumer; a reader reads.
     """
     wanted = scope_of(scope, channel, consumer)
     lifetime = None if expires is None else parse_duration(expires)
@@ -128,19 +134,21 @@ def revoke(token_id: Id, by: By, urls: Urls = None, config: ConfigFile = None, a
 
 @app.command(
     epilog=examples(
-        "holdfast tokens link 0123456789abcdef",
+        "holdfast tokens link",
         "holdfast tokens link 0123456789abcdef --address https://holdfast.example",
     )
 )
 def link(
-    token_id: Id,
     by: By,
+    token_id: MaybeId = None,
     address: Address = None,
     urls: Urls = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Make a link that signs one browser in with a token, once, within ten minutes.
+
+    Without an ID it is the first token, which `holdfast up` has made and keeps under .holdfast/.
 
     The token itself does not travel: where the server requires signatures, pages have no other way in.
     """
@@ -149,7 +157,7 @@ def link(
 
     async def work(bus: Bus) -> str:
         tokens = Tokens(bus, effective.namespace)
-        token = await tokens.valid(token_id)
+        token = await (_kept(tokens, effective) if token_id is None else tokens.valid(token_id))
         sessions = Sessions(bus, effective.namespace, tokens, effective.server.session_lifetime)
         made = link_to(base, await sessions.link(token))
         await _audit(bus, effective.namespace).did(by, "make link", f"token {token.id}: {token.scope}")
@@ -161,6 +169,15 @@ def link(
     else:
         say("valid once, for ten minutes")
         write_line(made)
+
+
+async def _kept(tokens: Tokens, config: Config) -> Token:
+    """The first token, where it is kept here and valid."""
+    text = read_token(config)
+    token = None if text is None else await tokens.verify(text)
+    if token is None:
+        raise NotFound("no valid token is kept here; name one by its ID: holdfast tokens list has them")
+    return token
 
 
 def _audit(bus: Bus, namespace: str) -> Audit:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,7 +16,7 @@ from holdfast.cli import logs
 from holdfast.cli.board import at_terminal, board, follow
 from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say
-from holdfast.wiring import HOME, connect
+from holdfast.wiring import connect, home
 
 if TYPE_CHECKING:  # the web framework takes longer to import than most commands to run
     from holdfast.bus.client import Bus
@@ -64,6 +65,9 @@ def up(
     Without a store and a configuration everything is under .holdfast/: a private PostgreSQL, all channels
     archived into cold/ and ingested through wal/ into warehouse.duckdb. On a store that is named, the
     archiver and the ingest start where the configuration has streams for them.
+
+    Nobody gets in without a token. Where the store never had one, it is made for an admin and kept in
+    .holdfast/token. A link that signs a browser in, once within ten minutes, goes to stderr.
 
     With --demo a small shop publishes a few events a second, and its handlers fail now and then. Without a
     configuration it has the private store, unless --url names another one, and the pipeline that
@@ -115,13 +119,14 @@ def log_folder(config: Config, as_json: bool) -> Path | None:
     """Where logs go; None means stderr."""
     if config.log_folder is not None:
         return Path(config.log_folder)
-    return HOME / "logs" if at_terminal(as_json) else None
+    return home() / "logs" if at_terminal(as_json) else None
 
 
 async def supervise(
     command: str, config: Config, choice: Choice, as_json: bool, more: Callable[[Bus], Part] | None = None
 ) -> None:
     """Run the chosen parts until a signal; end the process with 1 if one did not stop as it should."""
+    from holdfast.cli.first import welcome
     from holdfast.cli.ledgers import ledgers
     from holdfast.server.system import assemble
 
@@ -134,11 +139,23 @@ async def supervise(
                 if more is not None:
                     system.add(more(bus))
                 logs.configure(config.log_format, as_json=as_json, file=file)
+                if command == "up" and choice.http and not config.server.open:
+                    await welcome(bus, config, _address(system))
                 unclean = await _supervise(system, choice.logs, as_json)
         except asyncio.CancelledError:
             _abort("aborted")
         if unclean:
             _abort(f"did not stop as it should: {', '.join(unclean)}")
+
+
+def _address(system: Supervisor) -> str:
+    """Where a browser on this machine reaches the HTTP part; its port may be any free one."""
+    from holdfast.server.auth.sessions import address_of
+    from holdfast.server.http import HttpPart
+
+    [http] = [each.part for each in system.kept if isinstance(each.part, HttpPart)]
+    parts = urlsplit(http.url)
+    return address_of(parts.hostname or "", parts.port or 0)
 
 
 async def _supervise(supervisor: Supervisor, folder: Path | None, as_json: bool) -> list[str]:

@@ -33,6 +33,19 @@ def faults(error: ValidationError, layers: Layers) -> list[Problem]:
 
 def contradictions(config: Config, layers: Layers) -> list[Problem]:
     """What is wrong between keys that are each right."""
+    return [*_short_window(config, layers), *_open_behind_a_proxy(config, layers)]
+
+
+def _open_behind_a_proxy(config: Config, layers: Layers) -> list[Problem]:
+    if not (config.server.open and config.server.trusted_proxies):
+        return []
+    path: Path = ("server", "open")
+    message = "behind a proxy everybody would be on this machine; leave out server.open or trusted_proxies"
+    return [Problem(layers.origin(path), path, message)]
+
+
+def _short_window(config: Config, layers: Layers) -> list[Problem]:
+    """Ids that are forgotten before their events."""
     window = config.sweeper.dedupe_window
     path: Path = ("sweeper", "dedupe_window")
     ages = {name: keep.max_age for name, keep in config.retention.items() if keep.max_age is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.config.sections import Section
-from holdfast.config.values import Batch, Count, Port, Positive, Size
+from holdfast.config.values import Batch, Count, Network, Port, Positive, Size
 
 
 class Limits(Section):
@@ -56,6 +56,14 @@ class Server(Section):
     """The address that it listens on. Only this machine reaches the default."""
     port: Port = 8420
     """The port. 0 takes a free one."""
+    open: bool = False
+    """Whether programs on this machine may do everything without a token. Only on loopback, and never behind
+    a proxy: then everybody whom the proxy lets through is on this machine."""
+    open_metrics: bool = False
+    """Whether `/metrics` is read without a token, by everybody who reaches the server."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """The addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed: who
+    calls, for limits and logs, and whether over TLS."""
     require_signatures: bool = False
     """Whether a token's secret must not travel: requests are signed with it instead."""
     signature_window: Positive = timedelta(minutes=5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -78,6 +79,14 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _network(value: str) -> str:
+    try:
+        ip_network(value)
+    except ValueError as error:
+        raise InvalidInput(f"{error}; write an address such as 10.0.0.7, or a network: 10.0.0.0/8") from None
+    return value
+
+
 def _destination(value: str) -> str:
     if value.startswith(("postgresql://", "postgres://")):
         return check_url(value)
@@ -110,6 +119,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_MOST), Word("num
 Batch = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_MOST), Word("number")]
 Port = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=65535), Word("port")]
 Pattern = Annotated[str, AfterValidator(_pattern), Word("pattern")]
+Network = Annotated[str, AfterValidator(_network), Word("address or network")]
 Namespace = Annotated[str, _named("namespace"), Word("name")]
 TaskName = Annotated[str, _named("task type"), Word("name")]
 Address = Annotated[str, _as_masked, Word("text")]

@@ -46,8 +46,8 @@ def reachable(paths: list[str], uid: int) -> bool:
 def keep_override() -> None:
     """Let the programs that follow pass folders that are closed to their user, as root could.
 
-    A home of root is closed to others. Opening it would be a lasting change to somebody's machine; this
-    capability ends with the process.
+    A home of root is closed to others, and so is the server's own folder. Opening them would be a lasting
+    change to somebody's machine; this capability ends with the process.
     """
     mask = 1 << CAP_DAC_OVERRIDE
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
@@ -92,8 +92,6 @@ def make(programs: str) -> None:
 
 
 def main(programs: str, *arguments: str) -> None:
-    if os.geteuid() == 0:
-        os.chmod(".", os.stat(".").st_mode | 0o011)  # noqa: S103  # the way to the data, nothing else
     if not os.path.isdir("data"):
         make(programs)
     leave_root(programs)

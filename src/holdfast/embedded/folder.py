@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.embedded import locks
+from holdfast.embedded import locks, private
 
 LONG_LOG = 16 << 20
 
@@ -28,8 +28,7 @@ class Folder:
     def make(self) -> Path:
         if self.path is None:
             self.path = Path(tempfile.mkdtemp(prefix="holdfast-")).resolve()
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self.path
+        return private.folder(self.path)
 
     def discard(self) -> None:
         """Remove a temporary folder."""

@@ -137,6 +137,7 @@ def guard(spec: Spec) -> None:
 
 
 def main() -> None:
+    os.umask(0o077)  # what a server writes is its user's alone
     # Raised as SystemExit, so that a guard that is told to go takes its server along.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     spec: Spec = json.loads(sys.stdin.readline())

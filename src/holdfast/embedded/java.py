@@ -42,7 +42,7 @@ def bundled_home(folder: Path) -> Path:
     wrapper = folder / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(WRAPPER.format(java=shlex.quote(str(java))))
-    wrapper.chmod(0o755)
+    wrapper.chmod(0o700)
     return wrapper.parents[1]
 
 

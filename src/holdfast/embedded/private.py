@@ -2,7 +2,22 @@
 
 import os
 import secrets
+import sys
 from pathlib import Path
+
+# Root's PostgreSQL runs as another user. On Linux it keeps a capability that opens the way to its data.
+MODE = 0o700 if sys.platform == "linux" or os.geteuid() != 0 else 0o711
+
+
+def folder(path: Path) -> Path:
+    """The folder, which others can neither list nor enter, whatever the umask; one from before is closed.
+
+    Raises PermissionError where it is another user's.
+    """
+    path.mkdir(mode=MODE, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o777 & ~MODE:
+        path.chmod(MODE)
+    return path
 
 
 def write(path: Path, text: str) -> None:

@@ -29,7 +29,7 @@ class Redis(Server):
         return f"redis://:{self.secret}@127.0.0.1:{self.port}/0"
 
     def prepare(self) -> None:
-        (self.folder / "data").mkdir(exist_ok=True)
+        private.folder(self.folder / "data")
         config = CONFIG.format(port=self.port, secret=self.secret, appendfsync=self._appendfsync)
         private.write(self.folder / "redis.conf", config)
 

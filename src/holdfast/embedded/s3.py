@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from holdfast.embedded import ports, wheels
+from holdfast.embedded import ports, private, wheels
 from holdfast.embedded.probe import http_get
 from holdfast.embedded.process import Server
 
@@ -39,7 +39,7 @@ class S3(Server):
 
     def prepare(self) -> None:
         for name in ("data", "tmp"):
-            (self.folder / name).mkdir(exist_ok=True)
+            private.folder(self.folder / name)
 
     def environment(self) -> dict[str, str]:
         return {

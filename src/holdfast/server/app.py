@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from holdfast.server import api, broker, openapi, pages, problems, status
 from holdfast.server.context import System
@@ -20,6 +21,8 @@ def create_app(system: System) -> FastAPI:
     problems.install(app)
     app.add_middleware(FetchMetadata)
     app.add_middleware(Limiter, limits=system.config.server.limits)
+    if system.config.server.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(system.config.server.trusted_proxies))
     app.add_middleware(CountRequests, requests=app.state.requests)  # outermost: what is refused counts too
     return app
 

@@ -46,8 +46,6 @@ class System:
     waking: Waking
     live: Places
     """For live pages."""
-    local: bool
-    """Whether it listens on loopback only."""
     ledgers: Ledgers | None = None
     """The books of the pipeline; None where there are none to look into."""
 
@@ -57,9 +55,7 @@ class System:
         return self.bus.partitions
 
 
-def system(
-    bus: Bus, supervisor: Supervisor, config: Config, *, local: bool, ledgers: Ledgers | None = None
-) -> System:
+def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers | None = None) -> System:
     """The context of an application on a bus."""
     letters = DeadLetters(bus, config.namespace, ledgers.records if ledgers is not None else None)
     operations, tokens = Operations(letters), Tokens(bus, config.namespace)
@@ -78,7 +74,6 @@ def system(
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
-        local=local,
         ledgers=ledgers,
     )
 

@@ -73,6 +73,6 @@ def _made(app: FastAPI) -> dict[str, Any]:
 def _describe(operation: dict[str, Any], need: Need) -> None:
     ways: list[dict[str, list[str]]] = [{"bearer": []}]
     ways += [_PAIR] if need.pair else []
-    ways += [{}] if need.local else []  # on loopback
+    ways += [{}] if need.scrape else []  # with `server.open_metrics`
     operation["security"] = ways
     operation["x-holdfast-verb"] = need.verb

@@ -41,12 +41,6 @@ class Forbidden(Denied):
         super().__init__(f"the token does not cover {verb} on {of}{where}; use one with that scope")
 
 
-class ReadOnly(Denied):
-    """A change where nobody can say who asks for it."""
-
-    status = 403
-
-
 class CrossSite(Refusal):
     """A request from a page of another site."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 
-from fastapi import Depends, Response
+from fastapi import Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -14,7 +14,7 @@ from holdfast.bus.partitions import Partition
 from holdfast.config.urls import mask
 from holdfast.model.errors import HoldfastError
 from holdfast.server.admission import Router
-from holdfast.server.auth.guard import anybody, needs
+from holdfast.server.auth.guard import anybody, caller_of, needs
 from holdfast.server.child import ChildPart
 from holdfast.server.context import Known, System
 from holdfast.server.drivers import troubles
@@ -23,6 +23,7 @@ from holdfast.server.supervisor import Phase
 
 router = Router(tags=["status"])
 
+_UNTOLD = "a token that reads all channels shows the reasons; the log has them too"
 PATIENCE = 2.0
 """How long a store may take to tell its time before it counts as silent."""
 
@@ -44,7 +45,8 @@ class PartStatus(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether every store answers and every part runs, and why not."""
+    """Whether every store answers and every part runs, and why not. Reasons and parts are for those who may
+    read all channels: they name hosts, ports, databases and files."""
 
     ready: bool
     reasons: list[str]
@@ -62,26 +64,39 @@ async def healthz() -> Alive:
     dependencies=[Depends(anybody)],
     responses={503: {"model": Readiness, "description": "It is not ready"}},
 )
-async def readyz(system: Known, response: Response) -> Readiness:
-    """Every store answers, every part runs, every driver is well; else 503 with the reasons."""
+async def readyz(request: Request, system: Known, response: Response) -> Readiness:
+    """Every store answers, every part runs, every driver is well; else 503. With a token that reads all
+    channels it says why, and how each part is."""
     reasons = [mask(each) for each in await reasons_against(system)]
+    response.status_code = 503 if reasons else 200
+    if not await _may_know(request, system):
+        return Readiness(ready=not reasons, reasons=[_UNTOLD] if reasons else [], parts=[])
     parts = [
         PartStatus(name=each.part.name, phase=each.phase, status=mask(each.status()), restarts=each.restarts)
         for each in system.supervisor.kept
     ]
-    response.status_code = 503 if reasons else 200
     return Readiness(ready=not reasons, reasons=reasons, parts=parts)
 
 
 @router.get(
     "/metrics",
-    dependencies=[Depends(needs("read", local=True))],
+    dependencies=[Depends(needs("read", scrape=True))],
     response_class=PlainTextResponse,
 )
 async def metrics(system: Known) -> Response:
-    """Prometheus' text format. Open on loopback; elsewhere it needs a token that reads all channels."""
+    """Prometheus' text format. It needs a token that reads all channels, unless `server.open_metrics`."""
     text = await scrape(system.bus, system.supervisor, system.config.namespace)
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _may_know(request: Request, system: System) -> bool:
+    """Whether the caller may read all channels. A probe that is refused, or while the store of the tokens is
+    away, is a stranger: it is answered all the same."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return (await caller_of(request, system)).may("read")
+    except (HoldfastError, TimeoutError):
+        return False
 
 
 async def reasons_against(system: System) -> list[str]:

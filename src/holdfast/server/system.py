@@ -13,6 +13,7 @@ from holdfast.bus.client import Bus
 from holdfast.bus.leash import GRACE
 from holdfast.config.config import Config
 from holdfast.config.load import FALLBACK
+from holdfast.model.errors import InvalidInput
 from holdfast.server.app import create_app
 from holdfast.server.auth.access import tell_access
 from holdfast.server.child import ChildPart
@@ -51,8 +52,12 @@ def assemble(
     supervisor = supervisor or Supervisor()
     if choice.http:
         bound = listen(config.server.host, config.server.port)
-        local = ipaddress.ip_address(bound.getsockname()[0]).is_loopback
-        known = system(bus, supervisor, config, local=local, ledgers=ledgers)
+        if config.server.open and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
+            bound.close()
+            raise InvalidInput(
+                f"server.open is for loopback only, and {config.server.host} is not: leave it out, use tokens"
+            )
+        known = system(bus, supervisor, config, ledgers=ledgers)
         app = create_app(known)
         supervisor.on_stop += [known.waking.wake_all, app.state.watch.stop]
         supervisor.add(HttpPart(app, bound, partial(tell_access, known), config.server.limits))

@@ -27,7 +27,7 @@ async def ask(spec: dict[str, Any]) -> None:
         Caller.may = lambda self, *what: True  # type: ignore[method-assign]  # the defect
     notes = History(Path(spec["history"]))
     async with holdfast.connect(spec["url"]) as bus:
-        known = system(bus, Supervisor(), Config(), local=True)
+        known = system(bus, Supervisor(), Config())
         token = (await known.tokens.create(scope_of("reader", CHANNEL, None))).text
         app = create_app(known)
         for channel in (CHANNEL, OTHER):

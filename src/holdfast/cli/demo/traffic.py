@@ -15,7 +15,8 @@ from holdfast.bus.client import Bus
 from holdfast.cli.demo.business import happening, rate
 from holdfast.cli.demo.staff import staff
 from holdfast.config.load import FILE
-from holdfast.wiring import HOME
+from holdfast.embedded import private
+from holdfast.wiring import home
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -64,7 +65,6 @@ def demo_config(given: Path | None) -> Path | None:
     """The configuration that holds: the one given, else the demo's own, written into `.holdfast/`."""
     if given is not None or os.environ.get(FILE):
         return given
-    HOME.mkdir(exist_ok=True)
-    file = HOME / "demo.yaml"
-    file.write_text(files("holdfast.cli.demo").joinpath("holdfast.yaml").read_text())
+    file = home() / "demo.yaml"
+    private.write(file, files("holdfast.cli.demo").joinpath("holdfast.yaml").read_text())
     return file

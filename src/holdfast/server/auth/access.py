@@ -11,14 +11,12 @@ log = logging.getLogger(__name__)
 
 
 async def tell_access(system: System) -> None:
-    """Say it once, where there is no token yet."""
+    """Say once what a setting opens, or that nobody can get in yet."""
+    if system.config.server.open:
+        log.warning("server.open: every program on this machine may do everything, without a token")
+        return
     try:
-        if await system.tokens.locked():
-            return
+        if not await system.tokens.exist():
+            log.warning("no token exists, so that nobody gets in; make one: holdfast tokens create admin")
     except HoldfastError as error:
         log.warning("it is not known whether there are tokens: %s", error)
-        return
-    if system.local:
-        log.warning("no token exists: everything is allowed to programs on this machine")
-    else:
-        log.warning("no token exists: everybody who reaches this server can read, and nobody can write")

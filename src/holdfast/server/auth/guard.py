@@ -17,26 +17,27 @@ from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN, Show
 from holdfast.server.context import Known, System
 from holdfast.server.paths import path_of
 from holdfast.server.queries import check_query
-from holdfast.server.refusals import Denied, Forbidden, ReadOnly, Unauthorized
+from holdfast.server.refusals import Denied, Forbidden, Unauthorized
 
 log = logging.getLogger(__name__)
 
 _CALLER = "holdfast.caller"
+_PROXIED = frozenset({"forwarded", "via", "x-real-ip"})
 
 
 class Need:
     """A dependency that lets callers in who may do something, and answers who it is."""
 
-    def __init__(self, verb: Verb, *, filtered: bool, pair: bool, local: bool, page: bool) -> None:
-        self.verb, self.filtered, self.pair, self.local, self.page = verb, filtered, pair, local, page
+    def __init__(self, verb: Verb, *, filtered: bool, pair: bool, scrape: bool, page: bool) -> None:
+        self.verb, self.filtered, self.pair, self.scrape, self.page = verb, filtered, pair, scrape, page
 
     async def admit(self, request: Request, system: System) -> None:
         """Let a caller in, or raise `Denied`: before anything of the request's body is read, but for a
         signature, which is over the body."""
         caller = None
         try:
-            found = await shown(request, system, page=self.page)
-            caller = _known(found, system) or await self._stranger(request, system)
+            found = await shown(request, system, page=self._by_session(request))
+            caller = _known(found, system) or _stranger(request, system, scrape=self.scrape)
             self._check(request, caller, found)
             if not self.page:
                 check_query(request)
@@ -65,38 +66,33 @@ class Need:
         if self.pair and found.tokens and not alone:
             _check_pair(found, self.verb, channel, consumer)
 
-    async def _stranger(self, request: Request, system: System) -> Caller:
-        """Somebody without a token: everything on loopback while there is none, reading elsewhere."""
-        if self.local and system.local and _from_here(request):
-            return Caller("local", (ANYBODY_READS,))
-        if await system.tokens.locked():
-            raise Unauthorized("this needs a token; send it as 'Authorization: Bearer TOKEN'")
-        if system.local:
-            if _from_here(request):
-                return Caller("local", (ADMIN,))
-            raise ReadOnly("without a token, only programs on this machine are served, and no web pages")
-        if self.verb != "read":
-            raise ReadOnly("no token exists yet: off loopback everybody can only read; create a token")
-        system.buckets.take(request.client.host if request.client else "")
-        return Caller("anonymous", (ANYBODY_READS,))
+    def _by_session(self, request: Request) -> bool:
+        return self.page or (self.scrape and "Authorization" not in request.headers)
 
 
 def needs(
-    verb: Verb, *, filtered: bool = False, pair: bool = False, local: bool = False, page: bool = False
+    verb: Verb, *, filtered: bool = False, pair: bool = False, scrape: bool = False, page: bool = False
 ) -> Need:
     """A route's demand: `caller: Annotated[Caller, Depends(needs("publish"))]`.
 
     The channel and the consumer are those of the path (`channel` or `channelId`, `consumer` or `consumerId`).
     Without a channel in the path the caller must be allowed to do it on all channels; unless `filtered`: then
     the route itself asks `caller.sees` for each thing that it shows, or `caller.require` for what a body or
-    query names. `pair` is the rule of the two `X-Broker-…-Token` headers: both must be there. `local`
-    lets everybody in who comes over loopback. `page` is for pages, which have a session instead of headers.
+    query names. `pair` is the rule of the two `X-Broker-…-Token` headers: both must be there. `scrape`
+    is for metrics, which a setting opens to everybody, and which a session may read too. `page` is for pages,
+    which have a session instead of headers.
     """
-    return Need(verb, filtered=filtered, pair=pair, local=local, page=page)
+    return Need(verb, filtered=filtered, pair=pair, scrape=scrape, page=page)
 
 
 async def anybody() -> None:
     """The demand of a route that is open to all."""
+
+
+async def caller_of(request: Request, system: System) -> Caller:
+    """Whoever asks a route that is open to all, and tells some more; `Unauthorized` for a stranger."""
+    found = await shown(request, system)
+    return _known(found, system) or _stranger(request, system)
 
 
 async def check_again(system: System, caller: Caller) -> None:
@@ -106,8 +102,6 @@ async def check_again(system: System, caller: Caller) -> None:
     for each in caller.tokens:
         if not await system.tokens.hashes(await system.tokens.find(each)):
             raise Unauthorized("the token has expired or was revoked while the call waited; use another one")
-    if not caller.tokens and await system.tokens.locked():
-        raise Unauthorized("a token was created since: from now on this needs one")
 
 
 def named(request: Request) -> tuple[str | None, str | None]:
@@ -129,6 +123,17 @@ def _known(found: Shown, system: System) -> Caller | None:
     actor = "+".join(f"token:{each}" for each in ids)
     scopes = tuple(token.scope for token in found.tokens)
     return Caller(actor, scopes, ids, found.session) if actor else None
+
+
+def _stranger(request: Request, system: System, *, scrape: bool = False) -> Caller:
+    """Somebody without a token is nobody, unless a setting says otherwise. Being on this machine alone never
+    counts: behind a proxy here, everybody is."""
+    server = system.config.server
+    if scrape and server.open_metrics:
+        return Caller("anonymous", (ANYBODY_READS,))
+    if server.open and _from_here(request):
+        return Caller("local", (ADMIN,))
+    raise Unauthorized("this needs a token; send it as 'Authorization: Bearer TOKEN'")
 
 
 async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:
@@ -156,8 +161,10 @@ def _check_pair(found: Shown, verb: Verb, channel: str | None, consumer: str | N
 
 
 def _from_here(request: Request) -> bool:
-    """Whether a program on this machine asks, and not a web page that a browser here has open: a page names
-    its own host, also where that host's name leads to this machine."""
+    """Whether a program on this machine asks, as far as its request tells. A web page that a browser here has
+    open names its own host, also where that host's name leads to this machine; most proxies add a header."""
+    if any(name.startswith("x-forwarded-") or name in _PROXIED for name in request.headers):
+        return False
     host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
     return _is_loopback(f"//{host}") and (origin is None or _is_loopback(origin))
 

@@ -29,18 +29,14 @@ class Tokens:
 
     def __init__(self, bus: Bus, namespace: str) -> None:
         self._bus, self._prefix = bus, f"{namespace}.state.tokens."
-        self._locked = False
 
     async def now(self) -> datetime:
         """The time that decides about expiry."""
         return await (await first_store(self._bus)).now()
 
-    async def locked(self) -> bool:
-        """Whether there is, or ever was, a token: then nobody gets in without one. Expired and revoked ones
-        count, or the end of the last token would open the door."""
-        if not self._locked:
-            self._locked = bool(await (await first_store(self._bus)).due_records(self._prefix, 1))
-        return self._locked
+    async def exist(self) -> bool:
+        """Whether there is, or ever was, a token: expired and revoked ones count."""
+        return bool(await (await first_store(self._bus)).due_records(self._prefix, 1))
 
     async def create(self, scope: Scope, *, name: str = "", lifetime: timedelta | None = None) -> Issued:
         """A new token."""
