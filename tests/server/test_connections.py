@@ -176,7 +176,8 @@ def application(seen: list[str], limits: Limits) -> FastAPI:
 
 @asynccontextmanager
 async def served(proxies: Sequence[str] = (), **limits: Any) -> AsyncIterator[Served]:
-    seen, known = list[str](), Limits.model_validate(limits)
+    patient = dict.fromkeys(("header_timeout", "body_timeout", "write_timeout"), "5m")
+    seen, known = list[str](), Limits.model_validate({**patient, **limits})
     part = HttpPart(application(seen, known), listen("127.0.0.1", 0), None, known, proxies)
     task = asyncio.create_task(part.run())
 

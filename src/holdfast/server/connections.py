@@ -154,7 +154,10 @@ class Connection(H11Protocol):
             self._partial = True
             if self.cycle is not None:  # else the time runs since the connection was made
                 self._wait(self._limits.header_timeout.total_seconds())
+        before = self.cycle
         super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
 
     def eof_received(self) -> None:
         """The client has nothing more to send; it may still be slow to read."""
@@ -197,6 +200,11 @@ class Connection(H11Protocol):
             self._waits.cancel()
         self._waits = self.loop.call_later(seconds, self._late)
 
+    def _stop_waiting(self) -> None:
+        """A request is there."""
+        if self._waits is not None and not self._refused:
+            self._waits.cancel()
+
     def _late(self) -> None:
         if not self._partial or self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self.end()
@@ -227,8 +235,7 @@ class Connection(H11Protocol):
         """The application, as uvicorn calls it for each request."""
         self._requests += 1
         self._partial = self._answering = False
-        if self._waits is not None and not self._refused:
-            self._waits.cancel()
+        self._stop_waiting()
 
         async def forward(message: Message) -> None:
             if not self._refused:
