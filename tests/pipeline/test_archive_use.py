@@ -85,7 +85,7 @@ def test_everything_that_is_wrong_is_named(spark: SparkSession, archived: str, c
     assert ("gap", catalog.manifests[2].name) in found
     assert ("orphaned", orphan) in found
     assert ("uncommitted", beyond) in found
-    unlisted = {("orphaned", each.object) for each in catalog.manifests[1].objects}
+    unlisted = {("unlisted", each.object) for each in catalog.manifests[1].objects}
     assert found == {
         ("missing", gone),
         ("damaged", flipped),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +13,19 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.places import check_archive
-from holdfast.cli.policies import destinations, from_flags, policies
+from holdfast.cli.policies import destinations, from_flags, policies, streams_of
 from holdfast.cli.stopping import told_to_stop
+from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
     from holdfast.pipeline.archive.metrics import Metrics
+    from holdfast.pipeline.archive.origin import Origin
     from holdfast.pipeline.archive.policy import ArchivePolicy
+    from holdfast.pipeline.archive.verify import Report
 
 app = typer.Typer(rich_markup_mode=None)
 CHECKPOINTS = wiring.HOME / "archive"
@@ -36,6 +42,14 @@ Destination = Annotated[
 BatchSize = Annotated[int, typer.Option(help="With --stream: messages per object.")]
 BatchTimeout = Annotated[str, typer.Option(help="With --stream: flush a smaller object after this time.")]
 ConsumerName = Annotated[str, typer.Option("--consumer", help="The name of the archiver's cursors.")]
+Unproven = Annotated[
+    bool,
+    typer.Option(
+        "--unproven",
+        help="Where the log is trimmed, list the objects that are there, though nothing proves that none is "
+        "missing.",
+    ),
+]
 Checkpoints = Annotated[Path, typer.Option("--checkpoints", help="A local folder for Spark's checkpoints.")]
 
 
@@ -93,45 +107,143 @@ def _archive(
 
 @app.command(
     epilog=examples(
-        "holdfast archive verify --destination s3://bucket/prefix",
+        "holdfast archive verify --destination s3://bucket/prefix --url postgresql://localhost/shop",
         "holdfast archive verify --config holdfast.yaml",
     )
 )
 def verify(
     destination: Destination = None,
+    consumer: ConsumerName = "archiver",
     master: Master = "local[*]",
+    urls: Urls = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Read every object back and compare it with its manifest. Ends with 1 when anything is wrong.
 
-    Named are objects that are missing, damaged, or in no manifest, and gaps between manifests. Objects beyond
-    the last manifest are an archiver's work in progress, and no fault. No manifest at all is no archive.
+    Named are objects that are missing, damaged, or in no manifest, gaps between manifests, and manifests that
+    end before the archiver's cursor or list other events than the log still has. Objects beyond the cursor
+    are an archiver's work in progress, and no fault. No manifest at all is no archive. Where no store is
+    named, none is asked, and the end of a channel is not proven.
     """
-    from holdfast.pipeline.archive.verify import verify as read_back
-    from holdfast.pipeline.session import session
-
-    where = [destination] if destination else destinations(wiring.configured(None, config))
-    for each in where:
-        check_archive(each)
-    with session(master, name="holdfast archive verify") as spark:
-        reports = {each: read_back(spark, each) for each in where}
+    effective, where = _places(destination, urls, config)
+    with _origins(effective, where, consumer) as origins, _verifier(master, "verify") as read_back:
+        reports = {each: read_back(each, origins[each]) for each in where}
     if as_json:
         write_json(
             [{"destination": _shown(each), "sound": r.sound, "report": r} for each, r in reports.items()]
         )
     else:
-        problems = [problem for report in reports.values() for problem in report.problems]
-        if problems:
-            write_table(["PROBLEM", "OBJECT", "WHAT"], problems)
-        for each, report in reports.items():
-            verdict = "sound" if report.sound else "NOT SOUND"
-            say(
-                f"{_shown(each)}: {verdict}; {report.rows:,} rows in {report.objects:,} objects of "
-                f"{report.manifests:,} manifests"
-            )
+        _print_reports(reports)
     if not all(report.sound for report in reports.values()):
         raise typer.Exit(1)
+
+
+@app.command(
+    epilog=examples(
+        "holdfast archive repair --config holdfast.yaml",
+        "holdfast archive repair --destination ./cold --url postgresql://localhost/shop",
+    )
+)
+def repair(
+    destination: Destination = None,
+    consumer: ConsumerName = "archiver",
+    unproven: Unproven = False,
+    master: Master = "local[*]",
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make missing manifests anew, and write missing or damaged objects again from the log; then verify.
+
+    A manifest is made from the objects that are there where they hold exactly the events that the log has in
+    their place; otherwise they are written again from the log. It takes the archiver's turn, and ends with 1
+    where an archiver is at work. Ends with 4 where the archive is not sound afterwards.
+    """
+    from holdfast.pipeline.archive.repair import ArchiveRepair
+    from holdfast.pipeline.stores import open_store
+    from holdfast.pipeline.turns import outwait_the_dead, turn
+
+    effective, where = _places(destination, urls, config, whole=False)
+    done: dict[str, ArchiveRepair] = {}
+    with _origins(effective, where, consumer) as origins, _verifier(master, "repair") as read_back:
+        for each in where:
+            origin = origins[each]
+            if origin is None:
+                raise InvalidInput("an archive is repaired from its store: name it with --url")
+            done[each] = ArchiveRepair(open_store(each), origin, unproven=unproven)
+            lock = f"{effective.namespace}:lock:archiver:{consumer}"
+            with turn(origin.connection, lock, "archiver", outwait_the_dead()):
+                done[each].run()
+        reports = {each: read_back(each, origins[each]) for each in where}
+    if as_json:
+        write_json(
+            [
+                {
+                    "destination": _shown(each),
+                    "sound": r.sound,
+                    "repaired": done[each].done,
+                    "left": done[each].left,
+                    "report": r,
+                }
+                for each, r in reports.items()
+            ]
+        )
+    else:
+        rows = [("repaired", *each) for one in done.values() for each in one.done]
+        rows += [("NOT REPAIRED", *each) for one in done.values() for each in one.left]
+        if rows:
+            write_table(["RESULT", "OBJECT", "WHAT"], rows)
+        _print_reports(reports)
+    if not all(report.sound for report in reports.values()):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _places(
+    destination: str | None, urls: Urls, config: ConfigFile, *, whole: bool = True
+) -> tuple[Config, list[str]]:
+    """The configuration, and the archives that are meant; `NotFound` where one is none."""
+    effective = wiring.configured(flat(urls), config)
+    where = [destination] if destination else destinations(effective)
+    for each in where:
+        check_archive(each, whole=whole)
+    return effective, where
+
+
+@contextmanager
+def _origins(config: Config, where: list[str], consumer: str) -> Iterator[dict[str, Origin | None]]:
+    """The stores of each archive, for the length of a block; None where no store is named."""
+    from holdfast.pipeline.archive.origin import Origin
+    from holdfast.pipeline.connection import Connection
+
+    if not config.url and not wiring.PRIVATE.exists():
+        yield dict.fromkeys(where)
+        return
+    with wiring.addresses(config.url) as urls, Connection(urls) as connection:
+        yield {each: Origin(connection, consumer, streams_of(config, each)) for each in where}
+
+
+@contextmanager
+def _verifier(master: str, what: str) -> Iterator[Callable[[str, Origin | None], Report]]:
+    """Verifies archives, for the length of a block."""
+    from holdfast.pipeline.archive.verify import verify
+    from holdfast.pipeline.session import session
+
+    with session(master, name=f"holdfast archive {what}") as spark:
+        yield partial(verify, spark)
+
+
+def _print_reports(reports: dict[str, Report]) -> None:
+    problems = [problem for report in reports.values() for problem in report.problems]
+    if problems:
+        write_table(["PROBLEM", "OBJECT", "WHAT"], problems)
+    for each, report in reports.items():
+        verdict = "sound" if report.sound else "NOT SOUND"
+        unasked = "" if report.compared else "; no store was asked how far it should go: give --url"
+        say(
+            f"{_shown(each)}: {verdict}; {report.rows:,} rows in {report.objects:,} objects of "
+            f"{report.manifests:,} manifests{unasked}"
+        )
 
 
 def _print(metrics: Metrics, as_json: bool) -> None:

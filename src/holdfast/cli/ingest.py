@@ -11,7 +11,7 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.places import check_wal
 from holdfast.cli.policies import destinations
@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
 log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None)
 CHECKPOINTS = wiring.HOME / "ingest"
-INCOMPLETE = 4
-"""The exit code of a command that is done while something is missing."""
 
 Once = Annotated[bool, typer.Option("--once", help="Ingest what is there now, and end.")]
 Master = Annotated[str, typer.Option("--master", help="Spark's master: local[*], spark://…, yarn, k8s://…")]

@@ -13,6 +13,9 @@ import typer
 from holdfast.config.urls import split_urls
 from holdfast.model.errors import InvalidInput
 
+INCOMPLETE = 4
+"""The exit code of a command that is done while something is missing."""
+
 
 class Form(StrEnum):
     """How logs are written."""

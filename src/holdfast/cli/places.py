@@ -6,13 +6,13 @@ from holdfast.config.urls import mask
 from holdfast.model.errors import NotFound
 
 
-def check_archive(url: str) -> None:
-    """`NotFound` where no archiver has committed anything."""
+def check_archive(url: str, *, whole: bool = True) -> None:
+    """`NotFound` where no archiver has committed anything; unless it is `whole`, written anything."""
     from holdfast.pipeline.archive.naming import manifest_folder
     from holdfast.pipeline.stores import open_store
 
     store = open_store(url)
-    if next(iter(store.list(manifest_folder())), None) is None:
+    if next(iter(store.list(manifest_folder() if whole else "")), None) is None:
         raise NotFound(f"there is no archive in {mask(store.url)}: it holds no manifest")
 
 

@@ -64,6 +64,11 @@ def destinations(config: Config) -> list[str]:
     return found
 
 
+def streams_of(config: Config, destination: str) -> list[str]:
+    """Which streams the configuration puts into an archive."""
+    return [each.stream for each in config.archive_streams if destination_of(each, config) == destination]
+
+
 def from_flags(
     config: Config, stream: str | None, destination: str | None, size: int, timeout: str, consumer: str
 ) -> ArchivePolicy:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from typing import NamedTuple
+
+import orjson
 
 from holdfast.model.errors import Damaged, NotFound
+from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.manifest import Written
 from holdfast.pipeline.stores import ObjectStore
 
 LARGEST = 1 << 30
 """Bytes that the lines of an object have at most: a few kilobytes can pretend to be any number of them."""
 _GZIP = 31
+
+
+class Lines(NamedTuple):
+    """What an object holds that no manifest describes."""
+
+    written: Written
+    """As a manifest would describe it."""
+    events: tuple[tuple[str, str], ...]
+    """Positions and ids, in order."""
 
 
 def text_of(store: ObjectStore, written: Written) -> bytes:
@@ -39,3 +52,21 @@ def unpacked(name: str, data: bytes, most: int = LARGEST) -> bytes:
     if not member.eof or member.unused_data:
         raise Damaged(f"the object {name} ends early, goes on after its end, or has more than {most} bytes")
     return text
+
+
+def read_lines(store: ObjectStore, name: str) -> Lines | None:
+    """What an object holds; None where it cannot be read, or is not what its name says."""
+    batch = naming.parse_object(name)
+    if batch is None:
+        return None
+    try:
+        data = store.get(name)
+        rows = [orjson.loads(line) for line in unpacked(name, data).splitlines()]
+        events = tuple((row["position"], row["message_id"]) for row in rows)
+    except (Damaged, NotFound, ValueError, LookupError, TypeError):
+        return None
+    if not events or (events[0][0], events[-1][0]) != (batch.first, batch.last):
+        return None
+    digest = hashlib.sha256(data).hexdigest()
+    sizes = (len(events), len(data), digest)
+    return Lines(Written(name, batch.channel, batch.partition, batch.first, batch.last, *sizes), events)

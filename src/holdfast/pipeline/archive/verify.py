@@ -1,10 +1,13 @@
-"""Verify: every object against its manifest, every manifest against its chain, and what nobody lists."""
+"""Verify: every object against its manifest, every manifest against its chain, its chain against the cursor
+and the log, and what nobody lists.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import orjson
@@ -14,7 +17,8 @@ from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import Catalog, frame, read_catalog
 from holdfast.pipeline.archive.manifest import Written
-from holdfast.pipeline.archive.objects import unpacked
+from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
+from holdfast.pipeline.archive.origin import Origin
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.stores.address import cloud_environment
@@ -22,7 +26,7 @@ from holdfast.pipeline.stores.address import cloud_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Kind = Literal["missing", "damaged", "orphaned", "gap", "uncommitted"]
+Kind = Literal["missing", "damaged", "orphaned", "unlisted", "gap", "uncommitted"]
 _FOUND = "kind string, object string, message string"
 
 
@@ -42,17 +46,22 @@ class Report:
     objects: int
     rows: int
     problems: list[Problem]
+    compared: bool
+    """Whether the store was asked how far its archive goes. Otherwise what is missing at the end of a channel
+    cannot be seen."""
 
     @property
     def sound(self) -> bool:
-        """Uncommitted objects are an archiver's work in progress; everything else is a fault."""
-        return all(problem.kind == "uncommitted" for problem in self.problems)
+        """Objects beyond the cursor are an archiver's work in progress; everything else is a fault. Without a
+        cursor nothing tells the two apart."""
+        return all(problem.kind == "uncommitted" and self.compared for problem in self.problems)
 
 
-def verify(spark: SparkSession, destination: str) -> Report:
-    """Read everything back. A running archiver is not disturbed."""
+def verify(spark: SparkSession, destination: str, origin: Origin | None = None) -> Report:
+    """Read everything back, and ask the store how far it goes. A running archiver is not disturbed."""
     store = open_store(destination)
     there = [entry.name for entry in store.list("archive")]  # first: what is committed meanwhile is listed
+    cursors = {} if origin is None else origin.cursors()
     catalog = read_catalog(store)
     objects = list(catalog.objects)
     problems = [Problem("damaged", name, "not a manifest, or damaged") for name in catalog.broken]
@@ -63,23 +72,85 @@ def verify(spark: SparkSession, destination: str) -> Report:
         check = CheckObjects(destination, cloud_environment())
         rows = frame(spark, objects).mapInArrow(check, _FOUND).collect()
         problems += sorted(Problem(*row) for row in rows)
-    problems += _unlisted(catalog, there)
-    return Report(len(catalog.manifests), len(objects), sum(each.rows for each in objects), problems)
+    ends = _ends(catalog)
+    problems += _unlisted(store, catalog, there, {**ends, **_later(cursors, ends)})
+    if origin is not None:
+        known = {*ends, *(Spot(b.partition, b.channel) for name in there if (b := naming.parse_object(name)))}
+        problems += _behind_cursor(origin, ends, known, cursors)
+        problems += _unlike_log(origin, catalog)
+    counts = (len(catalog.manifests), len(objects), sum(each.rows for each in objects))
+    return Report(*counts, problems, origin is not None)
 
 
-def _unlisted(catalog: Catalog, there: list[str]) -> Iterator[Problem]:
-    listed = {each.object for each in catalog.objects}
+def _ends(catalog: Catalog) -> dict[Spot, str]:
+    """Where the chains end."""
     ends: dict[Spot, str] = {}
     for manifest in catalog.manifests:
         ends[manifest.spot] = max(manifest.last, ends.get(manifest.spot, ""))
+    return ends
+
+
+def _later(cursors: Mapping[Spot, str], ends: Mapping[Spot, str]) -> dict[Spot, str]:
+    return {spot: max(cursor, ends.get(spot, "")) for spot, cursor in cursors.items()}
+
+
+def _behind_cursor(
+    origin: Origin, ends: Mapping[Spot, str], known: set[Spot], cursors: Mapping[Spot, str]
+) -> Iterator[Problem]:
+    """Chains that end before their cursor: what lies between was archived, and may be trimmed."""
+    for spot, cursor in sorted(cursors.items()):
+        end = ends.get(spot)
+        if cursor > (end or "") and (spot in known or origin.belongs(spot)):
+            where = naming.manifest_folder(spot.channel, spot.partition)
+            begun = f"ends at {end}" if end else "has no manifest"
+            message = f"{begun}, and the cursor of {origin.consumer!r} stands at {cursor}: some are missing"
+            yield Problem("gap", where, message)
+
+
+def _unlike_log(origin: Origin, catalog: Catalog) -> Iterator[Problem]:
+    """Manifests that list more or fewer events than the log has in their place, where it still has them."""
+    for spot, manifests in groupby(catalog.manifests, key=lambda each: each.spot):
+        trimmed, last = origin.extent(spot)
+        chain = [each for each in manifests if (each.after or "") >= trimmed and each.last <= last]
+        if not chain or origin.count(spot, chain[0].after, chain[-1].last) == sum(m.rows for m in chain):
+            continue
+        for manifest in chain:
+            count = origin.count(spot, manifest.after, manifest.last)
+            if count != manifest.rows:
+                message = f"lists {manifest.rows} events, and the log has {count} in their place"
+                yield Problem("gap", manifest.name, message)
+
+
+def _unlisted(
+    store: ObjectStore, catalog: Catalog, there: list[str], ends: Mapping[Spot, str]
+) -> Iterator[Problem]:
+    """Objects that are in no manifest. Only one whose every event is in another object can be removed."""
+    listed = {each.object for each in catalog.objects}
     for name in sorted(set(there) - listed):
-        batch = naming.parse_object(name)
-        if batch is not None and batch.last > ends.get(Spot(batch.partition, batch.channel), ""):
-            yield Problem("uncommitted", name, "beyond the last manifest: an archiver is, or was, at work")
-        else:
-            yield Problem(
-                "orphaned", name, "in no manifest; what it holds is elsewhere, and it can be removed"
+        batch, lines = naming.parse_object(name), read_lines(store, name)
+        if lines is not None and _is_elsewhere(store, catalog, lines):
+            message = (
+                f"in no manifest; all its {len(lines.events)} events are in others, and it can be removed"
             )
+            yield Problem("orphaned", name, message)
+        elif batch is not None and batch.last > ends.get(Spot(batch.partition, batch.channel), ""):
+            yield Problem("uncommitted", name, "beyond the last manifest: an archiver is, or was, at work")
+        elif lines is None:
+            yield Problem("orphaned", name, "in no manifest, and not readable: what it holds is not known")
+        else:
+            message = f"in no manifest, and {len(lines.events)} events may be nowhere else: do not remove it"
+            yield Problem("unlisted", name, f"{message}; see holdfast archive repair")
+
+
+def _is_elsewhere(store: ObjectStore, catalog: Catalog, lines: Lines) -> bool:
+    """Whether every event of an object is in objects that are committed and whole."""
+    missing, own = set(lines.events), lines.written
+    for each in catalog.objects:
+        if each.spot == own.spot and each.first <= own.last and own.first <= each.last:
+            found = read_lines(store, each.object)
+            if found is not None and found.written == each:
+                missing -= set(found.events)
+    return not missing
 
 
 @dataclass(frozen=True)

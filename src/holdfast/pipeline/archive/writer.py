@@ -67,14 +67,14 @@ class ObjectWriter:
         """Every row is in one object when this ends; each object is durable when it is answered."""
         pending: list[Future[Written]] = []
         with ThreadPoolExecutor(ABREAST) as pool:
-            for draft in self._full(batches):
+            for draft in self.drafts(batches):
                 pending.append(pool.submit(seal, self._store, draft))
                 if len(pending) > ABREAST:
                     yield pending.pop(0).result()
             for each in pending:
                 yield each.result()
 
-    def _full(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Draft]:
+    def drafts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Draft]:
         """Drafts to write: those that are full, and in the end the others."""
         for batch in batches:
             for part in _halved(batch):
@@ -109,7 +109,7 @@ class ObjectWriter:
 def seal(store: ObjectStore, draft: Draft) -> Written:
     """Compress, put if absent, describe. The same draft gives the same object again."""
     name, text = draft.name, b"".join(draft.content)
-    data = igzip.compress(text, LEVEL, mtime=0)
+    data = packed(draft)
     failpoints.hit("archive.before_put")
     try:
         store.put(name, data)
@@ -122,6 +122,12 @@ def seal(store: ObjectStore, draft: Draft) -> Written:
     sha256 = hashlib.sha256(data).hexdigest()
     first, last = draft.positions[0], draft.positions[-1]
     return Written(name, draft.spot.channel, draft.spot.partition, first, last, draft.rows, len(data), sha256)
+
+
+def packed(draft: Draft) -> bytes:
+    """A draft's lines as they are stored: the same draft gives the same bytes again."""
+    data: bytes = igzip.compress(b"".join(draft.content), LEVEL, mtime=0)
+    return data
 
 
 def _holds(name: str, data: bytes, text: bytes) -> bool:

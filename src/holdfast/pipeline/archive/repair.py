@@ -1,0 +1,242 @@
+"""Repair of an archive: manifests made anew from objects, objects written again from the log. Needs no Spark.
+
+Nothing is listed that is not proven: a manifest is put in place of a missing one only where its objects hold
+exactly the events that the log has there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.model.errors import Damaged, DataLost, HoldfastError, NotFound, ObjectConflict
+from holdfast.pipeline.archive import naming
+from holdfast.pipeline.archive.catalog import read_catalog
+from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
+from holdfast.pipeline.archive.origin import Origin
+from holdfast.pipeline.archive.verify import check
+from holdfast.pipeline.archive.writer import Draft, ObjectWriter, packed, seal
+from holdfast.pipeline.offsets import Spot, before
+from holdfast.pipeline.stores import ObjectStore
+
+log = logging.getLogger(__name__)
+_ROWS = 1000
+"""Events of an object that is written anew."""
+
+
+class Repaired(NamedTuple):
+    """Something that is in its place again."""
+
+    object: str
+    message: str
+
+
+class Gap(NamedTuple):
+    """A part of a channel's log that no manifest covers, and that was archived."""
+
+    spot: Spot
+    after: str | None
+    last: str
+
+
+class ArchiveRepair:
+    """The repair of one archive, while no archiver is at work."""
+
+    def __init__(self, store: ObjectStore, origin: Origin, *, unproven: bool = False) -> None:
+        self._store, self._origin, self._unproven = store, origin, unproven
+        self.done: list[Repaired] = []
+        self.left: list[Repaired] = []
+        """What could not be repaired, with why."""
+
+    def run(self) -> None:
+        """Repair what can be repaired."""
+        there = [entry.name for entry in self._store.list("archive")]
+        cursors, catalog = self._origin.cursors(), read_catalog(self._store)
+        chains: dict[Spot, list[Manifest]] = {}
+        for manifest in catalog.manifests:
+            chains.setdefault(manifest.spot, []).append(manifest)
+        listed = {each.object for each in catalog.objects}
+        loose = self._loose(name for name in there if name not in listed)
+        for manifest in catalog.manifests:
+            self.done += self._objects(manifest)
+        for spot in sorted({*chains, *loose, *filter(self._origin.belongs, cursors)}):
+            chain, candidates = chains.get(spot, []), loose.get(spot, [])
+            broken = [name for name in catalog.broken if name.startswith(_folder(spot))]
+            for gap in _gaps(spot, chain, candidates, broken, cursors.get(spot)):
+                if self._is_ours(chain):
+                    self.done += self._fill(gap, candidates, broken)
+                else:
+                    message = "the channel of this name in the store holds other events: it is another one"
+                    self.left.append(Repaired(_folder(spot).rstrip("/"), message))
+
+    def _is_ours(self, chain: Sequence[Manifest]) -> bool:
+        """Whether the log holds what the last manifest of a chain lists, if it still can."""
+        for manifest in chain[-1:]:
+            written = min(manifest.objects, key=lambda each: each.first)
+            lines = read_lines(self._store, written.object)
+            if lines is not None and before(written.first) >= self._origin.extent(manifest.spot)[0]:
+                found = self._origin.rows(manifest.spot, before(written.first), written.first)
+                return [name for rows in found for name in rows["id"].to_pylist()] == [lines.events[0][1]]
+        return True
+
+    def _loose(self, names: Iterable[str]) -> dict[Spot, list[Lines]]:
+        """Objects that are in no manifest and can be read, by channel."""
+        found: dict[Spot, list[Lines]] = {}
+        for name in names:
+            lines = read_lines(self._store, name)
+            if lines is not None:
+                found.setdefault(lines.written.spot, []).append(lines)
+        return found
+
+    # objects that a manifest lists
+
+    def _objects(self, manifest: Manifest) -> Iterator[Repaired]:
+        """Write the objects of a manifest again that are missing or damaged."""
+        for written in manifest.objects:
+            problem = check(self._store, written)
+            if problem is None:
+                continue
+            try:
+                now = self._rewrite(written)
+            except HoldfastError as error:
+                self.left.append(Repaired(written.object, f"{problem.message}; {error}"))
+                continue
+            if now != written:  # the same lines, compressed by another version
+                manifest = _with(manifest, written, now)
+                _replace(self._store, manifest.name, manifest.encode())
+            yield Repaired(written.object, f"{written.rows} events written again from the log")
+
+    def _rewrite(self, written: Written) -> Written:
+        """Put the object in its place from the log. `DataLost` or `Damaged` where the log cannot prove it."""
+        draft = self._draft(written)
+        text, data = b"".join(draft.content), packed(draft)
+        try:
+            stored = self._store.get(written.object)
+            if unpacked(written.object, stored, len(text) + 1) == text:
+                data = stored
+        except (NotFound, Damaged):
+            pass
+        _replace(self._store, written.object, data)
+        return written._replace(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    def _draft(self, written: Written) -> Draft:
+        floor = before(written.first)
+        writer = ObjectWriter(self._store, written.rows, {written.spot: floor})
+        for draft in writer.drafts(self._origin.rows(written.spot, floor, written.last)):
+            if (draft.name, draft.rows) == (written.object, written.rows):
+                return draft
+        raise Damaged("the log holds other events there")
+
+    # manifests that are missing
+
+    def _fill(self, gap: Gap, candidates: Sequence[Lines], broken: Sequence[str]) -> list[Repaired]:
+        """Put a manifest over a gap."""
+        within = [each for each in candidates if _is_within(each.written, gap)]
+        try:
+            objects, how = self._proven(gap, within)
+        except HoldfastError as error:
+            name = naming.manifest_name(gap.spot.channel, gap.spot.partition, gap.after)
+            self.left.append(Repaired(name, f"nothing covers {_span(gap)}: {error}"))
+            return []
+        manifest = Manifest(gap.spot, gap.after, objects)
+        _replace(self._store, manifest.name, manifest.encode())
+        for name in broken:  # what this one stands for now
+            if name != manifest.name and (gap.after or "") <= _after(name) < gap.last:
+                self._store.delete(name)
+        return [Repaired(manifest.name, f"{manifest.rows} events in {len(objects)} objects, {how}")]
+
+    def _proven(self, gap: Gap, within: Sequence[Lines]) -> tuple[tuple[Written, ...], str]:
+        """The objects that hold exactly the events of a gap, and how that is known."""
+        held = sorted(event for each in within for event in each.events)
+        try:
+            wanted = [
+                event
+                for rows in self._origin.rows(gap.spot, gap.after, gap.last)
+                for event in zip(rows["position"].to_pylist(), rows["id"].to_pylist(), strict=True)
+            ]
+        except DataLost as error:
+            ends = bool(held) and held[-1][0] == gap.last and len(set(held)) == len(held)
+            if not (self._unproven and ends):
+                raise DataLost(f"{error}, so that nothing proves which objects belong there") from None
+            return tuple(each.written for each in within), "not proven: the log no longer has them"
+        if not wanted or wanted[-1][0] != gap.last:
+            raise Damaged(f"the log does not end with {gap.last} there: it is that of another store")
+        if held == wanted:
+            return tuple(each.written for each in within), "the same as in the log"
+        fitting = len(set(held)) == len(held) and set(held) <= set(wanted)
+        kept = tuple(each.written for each in within) if fitting else ()
+        return (*kept, *self._write(gap, held if fitting else [])), "some written again from the log"
+
+    def _write(self, gap: Gap, held: Sequence[tuple[str, str]]) -> Iterator[Written]:
+        """Write what a gap holds from the log, but for events that are `held` by objects already."""
+        there = pa.array([position for position, _ in held], pa.string())
+        batches = self._origin.rows(gap.spot, gap.after, gap.last)
+        missing = (rows.filter(pc.invert(pc.is_in(rows["position"], there))) for rows in batches)
+        for draft in ObjectWriter(self._store, _ROWS, {gap.spot: gap.after}).drafts(missing):
+            try:
+                yield seal(self._store, draft)
+            except ObjectConflict:
+                if read_lines(self._store, draft.name) is not None:
+                    raise
+                _replace(self._store, draft.name, packed(draft))  # a damaged one was in its place
+                yield seal(self._store, draft)
+
+
+def _gaps(
+    spot: Spot, chain: Sequence[Manifest], loose: Sequence[Lines], broken: Sequence[str], cursor: str | None
+) -> Iterator[Gap]:
+    """What no manifest of a chain covers, up to the cursor. Before the first one only where something shows
+    that there was one: an archive may begin anywhere."""
+    if chain and chain[0].after is not None:
+        first = chain[0].after
+        shown = any(each.written.last <= first for each in loose) or any(
+            _after(name) < first for name in broken
+        )
+        if shown:
+            yield Gap(spot, None, first)
+    for one, other in pairwise(chain):
+        if other.after is not None and one.last < other.after:
+            yield Gap(spot, one.last, other.after)
+    end = chain[-1].last if chain else None
+    if cursor is not None and cursor > (end or ""):
+        yield Gap(spot, end, cursor)
+
+
+def _is_within(written: Written, gap: Gap) -> bool:
+    return (gap.after or "") < written.first and written.last <= gap.last
+
+
+def _with(manifest: Manifest, old: Written, new: Written) -> Manifest:
+    return replace(manifest, objects=tuple(new if each == old else each for each in manifest.objects))
+
+
+def _replace(store: ObjectStore, name: str, data: bytes) -> None:
+    """Put an object in the place of whatever is there."""
+    try:
+        tag = store.tagged(name).tag
+    except NotFound:
+        store.put(name, data)
+        return
+    if not store.swap(name, tag, data):
+        raise Damaged(f"{name} was changed by somebody else meanwhile; repeat the repair")
+
+
+def _folder(spot: Spot) -> str:
+    return naming.manifest_folder(spot.channel, spot.partition) + "/"
+
+
+def _after(name: str) -> str:
+    """From which position the manifest of that name starts; it sorts as the position does."""
+    return name.rpartition("/")[2].removesuffix(".json")
+
+
+def _span(gap: Gap) -> str:
+    return f"what follows {gap.after or 'the beginning'} up to {gap.last}"
