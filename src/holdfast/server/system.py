@@ -60,7 +60,11 @@ def assemble(
         known = system(bus, supervisor, config, ledgers=ledgers)
         app = create_app(known)
         supervisor.on_stop += [known.waking.wake_all, app.state.watch.stop]
-        supervisor.add(HttpPart(app, bound, partial(tell_access, known), config.server.limits))
+        supervisor.add(
+            HttpPart(
+                app, bound, partial(tell_access, known), config.server.limits, config.server.trusted_proxies
+            )
+        )
         supervisor.add(app.state.watch)
         supervisor.add(ExpiryPart([*known.sessions.records, known.signatures]))
         supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do
