@@ -106,7 +106,14 @@ POLICIES: dict[str, dict[str, Any]] = {
     "packing": UNDISTURBED_TERMS | {"ordered": True},
 }
 """The consumers of a run without faults: ordered or not, bounded or not."""
-_SINGLES: dict[str, Any] = {"sizes": (1, 1, 1, 4), "keys": 40, "pause": 0.03, "later": 0.1, "full": 1.0}
+_SINGLES: dict[str, Any] = {
+    "sizes": (1, 1, 1, 4),
+    "keys": 40,
+    "pause": 0.03,
+    "later": 0.1,
+    "urgent": 0.5,
+    "full": 1.0,
+}
 _BULKS: dict[str, Any] = {"sizes": (40, 300, 600), "keys": 40, "pause": 0.01, "full": 1.0}
 _APP: dict[str, Any] = {
     "policies": {k: v for k, v in POLICIES.items() if k != "billing"},

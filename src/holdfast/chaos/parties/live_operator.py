@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.bus.client import Bus
 from holdfast.chaos.parties.opening import opened
 
-_RECENT, _REST, _AT_ONCE, _BURST = 1_500, 0.02, 4, 60
+_RECENT, _REST, _AT_ONCE, _BURST = 1_500, 0.005, 8, 60
 _VERBS = ("cancel",) * 60 + ("cancel one",) * 20 + ("requeue",) * 20 + ("pause",) + ("subscribe",) * 2
 
 

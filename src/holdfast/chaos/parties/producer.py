@@ -3,8 +3,9 @@
 Specification: url, history, channel, prefix, until (a file that ends it), and optionally spool (a folder),
 samples (a file with the data of an event in each line), before (the histories of its predecessors: what
 they had no answer to is published again), sizes (of its batches), keys (how many), pause (seconds for each
-event), later (the share of batches that are scheduled), full (seconds to wait where a consumer is full) and
-recent (a file that has the ids of its last batch).
+event), later (the share of batches that are scheduled), urgent (the share that overtakes what waits, without
+keys: claims take it in the moment in which it is published), full (seconds to wait where a consumer is full)
+and recent (a file that has the ids of its last batch).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KINDS = ("ok",) * 12 + ("flaky", "flaky", "slow", "fail", "terminal", "bad")
 SIZES = (1,) * 20 + (5,) * 6 + (40,) * 3 + (210,)
 """How many events a batch has. The largest goes by the bulk way of its store."""
 LARGE, KEYS = 150_000, 7
-_PAUSE, _FULL, _SPOOLED, _LATER = 0.003, 0.1, 100, 1.5
+_PAUSE, _FULL, _SPOOLED, _LATER, _URGENT = 0.003, 0.1, 100, 1.5, 5
 
 
 def event_of(name: str, kind: str, key: str | None, size: int = 0) -> Event:
@@ -92,13 +93,18 @@ class Producer:
 
     async def _acked(self, events: list[Event]) -> None:
         """Publish until there was an answer: the outcome of a call without one is unknown."""
+        urgent = random.random() < self._spec.get("urgent", 0.0)
+        if urgent:
+            events = [each._replace(key=None) for each in events]
         items = [{"id": each.id, "data": each.data.decode(), "key": each.key} for each in events]
         self._notes.happened("asked", *items)
         later = random.random() < self._spec.get("later", 0.0)
         at = datetime.now(UTC) + timedelta(seconds=random.uniform(0, _LATER)) if later else None
         while True:
             try:
-                receipts = await self._bus.publish_many(self._spec["channel"], events, at=at)
+                receipts = await self._bus.publish_many(
+                    self._spec["channel"], events, at=at, priority=_URGENT if urgent else 0
+                )
             except Overloaded:
                 await asyncio.sleep(self._spec.get("full", _FULL))
             except Unavailable:
