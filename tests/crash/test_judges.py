@@ -203,6 +203,17 @@ def test_a_job_comes_again_only_where_a_verb_asked_for_it(verb: str, found: int)
     assert len(list(delivery.redelivered(book.calls, evidence()))) == found
 
 
+def test_a_retry_without_an_answer_was_asked_for_too() -> None:
+    """A worker that stops gives up waiting for it, and the store may have taken it all the same."""
+    book = Book()
+    told(book, 1)
+    book.calls.append(Call("p", "retry", [_job("a", 1)], at=3))
+    told(book, 2)
+    book.add("complete", [_job("a", 1)], [False])
+    assert list(delivery.redelivered(book.calls, evidence())) == []
+    assert list(delivery.lost(book.calls, evidence())) == []
+
+
 def test_a_requeue_long_before_is_no_reason() -> None:
     book = Book()
     book.end("requeue", "a")

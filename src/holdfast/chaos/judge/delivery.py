@@ -32,7 +32,7 @@ def lapsed(calls: list[Call], store: Evidence, timeline: Timeline) -> set[Key]:
 
 def redelivered(calls: list[Call], store: Evidence, spared: Set[Key] = frozenset()) -> Iterator[str]:
     """Handed out twice, and nobody asked for it."""
-    back = {(_key(item), item["token"]) for item in accepted(calls, "retry")}
+    back = _settled(calls, "retry")
     asked = _moved(calls)
     leases: dict[Key, list[tuple[int, int, int]]] = defaultdict(list)
     for call in of(calls, "claim"):
@@ -49,7 +49,7 @@ def redelivered(calls: list[Call], store: Evidence, spared: Set[Key] = frozenset
 def lost(calls: list[Call], store: Evidence, spared: Set[Key] = frozenset()) -> Iterator[str]:
     """Refused to its holder, and nobody took it away. To extend what has just ended is no loss."""
     asked = _moved(calls).keys()
-    ended = {(_key(item), item["token"]) for item in accepted(calls, "complete", "retry", "bury")}
+    ended = _settled(calls, "complete", "retry", "bury")
     for item in refused(calls, "complete", "retry", "bury", "extend"):
         key, token = _key(item), item["token"]
         if key not in asked | spared and (key, token) not in ended and key[:2] in store.terms:
@@ -86,6 +86,12 @@ def _moved(calls: list[Call]) -> dict[Key, list[tuple[int, int]]]:
             if yes:
                 found[_key(item)].append((call.at, call.ended or call.at))
     return found
+
+
+def _settled(calls: list[Call], *verbs: str) -> set[tuple[Key, int]]:
+    """Leases that were given back or ended, or may have been: what has no answer was asked for."""
+    open_ones = (item for call in of(calls, *verbs) if call.outcome == "unknown" for item in call.items)
+    return {(_key(item), item["token"]) for item in chain(accepted(calls, *verbs), open_ones)}
 
 
 def _key(item: Item) -> Key:
