@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 
 from holdfast.deadletters.items import exact_json
 from holdfast.model.errors import InvalidInput, TooLarge
-from holdfast.model.event import encode_data
+from holdfast.model.event import MAX_DATA, encode_data
 from holdfast.model.garbage import uncollected
 from holdfast.server.turns import Turns
 
@@ -33,6 +33,9 @@ _FREE = (b'"data"', b'"value"')
 _INSIDE = rb'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)'
 _TOKEN = re.compile(rb'[^"\[\]{},]{0,65536}+(?:("' + _INSIDE + rb")|[\[\]{},]|)", re.DOTALL)
 _REST = re.compile(_INSIDE, re.DOTALL)
+_LONGEST = 65_536
+_LARGEST = 4 * MAX_DATA
+"""Text with its letters escaped takes up to three times as much, and more only where it is all controls."""
 _MARKS = frozenset(b"[]{},")
 
 
@@ -91,10 +94,12 @@ class _Scan:
                 place = yield from self._end_of_text(place)
 
     def _end_of_text(self, place: int) -> Generator[None, None, int | None]:
-        """Where a long text ends; None where it does not."""
+        """Where a long text ends."""
         while found := _REST.match(self._text, place):
-            if found[1] or found.end() == place:
-                return found.end() if found[1] else None
+            if found[1]:
+                return found.end()
+            if found.end() == place:
+                raise _no_json(place, "a text without an end")
             place = found.end()
             yield
         return None
@@ -114,6 +119,10 @@ class _Scan:
                     return end
             elif end and text[end - 1] in _MARKS:
                 self._mark(text[end - 1], end)
+            elif end - token.start() == _LONGEST:
+                raise TooLarge(
+                    f"the JSON has a number, or a blank, of over {_LONGEST} bytes; send none so long"
+                )
             worked += 1 + (end - token.start() >> 9)
             if worked > _PIECE:
                 worked = 0
@@ -181,6 +190,12 @@ async def parsed(body: bytes, bounds: Bounds, turns: Turns | None = None) -> Any
     turns, scan = turns or Turns(), _Scan(body, bounds)
     for _ in scan.pieces():
         await turns.pause()
+    for start, end in scan.events or [(0, len(body))]:
+        # An error of the parser holds all that it was given, as text.
+        if end - start > _LARGEST:
+            raise TooLarge(
+                f"{end - start} bytes of JSON; at most {_LARGEST} are taken as one, send less at once"
+            )
     if not scan.events:
         return await _event(body, 0, turns)
     first, last = scan.events[0][0], scan.events[-1][1]

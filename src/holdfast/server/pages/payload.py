@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from holdfast.model.garbage import uncollected
+
 SHOWN = 64 << 10
 INDENTED = 256 << 10
 """What is larger is shown as it is: to indent it would hold up everybody."""
@@ -36,7 +38,8 @@ def payload(data: bytes, whole: bool = False) -> Payload:
 def _text(data: bytes, whole: bool) -> tuple[str, str]:
     try:
         if len(data) > INDENTED:
-            orjson.loads(data)
+            with uncollected():
+                orjson.loads(data)
             return "JSON", data.decode()
         return "JSON", json.dumps(json.loads(data), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
