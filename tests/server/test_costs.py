@@ -86,7 +86,6 @@ def requests(item: str) -> Iterator[Hostile]:
     yield Hostile("a log of large events", "GET", EVENTS, query="limit=1000", short=True)
     yield Hostile("a poll for 1,000 large jobs", "POST", f"{CONSUMER}/poll", b'{"limit":1000}', short=True)
     ends = [{"id": str(n), "token": n, "success": False, "error": "x" * 3_900} for n in range(1000)]
-    endings = json.dumps({"jobs": ends}).encode()
     yield Hostile(
         "1,000 endings with long errors", "POST", f"{CONSUMER}/finalize", json.dumps({"jobs": ends}).encode()
     )
