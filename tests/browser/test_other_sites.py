@@ -8,6 +8,7 @@ from stage import Stage
 from test_door import sign_in
 from visitor import Visitor
 
+OPEN = False
 OTHERS = ["http://127.0.0.1:1", "http://evil.example"]
 """Another port of this host, to which the browser sends our cookies too, and another site."""
 PROBE = """async (url) => {
