@@ -99,8 +99,7 @@ def site(database: str, tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
-@pytest.fixture
-def broken(site: Site) -> Site:
+def break_four(site: Site) -> Site:
     """One byte flipped, one segment cut, one deleted, one record halved."""
     flip(site.segment(0))
     cut(site.segment(1))
@@ -109,7 +108,22 @@ def broken(site: Site) -> Site:
     return site
 
 
-def test_the_loader_repairs_what_it_finds_damaged(broken: Site) -> None:
+@pytest.fixture
+def broken(site: Site) -> Site:
+    return break_four(site)
+
+
+@pytest.fixture
+def broken_on_each(store: str, tmp_path: Path) -> Iterator[Site]:
+    """The same, once for every kind of store."""
+    site = Site(store, tmp_path)
+    site.fill()
+    yield break_four(site)
+    site.close()
+
+
+def test_the_loader_repairs_what_it_finds_damaged(broken_on_each: Site) -> None:
+    broken = broken_on_each
     broken.loading.round()
     assert broken.ids() == ALL
     survey = broken.wal.survey()
@@ -120,8 +134,9 @@ def test_the_loader_repairs_what_it_finds_damaged(broken: Site) -> None:
     assert broken.holders() == [CONSUMER], "the log is not held any longer"
 
 
-def test_a_damaged_batch_holds_its_events_in_the_log(broken: Site) -> None:
+def test_a_damaged_batch_holds_its_events_in_the_log(broken_on_each: Site) -> None:
     """As long as the archive and the log cannot be read, or nobody is there to do it."""
+    broken = broken_on_each
     broken.loader.run_once()
     held = Repairs(broken.wal, broken.connection, broken.rules)
     with failpoints.active("wal.after_stage", "raise"), pytest.raises(FailpointError):
