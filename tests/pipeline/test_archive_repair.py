@@ -188,7 +188,7 @@ def test_where_the_log_is_trimmed_nothing_is_listed_without_a_word(cold: Archive
     assert (repair.done, [each.object for each in repair.left]) == ([], [gone.name])
     assert not cold.verify().sound
     [done] = cold.repair(unproven=True).done
-    assert "not proven" in done.message
+    assert (done.proven, "not proven" in done.message) == (False, True)
     assert cold.content() == cold.before
 
 
@@ -221,10 +221,10 @@ def test_a_missing_object_that_the_log_has_no_more_is_left_and_said(cold: Archiv
 def test_the_command_repairs_and_verifies(database: str, cold: Archive) -> None:
     cold.store.delete(cold.manifests[1].name)
 
-    def run(verb: str) -> subprocess.CompletedProcess[str]:
+    def run(verb: str, *flags: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "holdfast.cli", "archive", verb, "--destination", cold.destination]
         return subprocess.run(
-            [*command, "--master", "local[1]", "--json"],
+            [*command, "--master", "local[1]", "--json", *flags],
             env=os.environ | {"HOLDFAST_URL": database},
             capture_output=True,
             text=True,
@@ -239,3 +239,5 @@ def test_the_command_repairs_and_verifies(database: str, cold: Archive) -> None:
     cold.trim()
     done = run("repair")
     assert (done.returncode, json.loads(done.stdout)[0]["sound"]) == (4, False)
+    done = run("repair", "--unproven")
+    assert (done.returncode, json.loads(done.stdout)[0]["repaired"][0]["proven"]) == (4, False)

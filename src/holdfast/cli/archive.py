@@ -158,7 +158,7 @@ def repair(
 
     A manifest is made from the objects that are there where they hold exactly the events that the log has in
     their place; otherwise they are written again from the log. It takes the archiver's turn, and ends with 1
-    where an archiver is at work. Ends with 4 where the archive is not sound afterwards.
+    where an archiver is at work. Ends with 4 where the archive is not sound afterwards, or not proven to be.
     """
     from holdfast.pipeline.archive.repair import ArchiveRepair
     from holdfast.pipeline.stores import open_store
@@ -190,12 +190,13 @@ def repair(
             ]
         )
     else:
-        rows = [("repaired", *each) for one in done.values() for each in one.done]
-        rows += [("NOT REPAIRED", *each) for one in done.values() for each in one.left]
+        rows = [("repaired", each.object, each.message) for one in done.values() for each in one.done]
+        rows += [("NOT REPAIRED", each.object, each.message) for one in done.values() for each in one.left]
         if rows:
             write_table(["RESULT", "OBJECT", "WHAT"], rows)
         _print_reports(reports)
-    if not all(report.sound for report in reports.values()):
+    proven = all(each.proven for one in done.values() for each in one.done)
+    if not proven or not all(report.sound for report in reports.values()):
         raise typer.Exit(INCOMPLETE)
 
 

@@ -37,6 +37,8 @@ class Repaired(NamedTuple):
 
     object: str
     message: str
+    proven: bool = True
+    """Whether the log has shown that it is exact."""
 
 
 class Gap(NamedTuple):
@@ -141,7 +143,7 @@ class ArchiveRepair:
         """Put a manifest over a gap."""
         within = [each for each in candidates if _is_within(each.written, gap)]
         try:
-            objects, how = self._proven(gap, within)
+            objects, how, proven = self._proven(gap, within)
         except HoldfastError as error:
             name = naming.manifest_name(gap.spot.channel, gap.spot.partition, gap.after)
             self.left.append(Repaired(name, f"nothing covers {_span(gap)}: {error}"))
@@ -151,10 +153,10 @@ class ArchiveRepair:
         for name in broken:  # what this one stands for now
             if name != manifest.name and (gap.after or "") <= _after(name) < gap.last:
                 self._store.delete(name)
-        return [Repaired(manifest.name, f"{manifest.rows} events in {len(objects)} objects, {how}")]
+        return [Repaired(manifest.name, f"{manifest.rows} events in {len(objects)} objects, {how}", proven)]
 
-    def _proven(self, gap: Gap, within: Sequence[Lines]) -> tuple[tuple[Written, ...], str]:
-        """The objects that hold exactly the events of a gap, and how that is known."""
+    def _proven(self, gap: Gap, within: Sequence[Lines]) -> tuple[tuple[Written, ...], str, bool]:
+        """The objects that hold the events of a gap, how that is known, and whether it is proven."""
         held = sorted(event for each in within for event in each.events)
         try:
             wanted = [
@@ -166,14 +168,14 @@ class ArchiveRepair:
             ends = bool(held) and held[-1][0] == gap.last and len(set(held)) == len(held)
             if not (self._unproven and ends):
                 raise DataLost(f"{error}, so that nothing proves which objects belong there") from None
-            return tuple(each.written for each in within), "not proven: the log no longer has them"
+            return tuple(each.written for each in within), "not proven: the log no longer has them", False
         if not wanted or wanted[-1][0] != gap.last:
             raise Damaged(f"the log does not end with {gap.last} there: it is that of another store")
         if held == wanted:
-            return tuple(each.written for each in within), "the same as in the log"
+            return tuple(each.written for each in within), "the same as in the log", True
         fitting = len(set(held)) == len(held) and set(held) <= set(wanted)
         kept = tuple(each.written for each in within) if fitting else ()
-        return (*kept, *self._write(gap, held if fitting else [])), "some written again from the log"
+        return (*kept, *self._write(gap, held if fitting else [])), "some written again from the log", True
 
     def _write(self, gap: Gap, held: Sequence[tuple[str, str]]) -> Iterator[Written]:
         """Write what a gap holds from the log, but for events that are `held` by objects already."""
