@@ -117,7 +117,11 @@ async def test_a_problem_names_what_it_is_about(bus: holdfast.Bus) -> None:
 def _refusals() -> list[refusals.Refusal]:
     kinds = [each for _, each in inspect.getmembers(refusals, inspect.isclass)]
     kinds = [each for each in kinds if issubclass(each, refusals.Refusal)]
-    special = {refusals.Forbidden: ("read", "orders"), refusals.TooManyRequests: (3,)}
+    special = {
+        refusals.Forbidden: ("read", "orders"),
+        refusals.TooManyRequests: (3,),
+        refusals.Full: (503, "no room"),
+    }
     return [kind(*special.get(kind, ("no",))) for kind in kinds]
 
 
