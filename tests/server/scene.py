@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from running import Running, running
 
 import holdfast
+from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.staging import stage
+from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Wal, WalSettings
+from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
+from holdfast.pipeline.warehouse import Tables, open_warehouse
 from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe, until
 
 NAMESPACE = "gbe"
@@ -27,6 +34,35 @@ def ingest_reporter(folder: Path, **knobs: Any) -> Reporter:
     """The reporter of an ingest with an empty WAL."""
     wal = Wal(open_store(str(folder / "wal")), WalSettings(**knobs))
     return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
+
+
+def ingest(folder: Path, tables: Tables, channel: str, events: list[tuple[str, str]]) -> None:
+    """What the ingest does with events of these ids and positions, without Spark: all but `good` fail."""
+    settings = WalSettings(path=str(folder / "wal"))
+    wal = Wal(open_store(settings.path), settings)
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "channel": channel,
+            "position": position,
+            "id": name,
+            "source": "default",
+            "type": "event",
+            "time": now,
+            "headers": [],
+            "data": b'{"total":1}' if name == "good" else b'{"total":"x"}',
+            "partition": 0,
+        }
+        for name, position in events
+    ]
+    [part] = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
+    key = BatchKey(part.spot.partition, part.spot.channel, part.first, part.last)
+    batch = wal.commit(Batch(key, None, (part.segment,), now))
+    warehouse = open_warehouse(f"duckdb://{folder}/warehouse.duckdb", tables)
+    try:
+        assert Loader(wal, warehouse, holder="tester").load(batch) == Result.LOADED
+    finally:
+        warehouse.close()
 
 
 async def with_store(url: str, act: Callable[[Connection], object]) -> None:

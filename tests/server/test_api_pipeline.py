@@ -7,30 +7,21 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pyarrow as pa
 import pytest
 from house import House, house, problem
-from scene import ingest_reporter, with_store
+from scene import ingest, ingest_reporter, with_store
 
 import holdfast
 from holdfast.cli.ledgers import ledgers
 from holdfast.config.load import load
-from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.reconcile.memory import remember
 from holdfast.pipeline.reconcile.report import Difference, Report, Tally
-from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
-from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
+from holdfast.pipeline.warehouse import Column, Table, Tables
 from kit import CHANNEL, CONSUMER
 
 V1 = "/api/v1"
@@ -51,42 +42,13 @@ async def ingested(bus: holdfast.Bus, tmp_path: Path) -> AsyncIterator[House]:
     """A house with the books of an ingest: it loaded one event and gave up on three."""
     receipts = [await bus.publish(CHANNEL, {"total": "x"}, id=f"bad-{n}") for n in range(3)]
     receipts.append(await bus.publish(CHANNEL, {"total": 1}, id="good"))
-    _ingest(tmp_path, [(each.id, each.position) for each in receipts])
+    ingest(tmp_path, TABLES, CHANNEL, [(each.id, each.position) for each in receipts])
     file = tmp_path / "holdfast.yaml"
     file.write_text(CONFIG.format(folder=tmp_path))
     urls = [bus.partitions.all[0].backend.url]
     with ledgers(load(file).config, file, urls) as books:
         async with house(bus, ledgers=books) as found:
             yield found
-
-
-def _ingest(folder: Path, events: list[tuple[str, str]]) -> None:
-    """What the ingest does with these events, without Spark."""
-    settings = WalSettings(path=str(folder / "wal"))
-    wal = Wal(open_store(settings.path), settings)
-    now = datetime.now(UTC)
-    rows = [
-        {
-            "channel": CHANNEL,
-            "position": position,
-            "id": name,
-            "source": "default",
-            "type": "event",
-            "time": now,
-            "headers": [],
-            "data": b'{"total":1}' if name == "good" else b'{"total":"x"}',
-            "partition": 0,
-        }
-        for name, position in events
-    ]
-    [part] = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
-    key = BatchKey(part.spot.partition, part.spot.channel, part.first, part.last)
-    batch = wal.commit(Batch(key, None, (part.segment,), now))
-    warehouse = open_warehouse(f"duckdb://{folder}/warehouse.duckdb", TABLES)
-    try:
-        assert Loader(wal, warehouse, holder="tester").load(batch) == Result.LOADED
-    finally:
-        warehouse.close()
 
 
 async def failed(found: House, **query: Any) -> dict[str, Any]:
