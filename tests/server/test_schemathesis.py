@@ -72,7 +72,7 @@ def live(postgres, template, admin) -> Iterator[Live]:  # type: ignore[no-untype
         async with holdfast.connect(postgres.database_url(name)) as bus:
             await settle(bus)
             token = (await Tokens(bus, "gbe").create(ADMIN)).text
-            async with running(bus, server={"port": 0, "limits": {"rate": 0}}) as system:
+            async with running(bus, server={"port": 0, "open": False, "limits": {"rate": 0}}) as system:
                 await system.readiness(200)
                 headers = {"Authorization": f"Bearer {token}"}
                 started.append(Live(str(system.client.base_url), headers))

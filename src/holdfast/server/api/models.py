@@ -43,7 +43,11 @@ Time = Annotated[
     AwareDatetime,
     BeforeValidator(_written),
     AfterValidator(_placed),
-    Field(strict=False, examples=["2030-01-31T09:00:00Z"]),
+    Field(
+        strict=False,
+        examples=["2030-01-31T09:00:00Z"],
+        json_schema_extra={"pattern": r"([zZ]|[+-](0[0-9]|1[0-5]):[0-5][0-9])$"},
+    ),
 ]
 """A time with a zone."""
 RESERVED = "holdfast-"
