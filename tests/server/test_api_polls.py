@@ -155,6 +155,28 @@ async def test_a_token_that_is_revoked_ends_the_wait_and_gets_nothing(bus: holdf
         assert await state(store, "a") == "ready"
 
 
+async def test_a_token_that_is_revoked_during_its_claim_gets_nothing(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, claim = bus.partitions.all[0].backend, bus.poll
+    await subscribe(store)
+    async with house(bus, local=False) as found:
+        text = await found.token("consumer", CHANNEL, CONSUMER)
+
+        async def claim_and_revoke(*names: str, limit: int) -> list[holdfast.Job]:
+            if jobs := await claim(*names, limit=limit):
+                await found.tokens.revoke(text.split("_")[1])
+            return jobs
+
+        headers = {"Authorization": f"Bearer {text}"}
+        waiter = asyncio.create_task(found.client.post(f"{BASE}/poll", json={"wait": "15m"}, headers=headers))
+        await waiting(found, 1)
+        monkeypatch.setattr(bus, "poll", claim_and_revoke)
+        await publish(store, "a")
+        assert (await waiter).status_code == 401
+        assert await state(store, "a") == "ready"
+
+
 async def test_a_token_that_is_revoked_ends_the_wait_behind_others_too(bus: holdfast.Bus) -> None:
     """Only the first in the line looks; the others were not asked about until they were the first."""
     store = bus.partitions.all[0].backend

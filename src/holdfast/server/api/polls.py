@@ -113,9 +113,16 @@ class _Call:
         return []
 
     async def _look(self) -> list[Job]:
-        """Claim for somebody who has waited: a token may have ended meanwhile."""
+        """Claim for somebody who has waited: a token may have ended meanwhile, also during the claim."""
         await self._check()
-        return await self._claim()
+        jobs = await self._claim()
+        if jobs:
+            try:
+                await self._check()
+            except BaseException:
+                await self._give_back(jobs)
+                raise
+        return jobs
 
     async def _check(self) -> None:
         await check_again(self._system, self._caller)
