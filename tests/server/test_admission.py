@@ -51,6 +51,20 @@ async def test_every_route_lets_its_callers_in_before_it_reads_what_they_send(bu
                 assert (answer.status_code, was_read) == (status, False), (each, shown)
 
 
+@pytest.mark.parametrize(("token", "age"), [("0" * 16, 0), (None, 600)], ids=["unknown", "late"])
+async def test_what_is_signed_by_a_stranger_or_too_late_is_not_read(
+    bus: holdfast.Bus, token: str | None, age: int
+) -> None:
+    await settle(bus)
+    async with house(bus, open=False) as found:
+        signer = token or (await found.token("admin")).split("_")[1]
+        at = (await found.tokens.now()).timestamp() - age
+        header = f"HF1 id={signer},time={at:.3f},signature={'0' * 64}"
+        path = f"/api/v1/channels/{CHANNEL}/events"
+        answer, was_read = await ask(found, "POST", path, {**JSON, "Authorization": header})
+        assert (answer.status_code, was_read) == (401, False)
+
+
 async def test_a_form_is_not_read_for_somebody_without_a_session(bus: holdfast.Bus) -> None:
     await settle(bus)
     async with house(bus, open=False) as found:

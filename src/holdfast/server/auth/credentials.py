@@ -88,14 +88,17 @@ async def _plain(system: System, text: str) -> Token:
 
 
 async def _signed(request: Request, system: System, header: str) -> Token:
-    signature = signing.parse(header)
-    token = None if signature is None else await system.tokens.find(signature.token)
-    keys = await system.tokens.hashes(token)
-    if signature is None or token is None or not signing.holds(signature, await _content(request), keys):
-        raise Unauthorized("the signature is not valid for this request; sign method, path, query and body")
-    window = system.config.server.signature_window
+    """The token that signed a request. For strangers, and for those who come too late, no body is read."""
+    invalid = Unauthorized("the signature is not valid for this request; sign method, path, query and body")
+    signature, window = signing.parse(header), system.config.server.signature_window
+    if signature is None:
+        raise invalid
     if not signing.timely(signature, await system.tokens.now(), window):
         raise Unauthorized("the signature's time is too far from now; sign the request again")
+    token = await system.tokens.find(signature.token)
+    keys = await system.tokens.hashes(token)
+    if token is None or not keys or not signing.holds(signature, await _content(request), keys):
+        raise invalid
     end = signing.end_of(signature, window)
     if request.method not in _SAFE and not await system.signatures.add(signature.digest, {}, end):
         raise Unauthorized("the signature was used before; sign the request again")
