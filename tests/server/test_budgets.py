@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Awaitable, Callable
+from itertools import chain, islice, repeat
 
 import pytest
 from house import house, problem
@@ -57,6 +59,50 @@ async def test_a_poll_leases_what_fits_and_leaves_the_rest_ready(each: holdfast.
             seen += [one["event"]["id"] for one in jobs]
         assert sorted(seen) == sorted(f"e-{n}" for n in range(20))
         assert (await found.client.post(POLL, json={"limit": 1000})).json() == {"jobs": []}
+
+
+async def test_many_small_jobs_take_few_claims(each: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    await subscribe(each.partitions.all[0].backend, "w", channel="c")
+    await each.publish_many("c", [Event(n, f"e-{n}") for n in range(500)])
+    claims: list[int] = []
+    poll = each.poll
+
+    async def counted(channel: str, consumer: str, *, limit: int = 1) -> list[Job]:
+        claims.append(limit)
+        return await poll(channel, consumer, limit=limit)
+
+    monkeypatch.setattr(each, "poll", counted)
+    async with house(each) as found:
+        for limit in (1, 16):
+            assert len((await found.client.post(POLL, json={"limit": limit})).json()["jobs"]) == limit
+        assert claims == [1, 16]
+        jobs = (await found.client.post(POLL, json={"limit": 400})).json()["jobs"]
+        assert len({one["id"] for one in jobs}) == 400
+        assert claims[2:] == [16, 32, *[64] * 5, 32]
+
+
+async def test_a_claim_after_small_jobs_is_bounded_and_after_large_ones_it_is_small() -> None:
+    small, large = (
+        Job("1", "c", "w", Event(b"x" * size), "p", 1, 0, 1, None)  # type: ignore[arg-type]
+        for size in (1, 100_000)
+    )
+    sizes: list[int] = []
+
+    def jobs(*first: Job) -> Callable[[int], Awaitable[list[Job]]]:
+        rest = chain(first, repeat(large))
+
+        async def claim(count: int) -> list[Job]:
+            sizes.append(count)
+            return list(islice(rest, count))
+
+        return claim
+
+    budget = 10 * weight(large.event)
+    kept, beyond = await claim_within(jobs(*[small] * 112), 1000, budget)
+    assert (len(kept) - 112, len(beyond), sizes) == (10, 54, [16, 32, 64, 64])
+    sizes.clear()
+    kept, beyond = await claim_within(jobs(), 1000, 20 * weight(large.event))
+    assert (len(kept), len(beyond), sizes) == (20, 0, [16, 2, 1, 1])
 
 
 async def test_a_store_that_fails_halfway_costs_no_job_that_is_leased() -> None:

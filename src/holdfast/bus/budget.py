@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Events, or jobs, that one call of a store brings."""
+MOST_AT_ONCE = 64
+"""Jobs that one claim leases where those before were small. The next ones may have a megabyte each: what is
+leased, and then given back, is in memory for that moment."""
 _EACH = 200
 """About what an event takes besides its data and headers, in bytes."""
 
@@ -59,10 +62,13 @@ async def claim_within(
     claim: Callable[[int], Awaitable[list[Job]]], limit: int, size: int
 ) -> tuple[list[Job], list[Job]]:
     """Jobs by `claim`, which is told how many: up to `limit`, up to the one that reaches `size` bytes; and
-    those that were leased beyond it, which have to be given back. Raises only where nothing was leased."""
+    those that were leased beyond it, which have to be given back. Raises only where nothing was leased.
+
+    The claims double while jobs of twice the size of the largest so far would fit."""
     kept: list[Job] = []
+    step, largest = AT_ONCE, 0
     while len(kept) < limit and size > 0:
-        asked = min(AT_ONCE, limit - len(kept))
+        asked = min(step, limit - len(kept))
         try:
             found = await claim(asked)
         except HoldfastError as error:
@@ -72,9 +78,11 @@ async def claim_within(
             break
         for place, job in enumerate(found):
             kept.append(job)
+            largest = max(largest, weight(job.event))
             size -= weight(job.event)
             if size <= 0:
                 return kept, found[place + 1 :]
         if len(found) < asked:
             break
+        step = max(1, min(2 * step, size // (2 * largest), MOST_AT_ONCE))
     return kept, []
