@@ -23,7 +23,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all repeat fuzz chaos chaos-ingest check docs pictures bench lock clean
+.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest check docs pictures bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -34,6 +34,7 @@ help:
 	@echo "make repeat    each test of concurrency a hundred times"
 	@echo "make chaos     kill everything over a thousand times, and account for every event"
 	@echo "make fuzz      a hundred times as many random inputs for everything that parses; takes its time"
+	@echo "make schemathesis  some 10,000 requests for each of two tokens: the server does what its document says"
 	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
@@ -78,6 +79,11 @@ chaos-ingest: $(STAMP)
 
 fuzz: $(STAMP)
 	HOLDFAST_FUZZ=long $(PYTEST) --timeout=0 tests/fuzz
+
+# For a short one: make schemathesis CASES=20
+CASES ?= 250
+schemathesis: $(STAMP)
+	$(BIN)/python tests/server/schemas.py --cases $(CASES)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
