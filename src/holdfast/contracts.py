@@ -491,5 +491,8 @@ class Backend(Protocol):
     async def remove_record(self, key: str, expected: int) -> bool:
         """Remove a record if it still has the revision `expected`; False, and no change, where it has not."""
 
-    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
-        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest first."""
+    async def due_records(
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[Record]:
+        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest first, in
+        one order by due time and key; with `after`, only what comes after that due time and key in it."""

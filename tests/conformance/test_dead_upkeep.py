@@ -205,6 +205,33 @@ async def test_due_records_come_newest_first_where_asked_for(backend: Backend) -
     assert [each.key for each in await backend.due_records(prefix, 2)] == expected[:-3:-1]
 
 
+@pytest.mark.parametrize("newest", [True, False])
+async def test_due_records_go_on_after_a_place(backend: Backend, newest: bool) -> None:
+    """In one order by due time and key, also where many are due at once, and after a place of no record."""
+    now, prefix = await backend.now(), "gbe.state.redrives."
+    times = {
+        f"{prefix}{name}": now - age * MINUTE for age in (1, 2, 3) for name in (f"a-{age}", f"B{age}", "x")
+    }
+    times |= {f"{prefix}{age}": now - 2 * MINUTE for age in range(5)}
+    for key, due in times.items():
+        await backend.put_record(key, {}, 0, due)
+    await backend.put_record(f"{prefix}future", {}, 0, now + 60 * MINUTE)
+    whole = [each.key for each in await backend.due_records(prefix, 100, newest=newest)]
+    assert sorted(whole) == sorted(times)
+    assert [times[key] for key in whole] == sorted(times.values(), reverse=newest)
+    for limit in (1, 3):
+        paged: list[str] = []
+        place = None
+        while found := await backend.due_records(prefix, limit, newest=newest, after=place):
+            paged += [each.key for each in found]
+            place = (times[paged[-1]], paged[-1])
+        assert paged == whole
+    rest = await backend.due_records(prefix, 100, newest=newest, after=(now - 2 * MINUTE, ""))
+    same = [key for key in whole if times[key] == now - 2 * MINUTE]
+    after = whole.index(same[-1]) + 1 if newest else whole.index(same[0])
+    assert [each.key for each in rest] == whole[after:]
+
+
 # one job
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -10,6 +12,10 @@ from house import House, house, problem
 from running import running
 
 import holdfast
+from holdfast.deadletters.items import Filter
+from holdfast.deadletters.operation import Operation, Options, Request
+from holdfast.deadletters.records import fields_of
+from holdfast.model.event import new_id
 from kit import CHANNEL, CONSUMER, bury, claim, publish, states, subscribe, until
 
 OPERATIONS = "/api/v1/operations"
@@ -161,6 +167,63 @@ async def test_the_list_goes_page_by_page_and_shows_what_is_the_callers(graves: 
         assert seen == ["r-4", "r-3", "r-2", "r-1", "r-0"]
         page = (await found.client.get(OPERATIONS, params={"limit": 2}, headers=mine)).json()
         assert [each["filter"]["reason"] for each in page["items"]] == ["r-3", "r-1"]
+
+
+async def many(found: House, number: int, wanted: Filter, *patch: dict[str, Any]) -> list[str]:
+    """Operations as the service writes them, each asked for a little later than the one before."""
+    store = await found.system.operations.first()
+    now = await store.now()
+    made = []
+    for n in range(number):
+        request = Request("patch" if patch else "purge", wanted, options=Options(patch=patch))
+        created = now - timedelta(microseconds=number - n)
+        operation = Operation(new_id(), request, "somebody", created)
+        key = f"gbe.state.operations.{operation.id}"
+        assert await store.put_record(key, fields_of(operation), 0, created)
+        made.append(operation.id)
+    return made
+
+
+async def test_a_busy_neighbour_pushes_nobody_off_the_list(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False) as found:
+        mine = await found.bearer("channel", CHANNEL)
+        own = await many(found, 3, Filter.of(kinds=["job"], **FILTER))
+        others = set(await many(found, 1_010, Filter.of(kinds=["job"], channel="secret")))
+        seen, pages, query = [], 0, {"limit": "2"}
+        while True:
+            page = (await found.client.get(OPERATIONS, params=query, headers=mine)).json()
+            seen += [each["id"] for each in page["items"]]
+            pages += 1
+            if page["after"] is None:
+                break
+            query["after"] = page["after"]
+            assert not any(each in page["after"] for each in others)
+        assert (seen, pages) == (own[::-1], 4)
+        await found.sign_in("channel", CHANNEL)
+        path, html = "/operations", ""
+        for _ in range(3):
+            html = (await found.client.get(path)).text
+            if (link := re.search(r'rel="next" href="([^"]+)"', html)) is None:
+                break
+            path = link[1].replace("&amp;", "&")
+        assert all(each in html for each in own)
+
+
+async def test_a_page_of_large_operations_ends_early(bus: holdfast.Bus) -> None:
+    async with house(bus, limits={"answer": 350_000}) as found:
+        patch = {"op": "replace", "path": "/a", "value": "x" * 100_000}
+        made = await many(found, 10, Filter.of(kinds=["job"], **FILTER), patch)
+        seen, query = [], {"limit": "1000"}
+        while True:
+            answer = await found.client.get(OPERATIONS, params=query)
+            assert len(answer.content) < 500_000
+            seen += [each["id"] for each in answer.json()["items"]]
+            if (after := answer.json()["after"]) is None:
+                break
+            query["after"] = after
+        assert seen == made[::-1]
+        for wrong in ("x", made[0], f"{'0' * 32}1.{made[0]}"):
+            problem(await found.client.get(OPERATIONS, params={"after": wrong}), 400)
 
 
 async def test_a_channels_token_operates_on_its_own_and_a_consumers_on_nothing(graves: holdfast.Bus) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from holdfast.contracts import Backend
 from holdfast.deadletters.acts import Acts
@@ -26,6 +27,11 @@ from holdfast.model.scopes import ADMIN, Right, Scope
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
 _SAMPLE = 5
+_RECORDS = 8
+"""Records that one call of the store brings to a list: a patch makes one of up to four megabytes."""
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_LOOKED = 400
+"""Records that are looked at for one page of the list, at least."""
 _AT_ONCE = 2
 """Patches that are tried at the same time: large ones are processes of their own."""
 
@@ -43,6 +49,15 @@ class Preview:
     """What a patch makes of these."""
     seen: tuple[datetime, ...] = ()
     """When this was looked up, by the clock of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationPage:
+    """Some operations, the latest first."""
+
+    operations: list[Operation]
+    after: str | None
+    """Where the next page goes on; None where there is none. It names no operation that is not shown."""
 
 
 class Operations:
@@ -124,6 +139,44 @@ class Operations:
         """The latest operations first."""
         records = await (await self.first()).due_records(self._prefix, limit, newest=True)
         return [operation_of(record) for record in records]
+
+    async def page(
+        self, wanted: Callable[[Operation], bool], after: str | None, limit: int, size: int
+    ) -> OperationPage:
+        """The latest that are wanted, up to `limit`. Ends early after 400 records or `size` bytes of them,
+        wanted or not: a page can be empty, and not be the last one. `InvalidInput` for a bad `after`."""
+        found: list[Operation] = []
+        last: Operation | None = None
+        looked, shown = 0, False
+        async for operation, weight in self._newest(after):
+            if last is not None:
+                spent = looked >= _LOOKED or size <= 0
+                if len(found) == limit or (spent and (shown or operation.created_at < last.created_at)):
+                    return OperationPage(found, _place_of(last, shown))
+            last, shown = operation, wanted(operation)
+            looked, size = looked + 1, size - weight
+            if shown:
+                found.append(operation)
+        return OperationPage(found, None)
+
+    async def _newest(self, after: str | None) -> AsyncIterator[tuple[Operation, int]]:
+        """Every operation after a place, the latest first, with about the bytes that it takes."""
+        store, place = await self.first(), self._place(after)
+        while page := await store.due_records(self._prefix, _RECORDS, newest=True, after=place):
+            for record in page:
+                operation = operation_of(record)
+                place = operation.created_at, record.key
+                yield operation, sum(map(len, record.fields.values()))
+
+    def _place(self, after: str | None) -> tuple[datetime, str] | None:
+        """What `_place_of` wrote, as a due time and a key."""
+        if after is None:
+            return None
+        micros, _, operation_id = after.partition(".")
+        try:
+            return _EPOCH + int(micros) * _MICROSECOND, self._key(operation_id) if operation_id else ""
+        except (ValueError, OverflowError):
+            raise InvalidInput(f"{after!r} is no place in this list; take one that a page gave you") from None
 
     async def unfinished(self, among: int = 1_000) -> list[Operation]:
         """Those that somebody should run, the oldest first, among the latest."""
@@ -225,6 +278,13 @@ class Operations:
         if request.kind == "remove_consumer" or request.filter is None:
             return []
         return (await self.letters.find(request.filter, None, _SAMPLE, right)).items
+
+
+def _place_of(operation: Operation, shown: bool) -> str:
+    """Where the list goes on after it. One that is not shown is not named: its time ends what was asked for
+    at that time."""
+    micros = (operation.created_at - _EPOCH) // _MICROSECOND
+    return f"{micros}.{operation.id if shown else ''}"
 
 
 def no_operation(operation_id: str) -> NotFound:

@@ -15,6 +15,8 @@ from holdfast.backends.nats.answers import Stored
 from holdfast.backends.nats.link import Link
 
 _PAGE = 1000
+Place = tuple[int, str]
+"""A due time and a subject."""
 
 
 class Agenda:
@@ -56,26 +58,29 @@ class Agenda:
             if self._current.get(subject) == revision:
                 del self._current[subject]
 
-    def due(self, prefix: str, now: int, limit: int) -> dict[str, int]:
+    def due(self, prefix: str, now: int, limit: int, after: Place | None) -> dict[str, int]:
         """Subjects whose record is due, the oldest first, each with its revision."""
         found: dict[str, int] = {}
         kept: list[tuple[int, str, int]] = []
         while self._heap and self._heap[0][0] <= now and len(found) < limit:
             entry = heappop(self._heap)
-            _, subject, revision = entry
+            due, subject, revision = entry
             if self._current.get(subject) == revision:
                 kept.append(entry)
-                if subject.startswith(prefix):
+                if subject.startswith(prefix) and (after is None or (due, subject) > after):
                     found[subject] = revision
         for entry in kept:
             heappush(self._heap, entry)
         return found
 
-    def latest(self, prefix: str, now: int, limit: int) -> dict[str, int]:
+    def latest(self, prefix: str, now: int, limit: int, after: Place | None) -> dict[str, int]:
         """The same, the newest first; costs a look at every due time."""
         due = (
             entry
             for entry in self._heap
-            if entry[0] <= now and entry[1].startswith(prefix) and self._current.get(entry[1]) == entry[2]
+            if entry[0] <= now
+            and (after is None or entry[:2] < after)
+            and entry[1].startswith(prefix)
+            and self._current.get(entry[1]) == entry[2]
         )
         return {subject: revision for _, subject, revision in nlargest(limit, due)}

@@ -362,5 +362,7 @@ class NatsBackend:
     async def remove_record(self, key: str, expected: int) -> bool:
         return await self._buckets.remove(key, expected)
 
-    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
-        return await self._buckets.due(prefix, limit, newest)
+    async def due_records(
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[Record]:
+        return await self._buckets.due(prefix, limit, newest, after)

@@ -114,7 +114,9 @@ class Buckets:
         await self._store.link.request(f"{_API}.PURGE.KV_{bucket}", {"filter": subject, "seq": mark + 1})
         return True
 
-    async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
+    async def due(
+        self, prefix: str, limit: int, newest: bool, after: tuple[datetime, str] | None
+    ) -> list[Record]:
         """Records under a prefix whose time has come, the oldest or the newest first."""
         parts = _PREFIX.fullmatch(prefix)
         if parts is None:
@@ -125,8 +127,11 @@ class Buckets:
         agenda = self._agendas.setdefault(bucket, Agenda(self._store.link, f"KV_{bucket}"))
         await self._ask(bucket, agenda.sync)
         look = agenda.latest if newest else agenda.due
+        place = None
+        if after is not None:
+            place = to_micros(after[0]), f"$KV.{bucket}.{after[1].removeprefix(f'{parts[1]}.{parts[2]}.')}"
         while True:
-            chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit)
+            chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit, place)
             found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
             gone = {subject: revision for subject, revision in chosen.items() if subject not in found}
             if not gone:

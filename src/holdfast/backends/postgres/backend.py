@@ -326,5 +326,7 @@ class PostgresBackend:
     async def remove_record(self, key: str, expected: int) -> bool:
         return await self._records.remove(key, expected)
 
-    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
-        return await self._records.due(prefix, limit, newest)
+    async def due_records(
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[Record]:
+        return await self._records.due(prefix, limit, newest, after)

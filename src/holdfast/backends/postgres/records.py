@@ -39,7 +39,11 @@ class Records:
         """Remove a record if it still has the revision `expected`."""
         return await self._session.row("remove_record", key=key, expected=expected) is not None
 
-    async def due(self, prefix: str, limit: int, newest: bool) -> list[Record]:
+    async def due(
+        self, prefix: str, limit: int, newest: bool, after: tuple[datetime, str] | None
+    ) -> list[Record]:
         """Records under a prefix whose due time has passed."""
         query = "newest_records" if newest else "due_records"
-        return [Record(*row) for row in await self._session.rows(query, prefix=prefix, limit=limit)]
+        time, key = after or (None, "")
+        values = {"prefix": prefix, "limit": limit, "time": time, "key": key}
+        return [Record(*row) for row in await self._session.rows(query, **values)]

@@ -333,8 +333,10 @@ class RedisBackend:
     async def remove_record(self, key: str, expected: int) -> bool:
         return await self._records.remove_record(key, expected)
 
-    async def due_records(self, prefix: str, limit: int, *, newest: bool = False) -> list[Record]:
-        return await self._records.due_records(prefix, limit, newest)
+    async def due_records(
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[Record]:
+        return await self._records.due_records(prefix, limit, newest, after)
 
 
 def _milliseconds(kept: Duration | None, what: str) -> int | None:

@@ -43,9 +43,12 @@ class Records:
         """Remove a record, or answer False where it has changed since."""
         return bool(await self._session.run("remove_record", _checked(key), REVISION, expected))
 
-    async def due_records(self, prefix: str, limit: int, newest: bool) -> list[Record]:
+    async def due_records(
+        self, prefix: str, limit: int, newest: bool, after: tuple[datetime, str] | None
+    ) -> list[Record]:
         """Records whose due time has passed, oldest or newest first."""
-        rows = await self._session.run("due_records", prefix, limit, int(newest))
+        place = () if after is None else (to_micros(after[0]), after[1])
+        rows = await self._session.run("due_records", prefix, limit, int(newest), *place)
         return [_record(name.decode(), flat) for name, flat in rows]
 
 

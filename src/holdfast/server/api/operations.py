@@ -31,7 +31,8 @@ router = Router(tags=["operations"], prefix="/operations")
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
 OperationId = Annotated[str, Path(max_length=128, description="The operation.")]
-LISTED = 1_000
+LIST = "operations"
+"""What its cursors are for."""
 
 
 class CanaryIn(Model):
@@ -141,11 +142,9 @@ async def start_operation(
 async def list_operations(
     system: Known, caller: Reads, limit: Limit = 100, after: After = None
 ) -> Page[OperationOut]:
-    """The latest operations first, among the latest 1,000 that there are."""
-    found = [each for each in await system.operations.latest(LISTED) if visible(caller, each)]
-    rest = [each for each in found if after is None or each.id < after]  # ids sort by time
-    shown = [OperationOut(**each.to_json()) for each in rest[:limit]]
-    return Page(items=shown, after=shown[-1].id if len(rest) > limit else None)
+    """The latest operations first. A page can be short, even empty, and have more behind it."""
+    found, goes_on = await listed(system, caller, limit, after)
+    return Page(items=[OperationOut(**each.to_json()) for each in found], after=goes_on)
 
 
 @router.get("/{operation}")
@@ -171,6 +170,16 @@ async def resume_operation(
     with _conflicts():
         resumed = await system.operations.resume(operation, caller.actor, caller.scopes)
         return accepted(resumed, response)
+
+
+async def listed(
+    system: System, caller: Caller, limit: int, after: str | None
+) -> tuple[list[Operation], str | None]:
+    """A page of the operations that are the caller's business, and the cursor of the next one."""
+    place = await system.cursors.open(caller, LIST, after)
+    size = system.config.server.limits.answer
+    page = await system.operations.page(lambda each: visible(caller, each), place, limit, size)
+    return page.operations, await system.cursors.seal(caller, LIST, page.after)
 
 
 def accepted(operation: Operation, response: Response) -> OperationOut:

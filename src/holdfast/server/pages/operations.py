@@ -12,9 +12,7 @@ from fastapi.responses import RedirectResponse
 
 from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import NotFound
-from holdfast.server.api.filters import visible
-from holdfast.server.api.operations import LISTED as AMONG
-from holdfast.server.api.operations import OperationId, mine, permit
+from holdfast.server.api.operations import OperationId, listed, mine, permit
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
 from holdfast.server.pages.house import PageRoute, page, part
@@ -22,6 +20,7 @@ from holdfast.server.pages.live import LivePage
 from holdfast.server.pages.standing import Standing, standing
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.watch import Watch
+from holdfast.server.parameters import After
 from holdfast.server.refusals import Forbidden
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -33,9 +32,10 @@ EVERY = 0.5
 
 
 @router.get("/operations")
-async def operations(request: Request, system: Known, visit: Reads) -> Response:
-    """The latest first."""
-    return page(request, "operations.html", visit, rows=await _latest(system, visit.caller))
+async def operations(request: Request, system: Known, visit: Reads, after: After = None) -> Response:
+    """The latest first, live; older ones as they are now."""
+    rows, goes_on = await _listed(system, visit.caller, after)
+    return page(request, "operations.html", visit, rows=rows, after=goes_on, live=after is None)
 
 
 @router.get("/live/operations")
@@ -46,7 +46,8 @@ async def operations_live(request: Request, system: Known, visit: Reads) -> Resp
     async def pieces() -> AsyncGenerator[str, None]:
         async with aclosing(watch.views()) as views:
             async for _ in views:
-                yield part("operations_live.html", rows=await _latest(system, visit.caller))
+                rows, goes_on = await _listed(system, visit.caller, None)
+                yield part("operations_live.html", rows=rows, after=goes_on, live=True)
 
     return LivePage(system, visit.caller, pieces())
 
@@ -95,10 +96,10 @@ async def _one(system: System, visit: Visit, operation: str) -> Standing:
     return standing(found, now, await _operable(system, visit.caller, found))
 
 
-async def _latest(system: System, caller: Caller) -> list[Standing]:
-    found = [each for each in await system.operations.latest(AMONG) if visible(caller, each)]
+async def _listed(system: System, caller: Caller, after: str | None) -> tuple[list[Standing], str | None]:
+    found, goes_on = await listed(system, caller, LISTED, after)
     now = await (await system.operations.first()).now()
-    return [standing(each, now, operable=False) for each in found[:LISTED]]
+    return [standing(each, now, operable=False) for each in found], goes_on
 
 
 async def _operable(system: System, caller: Caller, operation: Operation) -> bool:
