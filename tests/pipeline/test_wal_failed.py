@@ -12,12 +12,13 @@ from walkit import Place, position, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
-from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.errors import Damaged, InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
 from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.wal import Batch
-from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
+from holdfast.pipeline.wal import Batch, Wal
+from holdfast.pipeline.wal.records import Failure
+from holdfast.pipeline.warehouse import Column, FailedEvent, Table, Tables, open_warehouse
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 
 COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))
@@ -64,6 +65,46 @@ def test_lists_can_be_narrowed(place: Place) -> None:
     assert failed.find(channel="other") == []
     failed.abandon(named(place, "bytes"), "ann", "noise")
     assert [event.event_id for event in failed.find(status="abandoned")] == ["bytes"]
+
+
+def everywhere(channel: str) -> bool:
+    return True
+
+
+def test_pages_go_through_the_list_and_read_no_more_than_they_show(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up(place, "lost", "kept")
+    failed = service(place)
+    whole = failed.find()
+    assert len(whole) == 5
+    read: list[str] = []
+    read_failure = Wal.read_failure
+
+    def counted(wal: Wal, name: str, each: str) -> Failure | Damaged:
+        read.append(each)
+        return read_failure(wal, name, each)
+
+    monkeypatch.setattr(Wal, "read_failure", counted)
+    for limit, size, most in ((1, 1 << 20, 1), (2, 1 << 20, 2), (100, 1, 1), (100, 1 << 20, 5)):
+        paged: list[FailedEvent] = []
+        after = None
+        while True:
+            read.clear()
+            found, after = failed.page(everywhere, None, after, limit, size)
+            assert 1 <= len(found) <= most
+            assert len(read) <= most + 1
+            paged += found
+            if after is None:
+                break
+        assert paged == whole
+    assert failed.page(lambda channel: channel == "other", None, None, 100, 1 << 20) == ([], None)
+    found, after = failed.page(everywhere, "resolved", None, 100, 1)
+    assert (found, after is None) == ([], False), "what was looked at counts, also where it is not meant"
+    assert [each.event_payload for each in failed.find(payloads=False)] == [""] * 5
+    for wrong in ("x", "a/b", "a/b/c/d"):
+        with pytest.raises(InvalidInput, match="no place"):
+            failed.page(everywhere, None, wrong, 100, 1)
 
 
 def test_what_is_pending_can_come_first(place: Place) -> None:

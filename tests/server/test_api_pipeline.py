@@ -85,6 +85,24 @@ async def test_failed_events_are_listed_shown_and_settled(ingested: House) -> No
     assert (await failed(ingested, channel="other"))["items"] == []
 
 
+async def test_a_page_of_failed_events_is_bounded_by_bytes(ingested: House) -> None:
+    known = ingested.system
+    async with house(known.bus, ledgers=known.ledgers, limits={"answer": 1_000}) as found:
+        seen, cursors, query = [], [], {"limit": "100"}
+        for _ in range(3):
+            page = await failed(found, **query)
+            [one] = page["items"]
+            seen.append(one["event_id"])
+            cursors.append(page["after"])
+            query["after"] = page["after"]
+        assert (seen, cursors[-1]) == (["bad-0", "bad-1", "bad-2"], None)
+        mine = await found.bearer("channel", CHANNEL)
+        ours = {"channel": CHANNEL, "after": cursors[0]}
+        problem(await found.client.get(FAILED, params=ours, headers=mine), 400)
+        for wrong in (cursors[0][32:], cursors[0][:-1], "x"):
+            problem(await found.client.get(FAILED, params={"after": wrong}), 400)
+
+
 async def test_the_page_shows_what_is_pending_first_and_pages_the_rest(
     ingested: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

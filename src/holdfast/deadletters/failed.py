@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Literal, Protocol
 
 from holdfast.deadletters.ids import ItemId
@@ -18,7 +19,7 @@ from holdfast.model.scopes import EVERYWHERE, Right
 INGEST = "ingest"
 """The consumer that gives them up."""
 MOST = 10_000
-"""Records that are looked at, at most."""
+"""Of those that wait for somebody, the most that are listed."""
 
 Status = Literal["pending", "retrying", "resolved", "abandoned"]
 OPEN: frozenset[Status] = frozenset({"pending", "retrying"})
@@ -66,8 +67,18 @@ class FailedRecords(Protocol):
         channel: str | None = None,
         limit: int = 100,
         pending_first: bool = False,
+        payloads: bool = True,
     ) -> Sequence[FailedRecord]:
-        """Failed records; with `pending_first` those that need somebody before the others."""
+        """Failed records; with `pending_first` those that need somebody before the others. Without `payloads`
+        these are empty, and one is in memory at a time."""
+
+    def each(self, wanted: Callable[[str], bool], after: str | None = None) -> Iterator[FailedRecord]:
+        """Those of the channels that are wanted, one by one, after a place in their order."""
+
+    def page(
+        self, wanted: Callable[[str], bool], status: Status | None, after: str | None, limit: int, size: int
+    ) -> tuple[Sequence[FailedRecord], str | None]:
+        """Some of `each`, bounded by records and bytes that are read, and where the next page goes on."""
 
     def show(self, failed: str) -> FailedRecord:
         """One of them, or `NotFound`."""
@@ -93,18 +104,18 @@ class IngestSource:
 
     async def page(self, where: DeadFilter, after: str | None, limit: int) -> ItemPage:
         """From the whole list: there are few, and the WAL has no order by time."""
-        records = await asyncio.to_thread(self._open, where.channel)
-        items = sorted(map(item_of_failed, records), key=_latest_first)
+        items = sorted(await asyncio.to_thread(self._open, where.channel), key=_latest_first)
         wanted = [item for item in items if meant(where, item) and (after is None or _place(item) > after)]
         return ItemPage(wanted[:limit], _place(wanted[limit - 1]) if len(wanted) > limit else None)
 
     async def count(self, where: DeadFilter, most: int | None) -> Count:
         """All at once."""
-        return Count(len((await self.page(where, None, 2 * MOST)).items), exact=True)
+        return Count(len((await self.page(where, None, MOST)).items), exact=True)
 
-    def _open(self, channel: str | None) -> Sequence[FailedRecord]:
-        found = [self.failed.find(status=each, channel=channel, limit=MOST) for each in sorted(OPEN)]
-        return [record for records in found for record in records if self.right.holds(record.channel)]
+    def _open(self, channel: str | None) -> list[Item]:
+        """Without their payloads, of which there is one at a time in memory."""
+        found = self.failed.each(lambda name: (channel is None or name == channel) and self.right.holds(name))
+        return list(islice((item_of_failed(each) for each in found if each.status in OPEN), MOST))
 
 
 def _latest_first(item: Item) -> tuple[float, str]:

@@ -47,6 +47,11 @@ Validate = Callable[[str, bytes], str | None]
 _OVER = ("resolved", "abandoned")
 _ORDER: tuple[Status, ...] = ("pending", "retrying", "abandoned", "resolved")
 _BY_RETRY = "loaded by a retry"
+_LOOKED = 1_000
+"""Records that are read for one page of the list."""
+_EACH = 1_000
+"""About what a failed event takes besides its payload and its error, in bytes."""
+_Listed = tuple[Failure | None, FailedEvent]
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,18 +74,49 @@ class FailedEvents:
         channel: str | None = None,
         limit: int = 100,
         pending_first: bool = False,
+        payloads: bool = True,
     ) -> list[FailedEvent]:
         """Failed events, from the WAL, batch by batch; with `pending_first` by status, the latest first.
+        Without `payloads` these are empty, and one is in memory at a time.
 
         What cannot be read is one entry for each damaged record, with the reason `damaged` and the error.
         """
-        batches = sorted(_by_batch(self._wal.journal.names("failed")))
-        wanted = (each for each in batches if channel is None or BatchKey.parse(each).channel == channel)
-        found = (event for batch in wanted for _, event in self._listed(batch))
+        found = self.each(lambda name: channel is None or name == channel)
         chosen = (event for event in found if status is None or event.status == status)
+        if not payloads:
+            chosen = (replace(event, event_payload="") for event in chosen)
         if pending_first:
             return heapq.nsmallest(limit, chosen, key=_pending_first)
         return list(itertools.islice(chosen, limit))
+
+    def each(self, wanted: Callable[[str], bool], after: str | None = None) -> Iterator[FailedEvent]:
+        """The failed events of the channels that are wanted, batch by batch, after a place in that order.
+
+        One record is read at a time, and the rest of a batch that failed as a whole at once.
+        """
+        first, place = _place_of(after)
+        for batch in sorted(_by_batch(self._wal.journal.names("failed"))):
+            if batch >= first and wanted(BatchKey.parse(batch).channel):
+                for _, event in self._listed(batch, place if batch == first else None):
+                    yield event
+
+    def page(
+        self, wanted: Callable[[str], bool], status: Status | None, after: str | None, limit: int, size: int
+    ) -> tuple[list[FailedEvent], str | None]:
+        """Up to `limit` of `each`, and where the next page goes on; None where there is none.
+
+        Ends early after 1,000 records or `size` bytes of them, of whatever status: a page can be empty, and
+        not be the last one. Raises `InvalidInput` for a bad `after`.
+        """
+        found: list[FailedEvent] = []
+        last: FailedEvent | None = None
+        for looked, event in enumerate(self.each(wanted, after)):
+            if last is not None and (len(found) == limit or looked >= _LOOKED or size <= 0):
+                return found, f"{last.batch}/{last.position}/{last.id}"
+            last, size = event, size - len(event.event_payload) - len(event.last_error or "") - _EACH
+            if status is None or event.status == status:
+                found.append(event)
+        return found, None
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
         """The failed events of one batch, in the order of the log; `Damaged` where it cannot be read."""
@@ -88,19 +124,18 @@ class FailedEvents:
         for failure in sorted(failures(self._wal, batch), key=lambda each: each.position):
             yield self._event(batch, failure, acts.get(failed_id(batch, failure.position), ()))
 
-    def _listed(self, batch: str) -> list[tuple[Failure | None, FailedEvent]]:
-        """The failed events of one batch, in the order of the log, and an entry for what cannot be read."""
+    def _listed(self, batch: str, after: tuple[str, str] | None = None) -> Iterator[_Listed]:
+        """The failed events of one batch, in the order of the log, and an entry for what cannot be read;
+        those after a position and an id, where they are given."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
-        found, damaged = readable(self._wal, batch)
-        listed: list[tuple[Failure | None, FailedEvent]] = [
-            (each, self._event(batch, each, acts.get(failed_id(batch, each.position), ()))) for each in found
-        ]
-        for name, damage in damaged.items():
+        for name, failure in readable(self._wal, batch, after):
+            if isinstance(failure, Failure):
+                entry = self._event(batch, failure, acts.get(failed_id(batch, failure.position), ()))
+                yield failure, entry
+                continue
             failed = failed_id(batch, name.rpartition("@")[2])
             done, _ = self._acts(batch, failed, acts.get(failed, ()))
-            entry = damaged_event(batch, name, _known_since(self._wal, batch), str(damage), done)
-            listed.append((None, entry))
-        return sorted(listed, key=lambda each: (each[1].position, each[1].id))
+            yield None, damaged_event(batch, name, _known_since(self._wal, batch), str(failure), done)
 
     def _event(self, batch: str, failure: Failure, numbers: Iterable[str]) -> FailedEvent:
         """After what was done about it, as far as that can be read: what cannot is its last error."""
@@ -282,14 +317,36 @@ def failures(wal: Wal, batch: str) -> Iterator[Failure]:
     yield from _rest(wal, batch)
 
 
-def readable(wal: Wal, batch: str) -> tuple[list[Failure], dict[str, Damaged]]:
-    """What failed in a batch as far as it can be read, and by name the records of failures that cannot."""
-    found, damaged = wal.read_failures(batch)
+def readable(
+    wal: Wal, batch: str, after: tuple[str, str] | None = None
+) -> Iterator[tuple[str, Failure | Damaged]]:
+    """By name what failed in a batch, in the order of the log, or what is wrong with its record; those after
+    a position and an id, where they are given. Failures of their own are read one by one."""
+    known: dict[str, Failure | Damaged] = {}
     try:
-        found += _rest(wal, batch)
+        known = {each.name: each for each in _rest(wal, batch)}
     except Damaged as damage:
-        damaged[REST] = damage
-    return found, damaged
+        known = {REST: damage}
+    places = sorted((_order(batch, name), name) for name in (*wal.failed_names(batch), *known))
+    for place, name in places:
+        if after is None or place > after:
+            yield name, known.get(name) or wal.read_failure(batch, name)
+
+
+def _order(batch: str, name: str) -> tuple[str, str]:
+    """Where the record of a failure stands in the list of its batch: at a position, with an id."""
+    position = name.rpartition("@")[2]
+    return BatchKey.parse(batch).first if name == REST else position, failed_id(batch, position)
+
+
+def _place_of(after: str | None) -> tuple[str, tuple[str, str] | None]:
+    """A batch, and a position and an id in it, from what a page gave."""
+    if after is None:
+        return "", None
+    match after.split("/"):
+        case [batch, position, failed]:
+            return batch, (position, failed)
+    raise InvalidInput(f"{after!r} is no place in this list; take one that a page gave you")
 
 
 def _rest(wal: Wal, batch: str) -> Iterator[Failure]:

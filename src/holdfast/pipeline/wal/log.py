@@ -157,26 +157,29 @@ class Wal:
 
     def failed_positions(self, name: str) -> set[str]:
         """The positions of the records that failed by themselves, without reading them."""
-        return {each.rpartition("@")[2] for each in self.journal.names(f"failed/{name}") if each != REST}
+        return {each.rpartition("@")[2] for each in self.failed_names(name)}
+
+    def failed_names(self, name: str) -> list[str]:
+        """The names of the records that failed by themselves, without reading them."""
+        return [each for each in self.journal.names(f"failed/{name}") if each != REST]
 
     def failures(self, name: str) -> list[Failure]:
         """The records of a batch that failed by themselves. One that is damaged is named in the log."""
-        found, damaged = self.read_failures(name)
-        for damage in damaged.values():
-            log.error("%s", damage)
+        found: list[Failure] = []
+        for each in self.failed_names(name):
+            match self.read_failure(name, each):
+                case Failure() as failure:
+                    found.append(failure)
+                case damage:
+                    log.error("%s", damage)
         return found
 
-    def read_failures(self, name: str) -> tuple[list[Failure], dict[str, Damaged]]:
-        """The records of a batch that failed by themselves, and by name what is wrong with the others."""
-        found: list[Failure] = []
-        damaged: dict[str, Damaged] = {}
-        for each in self.journal.names(f"failed/{name}"):
-            try:
-                if each != REST:
-                    found.append(Failure.from_json(self.journal.read(f"failed/{name}/{each}")))
-            except Damaged as damage:
-                damaged[each] = damage
-        return found, damaged
+    def read_failure(self, name: str, failed: str) -> Failure | Damaged:
+        """One record of a batch that failed by itself, or what is wrong with it."""
+        try:
+            return Failure.from_json(self.journal.read(f"failed/{name}/{failed}"))
+        except Damaged as damage:
+            return damage
 
     def gave_up(self, name: str) -> GaveUp | None:
         """Why the batch failed as a whole; None where it did not."""

@@ -24,7 +24,8 @@ router = Router(tags=["failed events"], prefix="/failed-events")
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
 FailedId = Annotated[str, Path(pattern=r"^[0-9A-Za-z-]{1,128}$", description="The failed event.")]
-LISTED = 10_000
+LIST = "failed events"
+"""What its cursors are for."""
 
 
 class FailedOut(Model):
@@ -74,14 +75,17 @@ async def list_failed_events(
     limit: Limit = 100,
     after: After = None,
 ) -> Page[FailedOut]:
-    """Failed events as the WAL knows them, batch by batch; at most the first 10,000."""
+    """Failed events as the WAL knows them, batch by batch. A page can be short, even empty, and have more
+    behind it."""
     caller.require("read", channel)
-    whole = after is not None or not caller.may("admin", channel)
-    records, most = _records(system), LISTED if whole else limit + 1
-    found = await asyncio.to_thread(lambda: records.find(status=status, channel=channel, limit=most))
-    shown = [_out(each) for each in found if caller.sees(each.channel)]
-    rest = [each for each in shown if after is None or _place(each) > after]
-    return Page(items=rest[:limit], after=_place(rest[limit - 1]) if len(rest) > limit else None)
+    records, size = _records(system), system.config.server.limits.answer
+    place = await system.cursors.open(caller, LIST, after)
+
+    def wanted(name: str) -> bool:
+        return (channel is None or name == channel) and caller.sees(name)
+
+    found, goes_on = await asyncio.to_thread(records.page, wanted, status, place, limit, size)
+    return Page(items=[_out(each) for each in found], after=await system.cursors.seal(caller, LIST, goes_on))
 
 
 @router.get("/{failed}")
@@ -140,8 +144,3 @@ async def _mine(
 
 def _out(record: FailedRecord) -> FailedOut:
     return FailedOut.model_validate(record)
-
-
-def _place(record: FailedOut) -> str:
-    """Where one stands in the list: text that sorts as the list does."""
-    return f"{record.batch} {record.position} {record.id}"

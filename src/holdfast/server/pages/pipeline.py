@@ -60,7 +60,7 @@ async def pipeline(
     found, records = None, _records(system)
     if records is not None:
         most = number * SHOWN + 1
-        found = await asyncio.to_thread(lambda: records.find(limit=most, pending_first=True))
+        found = await asyncio.to_thread(lambda: records.find(limit=most, pending_first=True, payloads=False))
     shown = None if found is None else found[(number - 1) * SHOWN : number * SHOWN]
     more = found is not None and len(found) > number * SHOWN and number < LAST
     view = PipelineView(list(drivers.values()), reconciled, streams, figures, shown, number, more)
