@@ -76,7 +76,7 @@ async def test_filters_say_which_are_meant(graves: holdfast.Bus) -> None:
             assert await ask(found, "/count", **query) == {"count": count, "exact": True}, query
         for wrong in ({"since": "2030-01-31T09:00:00"}, {"kinds": "nothing"}):
             problem(await found.client.get(LETTERS, params=wrong), 422)
-        problem(await found.client.get(LETTERS, params={"channel": "NO"}), 400)
+        problem(await found.client.get(LETTERS, params={"channel": "NO"}), 422)
 
 
 async def test_clusters_are_told_by_what_went_wrong(graves: holdfast.Bus) -> None:

@@ -12,6 +12,12 @@ from house import house
 from jsonschema import Draft202012Validator
 
 import holdfast
+from holdfast.deadletters.ids import parse_item, parse_public
+from holdfast.model.duration import parse_duration
+from holdfast.model.errors import InvalidInput
+from holdfast.model.event import check_event
+from holdfast.model.names import check_name
+from holdfast.server.api.models import EventIn
 from holdfast.server.app import bare_app
 from holdfast.server.auth.guard import Need
 from holdfast.server.routes import demands, routes_of
@@ -60,11 +66,75 @@ def test_every_operation_has_an_id_a_tag_a_summary_and_problems(document: dict[s
         assert operation["tags"], where
         assert operation["summary"], where
         assert operation["description"], where
-        for status in ("4XX", "5XX"):
-            content = operation["responses"][status]["content"]
-            assert content == {
-                "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-            }, where
+        refused = {status for status in operation["responses"] if status >= "4"}
+        assert {"400", "403", "408", "413", "415", "431", "500", "503", "504"} <= refused, where
+        assert ("401" in refused) == ("429" in refused) == ("security" in operation), where
+        assert ("422" in refused) == ("parameters" in operation or "requestBody" in operation), where
+        for status in refused:
+            assert "application/problem+json" in resolved(document, operation["responses"][status])["content"]
+
+
+def resolved(document: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """What it refers to, or itself."""
+    for step in value.get("$ref", "").split("/")[1:]:
+        value = document[step] if step == "components" else value[step]
+    return value
+
+
+# Of each text with a form: what the server reads, and what it does not. The document must say the same.
+TEXTS: dict[str, tuple[Any, list[str], list[str]]] = {
+    "Poll.wait": (parse_duration, ["0s", "1h30m", "2.5d", "15m"], ["", "5", "soon", "1s!"]),
+    "OperationIn.items": (
+        parse_item,
+        ["job:orders:billing:42", "job:a.b:c:1-2@3", "ingest:0198-a", "stream:gbe._deadletter.a:7@12"],
+        ["", "job:orders:42", "job:A:b:1", "job:a:b:1@0", "ingest:1@2", "stream:a..b:1", "queue:a:b:1"],
+    ),
+    "NamedEnding.id": (parse_public, ["42", "1-0", "42@3"], ["", "42@", "42@0", "4 2", "-1"]),
+    "ConsumerIn.dead_letter": (check_name, ["orders", "a.b-c_d"], ["", "A", "a..b", "a.", ".a", "_a"]),
+}
+
+
+@pytest.mark.parametrize("where", TEXTS)
+def test_a_text_with_a_form_has_it_in_the_document(document: dict[str, Any], where: str) -> None:
+    read, good, bad = TEXTS[where]
+    model, field = where.split(".")
+    schema = document["components"]["schemas"][model]["properties"][field]
+    described = Draft202012Validator(schema.get("items", schema))
+    for text in good:
+        read(text)
+        described.validate(text)
+    for text in bad:
+        with pytest.raises(InvalidInput):
+            read(text)
+        assert not described.is_valid(text), text
+
+
+@pytest.mark.parametrize(
+    ("event", "fits"),
+    [
+        ({}, True),
+        ({"data": 1}, True),
+        ({"data": None, "data_base64": "YQ=="}, True),
+        ({"data": 1, "data_base64": None}, True),
+        ({"data": 1, "data_base64": "YQ=="}, False),
+        ({"data_base64": "YQ="}, False),
+        ({"data_base64": "Y Q=="}, False),
+        ({"id": "a\x00b"}, False),
+        ({"source": "holdfast"}, False),
+        ({"headers": {"Holdfast-Origin": "a"}}, False),
+        ({"headers": {"a": "b\nc"}}, False),
+        ({"headers": {"a\tb": "b"}}, False),
+        ({"headers": {"a": "b"}}, True),
+    ],
+)
+def test_an_event_that_fits_the_document_is_taken(document: dict[str, Any], event: Any, fits: bool) -> None:
+    schema = {"$ref": "#/components/schemas/EventIn", "components": document["components"]}
+    assert Draft202012Validator(schema).is_valid(event) == fits
+    if fits:
+        check_event(EventIn.model_validate(event).event())
+    else:
+        with pytest.raises(InvalidInput):
+            check_event(EventIn.model_validate(event).event())
 
 
 def test_every_operation_says_which_token_it_takes(document: dict[str, Any]) -> None:
@@ -90,7 +160,7 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere(document: dict[
     def walk(value: Any) -> None:
         if isinstance(value, dict):
             if "$ref" in value:
-                assert value["$ref"].removeprefix("#/components/schemas/") in schemas
+                assert resolved(document, value)
             for each in value.values():
                 walk(each)
         elif isinstance(value, list):

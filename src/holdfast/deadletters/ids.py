@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from holdfast.model.errors import InvalidInput
-from holdfast.model.names import check_name
+from holdfast.model.names import NAME, check_name
 
 Kind = Literal["job", "ingest", "stream"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # What some store gives as a job's id or as a position: nothing else can be one.
-_LOCAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,3}")
+LOCAL = r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}"
+PUBLIC = rf"{LOCAL}(@[1-9][0-9]{{0,3}})?"
+ITEM = rf"(job:{NAME}:{NAME}:{PUBLIC}|ingest:{LOCAL}|stream:{NAME}:{PUBLIC})"
+_LOCAL, _PUBLIC = re.compile(LOCAL), re.compile(PUBLIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ def public(local: str, partition: int) -> str:
 
 def parse_public(text: str) -> tuple[str, int]:
     """The inverse of `public`."""
-    local, at, number = text.partition("@")
-    if not _LOCAL.fullmatch(local) or (at and (not _PARTITION.fullmatch(number) or number == "0")):
+    if not _PUBLIC.fullmatch(text):
         raise InvalidInput(f"{text!r} is no id; write it as a list prints it: ID, or ID@PARTITION")
+    local, _, number = text.partition("@")
     return local, int(number or 0)
 
 
@@ -66,8 +68,8 @@ def parse_item(text: str) -> ItemId:
     match text.split(":"):
         case ["job", channel, consumer, job]:
             return job_item(channel, consumer, job)
-        case ["ingest", failed]:
-            return ItemId("ingest", parse_public(failed)[0])
+        case ["ingest", failed] if _LOCAL.fullmatch(failed):
+            return ItemId("ingest", failed)
         case ["stream", channel, place]:
             local, partition = parse_public(place)
             return ItemId("stream", local, check_name(channel), partition=partition)

@@ -20,7 +20,9 @@ _UNITS = {
     "w": timedelta(weeks=1),
 }
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+DURATION = rf"({_PART.pattern})+"
+"""How a duration is written, as a regular expression."""
+_WHOLE = re.compile(DURATION)
 
 
 def parse_duration(value: Duration, *, what: str = "duration") -> timedelta:

@@ -28,9 +28,13 @@ _NO_HEADERS: Mapping[str, str] = {}
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 ).encode
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""What `new_id` makes, as a regular expression."""
 _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}  # RFC 9562
 # What PostgreSQL text, a Redis field or a NATS header cannot carry: NUL, other controls, lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+SAFE = r"[^\x00-\x1f\x7f]*"
+"""The same of a text that can be encoded, as a regular expression."""
 
 
 class _Fields(NamedTuple):

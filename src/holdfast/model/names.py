@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from holdfast.model.errors import InvalidName
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+NAME = r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)*"
+"""What a name is, as a regular expression; it has at most `LONGEST` characters."""
+_NAME = re.compile(NAME)
 _TOKEN = re.compile(r"[a-z0-9_-]+")
 _SYSTEM, _DEAD_LETTERS = ".events.system.", "._deadletter."
 _OURS = (_SYSTEM, _DEAD_LETTERS)
@@ -19,7 +21,7 @@ LONGEST = 128
 @lru_cache(maxsize=4096)
 def check_name(name: str, what: str = "channel") -> str:
     """Return `name` if it can become a key or a path on every backend, else raise `InvalidName`."""
-    if not _NAME.fullmatch(name) or ".." in name or name.endswith("."):
+    if len(name) > LONGEST or not _NAME.fullmatch(name):
         raise InvalidName(
             f"{what} name {name!r} is not usable: write lower-case letters, digits, '.', '_' and '-', "
             "at most 128, starting with a letter or digit, with no empty token between dots"

@@ -36,7 +36,6 @@ def bare_app() -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_name,
-        responses=openapi.ERRORS,
     )
     for router in (status.router, openapi.router, broker.router, api.router()):
         app.include_router(router)

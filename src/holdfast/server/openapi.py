@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -12,16 +13,31 @@ from fastapi.responses import JSONResponse
 from holdfast.server.admission import Router
 from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN
 from holdfast.server.auth.guard import Need, anybody
-from holdfast.server.problems import MEDIA_TYPE, Problem
+from holdfast.server.problems import MEDIA_TYPE, RETRY_AFTER, Problem
 from holdfast.server.routes import demands, routes_of
 
 router = Router()
 
-_SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "The request was refused", "content": {MEDIA_TYPE: _SCHEMA}},
-    "5XX": {"description": "The server or a store failed", "content": {MEDIA_TYPE: _SCHEMA}},
+_MEANINGS = {
+    400: "It makes no sense, or is no HTTP",
+    401: "No valid token",
+    403: "The token does not cover it, or a page of another site asks",
+    404: "There is no such thing",
+    408: "The request came too slowly",
+    409: "It does not fit the state of things; nothing was changed",
+    410: "What stood there was lost",
+    412: "It is not what the caller saw",
+    413: "Too large, or too many at once",
+    415: "A body of a type, or in a form, that is not read here",
+    422: "It does not fit this document",
+    429: "Too much at once for this caller, or for the channel",
+    431: "Too many bytes of address and headers",
+    500: "The server failed; its log says more",
+    503: "Too many callers, or a store is away; repeat the same request",
+    504: "No answer in time; whether it took effect is unknown",
 }
+_ALWAYS = (400, 403, 408, 413, 415, 431, 500, 503, 504)
+"""What every request may meet, before anybody looks into it."""
 _ABOUT = """\
 Durable event delivery over HTTP. A call that changes something is safe to repeat: publishing by the ids of
 the events, finishing a job by its token. Errors are problems as RFC 9457 has them."""
@@ -61,13 +77,64 @@ def _made(app: FastAPI) -> dict[str, Any]:
     )
     parts = made.setdefault("components", {})
     parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+    for unused in ("HTTPValidationError", "ValidationError"):  # the framework's own, which are never sent
+        parts["schemas"].pop(unused, None)
+    parts["responses"] = {_name(status): _problem(status) for status in _MEANINGS}
     parts["securitySchemes"] = _SCHEMES
     for route in routes_of(app):
         for need in demands(route.dependant):
             for method in route.methods or ():
-                if route.include_in_schema and isinstance(need, Need):
-                    _describe(made["paths"][route.path_format][method.lower()], need)
+                if route.include_in_schema:
+                    operation = made["paths"][route.path_format][method.lower()]
+                    if isinstance(need, Need):
+                        _describe(operation, need)
+                    _refuse(operation, method)
     return made
+
+
+def _refuse(operation: dict[str, Any], method: str) -> None:
+    """Name every problem that it may answer; where that has an answer of its own, both."""
+    answers = operation["responses"]
+    told = {int(status) for status in answers if int(status) in _MEANINGS}
+    for status in told.union(_ALWAYS, _refusals(operation, method)):
+        own = answers.get(str(status), {}).get("content", {}) if status != 422 else {}
+        if "application/json" in own:
+            answers[str(status)]["content"] = own | _problem(status)["content"]
+        else:
+            answers[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def _refusals(operation: dict[str, Any], method: str) -> Iterator[int]:
+    """Those that depend on what it takes and does."""
+    places = {each["in"] for each in operation.get("parameters", ())}
+    names = {each["name"] for each in operation.get("parameters", ())}
+    if "security" in operation:
+        yield from (401, 429)
+    if places or "requestBody" in operation:
+        yield 422
+    if "path" in places:
+        yield 404
+    if method != "GET":
+        yield 409
+    if "if-match" in names:
+        yield 412
+
+
+def may(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route: problems that it may answer besides those that its parameters tell of."""
+    return {status: {"description": _MEANINGS[status]} for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    retry = {"description": "In how many seconds to try again", "schema": {"type": "integer"}}
+    headers = {"headers": {"Retry-After": retry}} if status in RETRY_AFTER else {}
+    return {"description": _MEANINGS[status], **headers, "content": content}
+
+
+def _name(status: int) -> str:
+    return f"Problem{status}"
 
 
 def _describe(operation: dict[str, Any], need: Need) -> None:

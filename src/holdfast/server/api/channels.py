@@ -17,7 +17,8 @@ from holdfast.server.api.models import EntryOut, Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.parameters import After, Channel, Limit, Page
+from holdfast.server.openapi import may
+from holdfast.server.parameters import AfterName, AfterPosition, Channel, Limit, Page
 from holdfast.server.turns import Turns
 
 router = Router(tags=["channels"])
@@ -47,7 +48,7 @@ async def list_channels(
     system: Known,
     caller: Annotated[Caller, Depends(needs("read", filtered=True))],
     limit: Limit = 100,
-    after: After = None,
+    after: AfterName = None,
 ) -> Page[ChannelOut]:
     """All channels by name."""
     stores = await system.letters.stores()
@@ -84,13 +85,13 @@ async def put_channel(
     return await _channel(stores, channel)
 
 
-@router.get("/channels/{channel}/events", response_model=Page[EntryOut])
+@router.get("/channels/{channel}/events", response_model=Page[EntryOut], responses=may(410))
 async def read_events(
     channel: Channel,
     system: Known,
     caller: Annotated[Caller, Depends(needs("read"))],
     limit: Limit = 100,
-    after: After = None,
+    after: AfterPosition = None,
     partition: Annotated[int, Query(ge=0, le=9999, description="Which store's share of the log.")] = 0,
 ) -> Response:
     """A log in order, after a position. `after` of the answer is where to go on, also when new ones come. It

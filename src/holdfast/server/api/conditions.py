@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,14 +14,25 @@ from holdfast.model.errors import InvalidInput, Outdated
 from holdfast.server.context import System
 from holdfast.upkeep.holding import holding
 
+ETAG = '((W/)?"[0-9]{1,35}"|[0-9]{1,35})'
+"""A revision as an ETag, as a regular expression."""
 IfMatch = Annotated[
     str | None,
     Header(
-        max_length=40, description="Only if it still has this ETag; `*`: any. Else 412.", examples=['"3"']
+        max_length=40,
+        description="Only if it still has this ETag; `*`: any. Else 412.",
+        examples=['"3"'],
+        json_schema_extra={"pattern": rf"^(\*|{ETAG})$"},
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None, Header(max_length=40, description="`*`: only if there is none yet; else 412.", examples=["*"])
+    str | None,
+    Header(
+        max_length=40,
+        description="`*`: only if there is none yet; else 412.",
+        examples=["*"],
+        json_schema_extra={"pattern": r"^\*$"},
+    ),
 ]
 
 Condition = Callable[[int], bool]
@@ -39,10 +51,10 @@ def condition(if_match: str | None, if_none_match: str | None = None) -> Conditi
         return None
     if if_match == "*":
         return bool
-    text = if_match.removeprefix("W/").strip('"')
-    if not (text.isascii() and text.isdecimal()):
+    if not re.fullmatch(ETAG, if_match):
         raise InvalidInput(f"If-Match {if_match!r} is no ETag of ours; send it as GET answered it")
-    return lambda revision: revision == int(text)
+    number = int(if_match.removeprefix("W/").strip('"'))
+    return lambda revision: revision == number
 
 
 def check(asked: Condition | None, revision: int, consumer: str) -> None:

@@ -21,7 +21,7 @@ from holdfast.server.api.operations import OperationOut, accepted
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.parameters import After, Channel, Consumer, Limit, Page
+from holdfast.server.parameters import AfterName, Channel, Consumer, Limit, Name, Page
 
 router = Router(tags=["consumers"], prefix="/channels/{channel}/consumers")
 
@@ -64,10 +64,13 @@ class ConsumerIn(Model):
     max_runs: Annotated[int, Field(ge=1, le=10_000), Whole] | None = None
     """The most attempts and abandonments together."""
     lease: Duration = "5m"
-    backoff: list[Duration] | None = Field(default=None, max_length=100)
+    """At least 100ms."""
+    backoff: list[Duration] | None = Field(default=None, min_length=1, max_length=100)
     """Waits between attempts, the last one repeats. Without it they double, with jitter."""
     expires_after: Duration | None = None
-    dead_letter: str | None = Field(default=None, max_length=128)
+    """More than 0s."""
+    dead_letter: Name | None = None
+    """A channel; not together with `"on_dead": "discard"`."""
     on_dead: Literal["keep", "discard"] = "keep"
     ordered: bool = False
     max_depth: Annotated[int, Field(ge=1, le=2**53 - 1), Whole] | None = None
@@ -92,7 +95,7 @@ class Removed(Model):
 
 @router.get("")
 async def list_consumers(
-    channel: Channel, system: Known, caller: Reads, limit: Limit = 100, after: After = None
+    channel: Channel, system: Known, caller: Reads, limit: Limit = 100, after: AfterName = None
 ) -> Page[ConsumerOut]:
     """The worker consumers of a channel by name."""
     first = await system.letters.store(0)

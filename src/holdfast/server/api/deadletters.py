@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.deadletters.items import ClusterView, Item
@@ -17,15 +17,12 @@ from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known
-from holdfast.server.parameters import NAME, After, Limit, Page
+from holdfast.server.parameters import After, ItemId, Limit, Name, Page
 from holdfast.server.turns import Turns
 
 router = Router(tags=["dead letters"], prefix="/deadletters")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
-ItemPath = Annotated[
-    str, Path(max_length=600, description="As the list has it.", examples=["job:orders:billing:42"])
-]
 
 LIST = "dead letters"
 """What cursors call it."""
@@ -118,8 +115,8 @@ async def count_dead_letters(system: Known, caller: Reads, wanted: Asked) -> Cou
 async def list_clusters(
     system: Known,
     caller: Reads,
-    channel: Annotated[str | None, Query(pattern=NAME, max_length=128)] = None,
-    consumer: Annotated[str | None, Query(pattern=NAME, max_length=128)] = None,
+    channel: Annotated[Name | None, Query()] = None,
+    consumer: Annotated[Name | None, Query()] = None,
     limit: Limit = 100,
 ) -> list[ClusterOut]:
     """Dead letters by what went wrong, the largest cluster first; exact."""
@@ -129,7 +126,7 @@ async def list_clusters(
 
 
 @router.get("/{item}", response_model=DetailOut)
-async def show_dead_letter(item: ItemPath, system: Known, caller: Reads) -> Response:
+async def show_dead_letter(item: ItemId, system: Known, caller: Reads) -> Response:
     """One dead letter with its event and every attempt's error."""
     await check_item(system, caller, "read", item)
     detail, turns = await system.letters.show(item), Turns()

@@ -9,7 +9,7 @@ from fastapi import Depends, Header, Request, Response
 from pydantic import Field, ValidationError
 
 from holdfast.model.errors import InvalidInput, TooLarge
-from holdfast.model.event import Event, check_event
+from holdfast.model.event import SAFE, Event, check_event
 from holdfast.server.admission import Router, bounds_of
 from holdfast.server.api.models import EventIn, Model, ReceiptOut, Time, Whole
 from holdfast.server.auth.caller import Caller
@@ -26,6 +26,7 @@ Publishes = Annotated[Caller, Depends(needs("publish"))]
 IdempotencyKey = Annotated[
     str | None,
     Header(
+        pattern=f"^{SAFE}$",
         max_length=400,
         description="Makes ids for events that have none, so that repeating the call changes nothing.",
     ),

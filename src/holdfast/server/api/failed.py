@@ -17,7 +17,8 @@ from holdfast.server.api.models import Model
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.parameters import After, Limit, Page
+from holdfast.server.openapi import may
+from holdfast.server.parameters import After, Limit, Name, Page
 
 router = Router(tags=["failed events"], prefix="/failed-events")
 
@@ -66,12 +67,12 @@ class Notes(Model):
     notes: str = Field(min_length=1, max_length=10_000)
 
 
-@router.get("")
+@router.get("", responses=may(404))
 async def list_failed_events(
     system: Known,
     caller: Reads,
     status: Annotated[Literal["pending", "retrying", "resolved", "abandoned"] | None, Query()] = None,
-    channel: Annotated[str | None, Query(max_length=128)] = None,
+    channel: Annotated[Name | None, Query()] = None,
     limit: Limit = 100,
     after: After = None,
 ) -> Page[FailedOut]:

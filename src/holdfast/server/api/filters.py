@@ -16,6 +16,7 @@ from holdfast.model.scopes import Verb
 from holdfast.server.api.models import Model, Time
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import System
+from holdfast.server.parameters import Name
 from holdfast.server.refusals import Forbidden
 
 Kind = Literal["job", "ingest", "stream"]
@@ -26,8 +27,8 @@ class FilterIn(Model):
     """Which dead letters are meant; everything that is given must hold."""
 
     kinds: list[Kind] | None = Field(default=None, max_length=3)
-    channel: str | None = Field(default=None, min_length=1, max_length=128, examples=["orders"])
-    consumer: str | None = Field(default=None, min_length=1, max_length=128, examples=["billing"])
+    channel: Name | None = Field(default=None, examples=["orders"])
+    consumer: Name | None = Field(default=None, examples=["billing"])
     reason: str | None = Field(default=None, min_length=1, max_length=500)
     kind: str | None = Field(default=None, min_length=1, max_length=500)
     """The class of the last error."""
@@ -44,8 +45,8 @@ class FilterIn(Model):
 
 async def _from_query(
     kinds: Annotated[list[Kind] | None, Query(max_length=3)] = None,
-    channel: Text = None,
-    consumer: Text = None,
+    channel: Annotated[Name | None, Query()] = None,
+    consumer: Annotated[Name | None, Query()] = None,
     reason: Text = None,
     kind: Text = None,
     fingerprint: Text = None,

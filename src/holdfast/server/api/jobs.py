@@ -21,7 +21,7 @@ from holdfast.server.api.models import Duration, JobOut, Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.parameters import PUBLIC, Channel, Consumer, JobId
+from holdfast.server.parameters import Channel, Consumer, JobId, JobName
 
 router = Router(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
@@ -46,7 +46,7 @@ class Ending(Held):
 class NamedEnding(Ending):
     """The same among others."""
 
-    id: str = Field(pattern=PUBLIC)
+    id: JobName
 
 
 class Endings(Model):

@@ -11,10 +11,22 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 
 from holdfast.deadletters.ids import public
 from holdfast.deadletters.items import readable
+from holdfast.model.duration import DURATION
 from holdfast.model.errors import InvalidInput
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, FARTHEST, MAX_HEADERS, Event, LogEntry, Receipt
+from holdfast.model.event import (
+    DEFAULT_SOURCE,
+    DEFAULT_TYPE,
+    FARTHEST,
+    MAX_HEADERS,
+    MAX_TEXT,
+    SAFE,
+    Event,
+    LogEntry,
+    Receipt,
+)
 from holdfast.model.job import JobRecord
 from holdfast.server.jsonbody import Encoded
+from holdfast.server.parameters import shape
 from holdfast.upkeep.announcements import SOURCE
 
 
@@ -52,7 +64,11 @@ Time = Annotated[
 """A time with a zone."""
 RESERVED = "holdfast-"
 """How the names of headers begin that tell where a dead letter came from."""
-Duration = Annotated[str, Field(max_length=32, examples=["30s"])]
+Duration = Annotated[str, Field(max_length=32, examples=["30s"], json_schema_extra=shape(DURATION))]
+"""At most 36500d."""
+Text = Annotated[str, Field(max_length=MAX_TEXT, json_schema_extra=shape(SAFE))]
+"""What every store can carry in the fields of an event."""
+BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
 class Model(BaseModel):
@@ -61,21 +77,42 @@ class Model(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", strict=True)
 
 
+_HEADERS: dict[str, Any] = {
+    "maxProperties": MAX_HEADERS,
+    "propertyNames": {
+        **shape(SAFE),
+        "maxLength": MAX_TEXT,
+        "not": {"pattern": "^" + "".join(f"[{each}{each.upper()}]" for each in RESERVED[:-1]) + "-"},
+    },
+}
+_EITHER: dict[str, Any] = {
+    "anyOf": [{"properties": {name: {"type": "null"}}} for name in ("data", "data_base64")]
+}
+
+
 class EventIn(Model):
-    """An event to publish."""
+    """An event to publish, with `data` or `data_base64`; without both its data is null."""
+
+    model_config = ConfigDict(json_schema_extra=_EITHER)
 
     data: Any = Field(default=None, examples=[{"order": 1}])
     """Any JSON value."""
-    data_base64: str | None = Field(default=None, examples=[None])
+    data_base64: str | None = Field(
+        default=None, examples=[None], json_schema_extra=shape(BASE64) | {"contentEncoding": "base64"}
+    )
     """Bytes that are no JSON, instead of `data`."""
-    id: str = Field(default="", max_length=512, examples=["o-1"])
+    id: Text = Field(default="", examples=["o-1"])
     """With the source, the key by which a repeat is known; without one the server makes it."""
-    source: str = Field(default=DEFAULT_SOURCE, min_length=1, max_length=512)
-    type: str = Field(default=DEFAULT_TYPE, min_length=1, max_length=512)
-    key: str | None = Field(default=None, max_length=512)
+    source: Text = Field(
+        default=DEFAULT_SOURCE, min_length=1, json_schema_extra=shape(SAFE) | {"not": {"const": SOURCE}}
+    )
+    type: Text = Field(default=DEFAULT_TYPE, min_length=1)
+    key: Text | None = None
     """Events of one key stay in order, where a consumer wants it so."""
     time: Time | None = None
-    headers: dict[str, str] = Field(default_factory=dict, json_schema_extra={"maxProperties": MAX_HEADERS})
+    headers: dict[str, Annotated[str, Field(json_schema_extra=shape(SAFE))]] = Field(
+        default_factory=dict, json_schema_extra=_HEADERS
+    )
 
     def event(self, fallback: str = "") -> Event:
         """The event; `fallback` is its id where it has none of its own."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Path, Response
+from fastapi import Depends, Response
 from orjson import Fragment
 from pydantic import Field
 
@@ -23,14 +23,14 @@ from holdfast.server.api.models import Duration, Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
-from holdfast.server.parameters import After, Limit, Page
+from holdfast.server.openapi import may
+from holdfast.server.parameters import After, ItemName, Limit, OperationId, Page
 from holdfast.server.refusals import Conflict
 
 router = Router(tags=["operations"], prefix="/operations")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
-OperationId = Annotated[str, Path(max_length=128, description="The operation.")]
 LIST = "operations"
 """What its cursors are for."""
 
@@ -48,7 +48,7 @@ class OperationIn(Model):
 
     kind: Literal["requeue", "redrive", "patch", "purge", "delete"]
     filter: FilterIn | None = None
-    items: list[str] = Field(default_factory=list, max_length=1000)
+    items: list[ItemName] = Field(default_factory=list, max_length=1000)
     all: bool = False
     """An empty filter means everything there is, and needs this."""
     rate: float | None = Field(default=None, gt=0, le=1_000_000)
@@ -57,7 +57,7 @@ class OperationIn(Model):
     only_exhausted: bool = False
     patch: list[dict[str, Any]] = Field(default_factory=list, max_length=100)
     """JSON Patch (RFC 6902), for `patch`."""
-    digest: str | None = Field(default=None, max_length=128)
+    digest: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """Patch only while the data is what the shown change was made from."""
     dry_run: bool = False
     """Only tell what would be done: 200 and a preview."""
@@ -118,7 +118,7 @@ class PreviewOut(Model):
     "",
     status_code=202,
     response_model=OperationOut,
-    responses={200: {"model": PreviewOut, "description": "A dry run"}},
+    responses={200: {"model": PreviewOut, "description": "A dry run"}, **may(404)},
 )
 async def start_operation(
     body: OperationIn, system: Known, response: Response, caller: Operates

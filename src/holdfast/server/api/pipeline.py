@@ -18,7 +18,8 @@ from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.drivers import read_drivers
 from holdfast.server.ledgers import Life
-from holdfast.server.parameters import Limit
+from holdfast.server.openapi import may
+from holdfast.server.parameters import Limit, Name
 from holdfast.server.reconciled import read_reconciled
 
 router = Router(tags=["pipeline"])
@@ -93,7 +94,7 @@ async def show_pipeline(system: Known, caller: Reads) -> PipelineOut:
     )
 
 
-@router.get("/wal")
+@router.get("/wal", responses=may(404))
 async def show_wal(system: Known, caller: Reads) -> dict[str, Any]:
     """The figures of the ingest's write-ahead log, as the driver last reported them."""
     found = await read_drivers(await system.letters.store(0), system.config.namespace)
@@ -103,12 +104,12 @@ async def show_wal(system: Known, caller: Reads) -> dict[str, Any]:
     return wal
 
 
-@router.get("/trace")
+@router.get("/trace", responses=may(404))
 async def trace_event(
     system: Known,
     caller: Annotated[Caller, Depends(needs("read", filtered=True))],
     id: Annotated[str, Query(min_length=1, max_length=512, description="The event's id.")],  # noqa: A002 - CloudEvents' own
-    channel: Annotated[str | None, Query(max_length=128)] = None,
+    channel: Annotated[Name | None, Query()] = None,
     source: Annotated[str | None, Query(max_length=512)] = None,
 ) -> list[LifeOut]:
     """An event's whole life: published, attempts, archive, WAL, warehouse, dead letter, requeues."""

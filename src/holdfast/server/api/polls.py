@@ -40,7 +40,7 @@ class Poll(Model):
     limit: Annotated[int, Field(ge=1, le=1000), Whole] = 1
     """At most so many, and at most `server.limits.batch`."""
     wait: Duration = "0s"
-    """Up to 15m."""
+    """At most 15m."""
 
 
 class Polled(Model):

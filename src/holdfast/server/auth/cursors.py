@@ -9,6 +9,8 @@ from holdfast.server.auth.caller import Caller
 from holdfast.upkeep.secret import Secret
 
 _SEAL = 32
+SEAL = rf"[0-9a-f]{{{_SEAL}}}"
+"""How every cursor begins, as a regular expression."""
 
 
 class Cursors:

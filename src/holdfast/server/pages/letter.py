@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request, Response
 from holdfast.deadletters.ids import parse_item
 from holdfast.deadletters.items import Detail, Item
 from holdfast.model.event import Event
-from holdfast.server.api.deadletters import ItemPath
 from holdfast.server.api.filters import check_item
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known
@@ -21,6 +20,7 @@ from holdfast.server.pages.payload import Payload, payload
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.wanted import Wanted, reason_word
 from holdfast.server.pages.words import ago
+from holdfast.server.parameters import ItemId
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -56,7 +56,7 @@ class Letter:
 @router.get("/deadletters/{item}")
 async def letter(
     request: Request,
-    item: ItemPath,
+    item: ItemId,
     system: Known,
     visit: Annotated[Visit, visits("read", filtered=True)],
     whole: bool = False,

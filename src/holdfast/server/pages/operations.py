@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse
 
 from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import NotFound
-from holdfast.server.api.operations import OperationId, listed, mine, permit
+from holdfast.server.api.operations import listed, mine, permit
 from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
 from holdfast.server.pages.house import PageRoute, page, part
@@ -20,7 +20,7 @@ from holdfast.server.pages.live import LivePage
 from holdfast.server.pages.standing import Standing, standing
 from holdfast.server.pages.visit import Visit, visits
 from holdfast.server.pages.watch import Watch
-from holdfast.server.parameters import After
+from holdfast.server.parameters import After, OperationId
 from holdfast.server.refusals import Forbidden
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
