@@ -77,6 +77,7 @@ KNOWN: Final[dict[str, str]] = {
     "operation.after_act": "a chunk of an operation is done, its progress does not say so",
     "operation.before_end": "an operation is done and the audit says so, its record does not",
     "rebuild.after_stage": "objects of the archive are staged, no batch names the segments",
+    "repair.before_commit": "wrong rows of a warehouse are about to be replaced",
 }
 
 _active: dict[str, Callable[[], object]] = {}

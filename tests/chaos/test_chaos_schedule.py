@@ -9,7 +9,13 @@ from holdfast.chaos.roles import ROLES, STORES, Role, points
 from holdfast.chaos.schedule import FAULTS, NETWORK, blow, turn
 
 ALL = frozenset(FAULTS)
-SPARK = {"source.before_plan", "driver.after_offsets", "driver.after_batch", "rebuild.after_stage"}
+SPARK = {
+    "source.before_plan",
+    "driver.after_offsets",
+    "driver.after_batch",
+    "rebuild.after_stage",
+    "repair.before_commit",
+}
 """Passed by drivers on Spark only: `make chaos-ingest` kills there."""
 RARE = {"dead.mid_bootstrap", "dead.mid_recount"}
 """Passed once in the life of a store, or by thousands of dead letters only: other tests break off there."""

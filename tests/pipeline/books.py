@@ -49,7 +49,11 @@ class Site:
 
     def publish(self, *ids: str, time: datetime = DAY, data: object = None) -> None:
         """Events whose data is their number, unless it is given."""
-        events = [Event({"n": n} if data is None else data, each, time=time) for n, each in enumerate(ids)]
+        self.publish_events(
+            [Event({"n": n} if data is None else data, each, time=time) for n, each in enumerate(ids)]
+        )
+
+    def publish_events(self, events: Sequence[Event]) -> None:
         with holdfast.connect_sync(self.url) as bus:
             bus.create_channel(CHANNEL)
             bus.publish_many(CHANNEL, events)

@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import duckdb
 import pytest
 import typer
 import yaml
@@ -184,6 +185,26 @@ def test_reconcile_and_rebuild_from_the_shell(site: Site, config: str) -> None:
     rebuilt = spark_command(config, "warehouse", "rebuild")
     assert rebuilt.code == 0, rebuilt.err
     assert "equal: published = archived = ingested + failed" in rebuilt.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_repair_from_the_shell(site: Site, config: str) -> None:
+    with duckdb.connect(str(site.file)) as connection:
+        connection.execute("UPDATE changes SET n = 100 WHERE id = 'e-1'")
+    shown = spark_command(config, "warehouse", "repair", "--dry-run", "--json")
+    assert shown.code == 1, shown.err
+    assert (shown.json["dry_run"], shown.json["restored"], shown.json["removed"]) == (True, {"wal": 1}, 0)
+    assert "1 positions would be put right; rows would be put in: 1 from the wal" in shown.err
+    done = spark_command(config, "warehouse", "repair", "--channel", CHANNEL)
+    assert done.code == 0, done.err
+    assert "equal: published = archived = ingested + failed" in done.err
+
+
+def test_a_channel_that_is_not_there_is_not_repaired(run: Run, config: str) -> None:
+    for verb in ("repair", "rebuild"):
+        wrong = run("warehouse", verb, "--channel", "oders", "--config", config)
+        assert (wrong.code, "there is no channel 'oders'" in wrong.err) == (1, True)
 
 
 def test_wrong_input_is_said_before_spark_starts(run: Run, config: str, database: str) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import psycopg
 import pytest
-from books import DAY, Site
+from books import CHANNEL, DAY, TABLES, Site
 from pyspark.sql import SparkSession
 
+from holdfast import Event
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.validation import Rule
 from holdfast.pipeline.reconcile.job import reconcile
 from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal.records import Confirmation
+from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
 from holdfast.upkeep.reports import latest_reports, reconciliation
 
 IDS = [f"e-{number:02}" for number in range(30)]
@@ -98,6 +101,80 @@ def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, 
     for kind, event in (("missing", "e-03"), ("doubled", "e-04"), ("surplus", "stranger")):
         assert named(report, "warehouse", kind) == [event]
     assert (report.published, report.ingested) == (30, 31)
+
+
+CHANGES = {
+    "e-01": "data = '{\"n\":100}'",
+    "e-02": "n = 100",
+    "e-03": "n = NULL",
+    "e-04": 'headers = \'{"paid":"yes"}\'',
+    "e-05": "type = 'other'",
+    "e-06": "key = 'k'",
+    "e-07": "time = time + INTERVAL 1 MICROSECOND",
+    "e-08": "source = 'other'",
+    "e-09": "data_base64 = 'e30='",
+    "e-10": "data = NULL, data_base64 = '!'",
+    "e-11": "transaction_hash = transaction_hash + 1",
+    "e-12": "data = 'no JSON'",
+    "e-13": "id = 'e-99'",
+}
+
+
+def test_whatever_was_changed_is_named(spark: SparkSession, site: Site) -> None:
+    """Position and id are as they were: each was an equal one before content was compared."""
+    site.publish(*IDS)
+    site.publish("binary", data=b"\xff\x00")
+    site.archive()
+    site.ingest()
+    assert reconcile(spark, site.books).equal
+    for event, change in CHANGES.items():
+        execute(site, f"UPDATE changes SET {change} WHERE id = '{event}'")
+    report = reconcile(spark, site.books)
+    assert tallies(report) == {("warehouse", "changed"): len(CHANGES)}
+    found = sorted(each.position for each in report.differences)
+    assert len(set(found)) == len(CHANGES)
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "delta"])
+def test_equal_content_is_equal_whatever_it_is(
+    spark: SparkSession, database: str, tmp_path: Path, kind: str
+) -> None:
+    """Every kind of content through the log, archive and warehouse, and after retention took the log."""
+    site = Site(database, tmp_path, f"{kind}://{tmp_path}/warehouse")
+    site.plan.rules.by_pattern[CHANNEL] = Rule(payload="any")  # type: ignore[index]
+    headers = {"z": 'ü \\ "', "a": "\U0001f926\u200d", "\U0001f926": ""}
+    events = [
+        Event(b'{ "n" : 1 }', "blanks", headers=headers, key="ключ"),
+        Event(b'{"n":\n2}', "lines", key=""),
+        Event(b"\xff\x00", "bytes", type="t\U0001f926", source="s:1"),
+        Event(b"", "empty", time=datetime(1, 1, 1, tzinfo=UTC)),
+        Event(b"12.50", "number", time=datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)),
+        Event({"n": None, "deep": [[{"x": "\u0000"}]]}, "1:e", headers={"only": "one"}),
+    ]
+    site.publish_events(events)
+    site.archive(batch_size=4)
+    site.ingest()
+    report = reconcile(spark, site.books)
+    assert report.equal, report.differences
+    assert (report.published, report.ingested, report.failed) == (6, 6, 0)
+    assert site.trim() == 6
+    report = reconcile(spark, site.books)
+    assert report.equal, report.differences
+    assert report.from_manifests == 6
+
+
+def test_a_column_that_came_later_is_null_in_rows_from_before(spark: SparkSession, site: Site) -> None:
+    wider = Tables({CHANNEL: Table("changes", (*TABLES.of(CHANNEL).columns, Column("also", "$.n", "text")))})
+    site.publish(*IDS[:3])
+    site.ingest()
+    books = replace(site.books, archive=None, plan=replace(site.plan, tables=wider))
+    assert reconcile(spark, books).equal, "before the table has the column"
+    site.warehouse = open_warehouse(site.plan.warehouse, wider)
+    site.publish(*IDS[3:6])
+    site.ingest()
+    assert reconcile(spark, books).equal
+    execute(site, "UPDATE changes SET also = NULL WHERE id = 'e-05'")
+    assert named(reconcile(spark, books), "warehouse", "changed") == ["e-05"]
 
 
 @pytest.mark.slow

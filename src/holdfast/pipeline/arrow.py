@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, chain
 
+import orjson
 import pyarrow as pa
 
 from holdfast.model.log import Page
@@ -40,6 +41,19 @@ def to_batch(spot: Spot, page: Page) -> pa.RecordBatch:
             pa.repeat(pa.scalar(spot.partition, pa.int32()), rows),
         ],
         schema=SCHEMA,
+    )
+
+
+def headers_text(column: pa.ChunkedArray) -> pa.Array:
+    """Headers as JSON objects with their names in order."""
+    if all(not len(chunk.keys) for chunk in column.chunks):
+        return pa.repeat(pa.scalar("{}"), len(column))
+    return pa.array(
+        [
+            orjson.dumps(dict(pairs or ()), option=orjson.OPT_SORT_KEYS).decode()
+            for pairs in column.to_pylist()
+        ],
+        pa.string(),
     )
 
 

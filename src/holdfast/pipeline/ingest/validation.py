@@ -15,6 +15,7 @@ from jsonschema.exceptions import SchemaError
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import compile_pattern, most_specific
+from holdfast.pipeline.arrow import headers_text
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.identity import transaction_ids
 
@@ -101,7 +102,7 @@ def to_segment_rows(channel: str, rows: pa.Table, rule: Rule) -> pa.Table:
     judged = [judge(rule, each) for each in data]
     names, hashes = transaction_ids(channel, rows["source"].to_pylist(), rows["id"].to_pylist())
     columns = {name: rows[name] for name in ("position", "id", "source", "type", "key", "time")}
-    columns["headers"] = _headers(rows["headers"])
+    columns["headers"] = headers_text(rows["headers"])
     if all(is_json for is_json, _ in judged):
         columns["data"] = rows["data"].cast(pa.string())
         columns["data_base64"] = pa.nulls(len(data), pa.string())
@@ -121,16 +122,3 @@ def to_segment_rows(channel: str, rows: pa.Table, rule: Rule) -> pa.Table:
     columns["transaction_hash"] = pa.array(hashes, pa.int64())
     columns["problem"] = pa.array([problem for _, problem in judged], pa.string())
     return pa.table(columns).cast(segments.SCHEMA)
-
-
-def _headers(column: pa.ChunkedArray) -> pa.Array:
-    """Headers as JSON objects with their names in order."""
-    if all(not len(chunk.keys) for chunk in column.chunks):
-        return pa.repeat(pa.scalar("{}"), len(column))
-    return pa.array(
-        [
-            orjson.dumps(dict(pairs or ()), option=orjson.OPT_SORT_KEYS).decode()
-            for pairs in column.to_pylist()
-        ],
-        pa.string(),
-    )

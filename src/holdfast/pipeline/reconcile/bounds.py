@@ -8,7 +8,7 @@ the WAL, and only then the sides. So whatever is at or below a cursor must be fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -77,14 +77,28 @@ class Chain:
 
     def gaps(self, trimmed: ByPartition) -> Iterator[Difference]:
         """Stretches that were trimmed, and that no manifest covers although the archive had begun."""
+        for place, after, _, name in self._breaks(trimmed):
+            yield Difference("archive", "gap", place, after, None, name)
+
+    def unproven(self, trimmed: ByPartition, unreadable: Collection[str]) -> list[tuple[int, str, str]]:
+        """Partitions with first and last positions of which neither log nor archive say what was published:
+        gaps, and objects that cannot be read."""
+        found = [(place, after + " ", until) for place, after, until, _ in self._breaks(trimmed)]
+        for each in self.objects:
+            end = min(each.last, trimmed.get(each.partition, BEFORE_ALL))
+            if each.object in unreadable and each.first <= end:
+                found.append((each.partition, each.first, end))
+        return found
+
+    def _breaks(self, trimmed: ByPartition) -> Iterator[tuple[int, str, str, str]]:
+        """Partition, after and up to which position, and the manifest that follows, or where it should be."""
         for place, end in trimmed.items():
             chain = [each for each in self.manifests if each.spot.partition == place]
             for one, other in pairwise(chain):
                 if (other.after or BEFORE_ALL) > one.last and one.last < end:
-                    yield Difference("archive", "gap", place, one.last, None, other.name)
+                    yield place, one.last, other.after or BEFORE_ALL, other.name
             if chain and chain[-1].last < end:
-                name = manifest_folder(chain[-1].spot.channel, place)
-                yield Difference("archive", "gap", place, chain[-1].last, None, name)
+                yield place, chain[-1].last, end, manifest_folder(chain[-1].spot.channel, place)
 
     def _begin(self, place: int, default: str) -> str:
         begins = [each.after or BEFORE_ALL for each in self.manifests if each.spot.partition == place]

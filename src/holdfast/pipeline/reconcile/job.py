@@ -29,7 +29,7 @@ from holdfast.pipeline.reconcile.bounds import (
     trimmed,
 )
 from holdfast.pipeline.reconcile.memory import remember
-from holdfast.pipeline.reconcile.report import Difference, Kind, Report, Tally, Where
+from holdfast.pipeline.reconcile.report import Difference, Kind, Report, Tally, Where, Wrong
 from holdfast.pipeline.reconcile.sides import sides
 from holdfast.pipeline.warehouse import Warehouse, open_warehouse
 from holdfast.pipeline.warehouse.queries import load_queries
@@ -45,13 +45,24 @@ def reconcile(spark: SparkSession, books: Books, day: date | None = None, limit:
 
     `limit` bounds the differences that are named; they are counted in any case.
     """
+    return _reconcile(spark, books, day, limit, 0)[0]
+
+
+def examine(spark: SparkSession, books: Books, limit: int) -> tuple[Report, list[Wrong]]:
+    """Reconcile, and find the first positions whose rows in the warehouse are not what they should be."""
+    return _reconcile(spark, books, None, LIMIT, limit)
+
+
+def _reconcile(
+    spark: SparkSession, books: Books, day: date | None, limit: int, wrong: int
+) -> tuple[Report, list[Wrong]]:
     plan = books.plan
     warehouse = None if plan is None else open_warehouse(plan.warehouse, plan.tables)
     try:
         with Connection(books.urls) as connection:
-            report = _compare(spark, connection, books, warehouse, day, limit)
+            report, found = _compare(spark, connection, books, warehouse, day, limit, wrong)
             remember(connection, books.namespace, report)
-            return report
+            return report, found
     finally:
         if warehouse is not None:
             warehouse.close()
@@ -64,7 +75,8 @@ def _compare(
     warehouse: Warehouse | None,
     day: date | None,
     limit: int,
-) -> Report:
+    wrong: int,
+) -> tuple[Report, list[Wrong]]:
     taken, found = bounds(connection, books), chain(books)
     with sides(spark, books, found, warehouse, day) as records:
         try:
@@ -76,7 +88,10 @@ def _compare(
             pending = spark.createDataFrame(list(taken.pending), _PENDING)
             fates = _ask(spark, "fates", places=known, limits=limits)
             judged = _ask(spark, "judged", fates=fates, pending=pending)
-            return _with_losses(_report(judged, books, day, limit), judged, found, gone)
+            report = _report(judged, books, day, limit)
+            unreadable = _unreadable(judged) if _has(report, "unreadable") else set()
+            report = _with_losses(report, unreadable, found, gone)
+            return report, _wrong(judged, report, found.unproven(gone, unreadable), wrong)
         except Exception as error:
             raise explained(error) from error
 
@@ -139,14 +154,33 @@ def _differences(judged: DataFrame, watched: Sequence[Where], limit: int) -> lis
     return [Difference(r.side, r.kind, r.partition, r.position, r.source, r.id) for r in rows]
 
 
-def _with_losses(report: Report, judged: DataFrame, found: Chain, gone: ByPartition) -> Report:
+def _has(report: Report, kind: Kind) -> bool:
+    return any(each.kind == kind for each in report.tallies)
+
+
+def _unreadable(judged: DataFrame) -> set[str]:
+    """The names of objects that cannot be read."""
+    return {row.id for row in judged.where("not readable").select("id").collect()}
+
+
+def _wrong(
+    judged: DataFrame, report: Report, unproven: Sequence[tuple[int, str, str]], limit: int
+) -> list[Wrong]:
+    if not limit or not any(each.where == "warehouse" for each in report.tallies):
+        return []
+    spark = judged.sparkSession
+    ranges = spark.createDataFrame(unproven, "partition int, first string, last string")
+    rows = _ask(spark, "wrong", judged=judged, unproven=ranges).limit(limit).collect()
+    return [Wrong(row.partition, row.position, tuple(row.kinds), row.rightful) for row in rows]
+
+
+def _with_losses(report: Report, unreadable: set[str], found: Chain, gone: ByPartition) -> Report:
     """What the manifests say of events that nobody can read any more."""
     gaps = list(found.gaps(gone))
     tallies = [each for each in report.tallies if each.kind != "unreadable"]
     proven = 0
-    if len(tallies) < len(report.tallies):
-        names = {row.id for row in judged.where("not readable").select("id").collect()}
-        lost = [each for each in found.objects if each.object in names]
+    if unreadable:
+        lost = [each for each in found.objects if each.object in unreadable]
         proven = sum(each.rows for each in lost if each.last <= gone.get(each.partition, BEFORE_ALL))
         tallies.append(Tally("archive", "unreadable", sum(each.rows for each in lost)))
     if gaps:

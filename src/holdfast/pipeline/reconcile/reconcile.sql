@@ -1,6 +1,6 @@
 -- What a reconciliation asks Spark. A place is one record of the log: a partition and a position in it.
 --
--- {records}: side, partition, position, transaction_id, source, id; one row for each time that a side has it.
+-- {records}: side, partition, position, transaction_id, source, id, digest; one row for each time that a side has it.
 -- {limits}: one row for each partition: until, gone, floor, archived, ingested.
 -- {pending}: partition, first, last: batches of the WAL that wait for the warehouse.
 
@@ -13,6 +13,9 @@ SELECT /*+ BROADCAST(bound) */ transaction_id, partition, position,
        count_if(side = 'failed') AS failed,
        any_value(source, true) AS source,
        any_value(id) AS id,
+       max(CASE WHEN side = 'log' THEN digest END) AS log_digest,
+       max(CASE WHEN side = 'archive' THEN digest END) AS archive_digest,
+       max(CASE WHEN side = 'warehouse' THEN digest END) AS warehouse_digest,
        sum(count_if(side = 'warehouse')) OVER (PARTITION BY transaction_id) AS standing
 FROM {records} JOIN {limits} AS bound USING (partition)
 WHERE position <= until
@@ -39,12 +42,13 @@ FROM described;
 
 -- name: judged
 -- What is wrong with a place on each side. Null: nothing.
-SELECT partition, position, source, id, readable, published, log, archive, warehouse, lost, repeated, compared,
+SELECT transaction_id, partition, position, source, id, readable, published, log, archive, warehouse, lost, repeated, compared,
        CASE WHEN NOT readable THEN 'unreadable'
             WHEN archive > 1 THEN 'doubled'
             WHEN published AND archive = 0 AND position > archived THEN 'waiting'
             WHEN published AND archive = 0 THEN 'missing'
             WHEN NOT published AND archive > 0 THEN 'surplus'
+            WHEN archive_digest <> log_digest THEN 'changed'
        END AS wrong_archive,
        CASE WHEN published AND warehouse = 0 AND NOT lost AND NOT repeated THEN
                 CASE WHEN position > ingested OR EXISTS (
@@ -54,6 +58,7 @@ SELECT partition, position, source, id, readable, published, log, archive, wareh
                      THEN 'waiting' ELSE 'missing' END
             WHEN NOT published AND (warehouse > 0 OR lost) THEN 'surplus'
             WHEN warehouse > 0 AND standing > 1 THEN 'doubled'
+            WHEN warehouse_digest <> coalesce(log_digest, archive_digest) THEN 'changed'
        END AS wrong_warehouse
 FROM {fates} AS fate;
 
@@ -78,3 +83,27 @@ SELECT * FROM (
 )
 WHERE kind IS NOT NULL
 ORDER BY kind = 'waiting', side, partition, position;
+
+-- name: wrong
+-- Positions where the warehouse is to be mended, and the event that is to stand there. One that stands at several
+-- places where it was published stays at the first. What waits is the loader's, what failed stays failed. Where
+-- neither the log nor the archive can say what was published ({unproven}), nothing is touched.
+WITH ranked AS (
+    SELECT *, compared AND wrong_warehouse IS NOT NULL AND wrong_warehouse <> 'waiting' AS wrong,
+           row_number() OVER (
+               PARTITION BY transaction_id, published AND warehouse > 0 ORDER BY partition, position
+           ) AS copy
+    FROM {judged} AS judged
+    WHERE readable AND NOT EXISTS (
+        SELECT /*+ BROADCAST(unproven) */ 1 FROM {unproven} AS unproven
+        WHERE unproven.partition = judged.partition AND judged.position BETWEEN unproven.first AND unproven.last)
+)
+SELECT partition, position,
+       sort_array(collect_set(CASE WHEN wrong THEN wrong_warehouse END)) AS kinds,
+       max(CASE WHEN published AND NOT lost AND NOT repeated AND wrong_warehouse IS DISTINCT FROM 'waiting'
+                     AND (warehouse = 0 OR copy = 1)
+                THEN transaction_id END) AS rightful
+FROM ranked
+GROUP BY partition, position
+HAVING bool_or(wrong)
+ORDER BY partition, position;

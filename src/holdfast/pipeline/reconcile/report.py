@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any, Literal, NamedTuple
 
 Where = Literal["archive", "warehouse"]
-Kind = Literal["waiting", "missing", "surplus", "doubled", "unreadable", "gap"]
+Kind = Literal["waiting", "missing", "surplus", "doubled", "changed", "unreadable", "gap"]
 
 
 class Difference(NamedTuple):
@@ -21,6 +21,16 @@ class Difference(NamedTuple):
     source: str | None
     id: str
     """The event's id; for an archive's object or manifest, its name."""
+
+
+class Wrong(NamedTuple):
+    """A position whose rows in the warehouse are not what they should be."""
+
+    partition: int
+    position: str
+    kinds: tuple[Kind, ...]
+    rightful: str | None
+    """The transaction id of the one event that is to stand there. None: nothing is."""
 
 
 class Tally(NamedTuple):

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast.pipeline.archive.catalog import frame
 from holdfast.pipeline.archive.naming import day_folder
 from holdfast.pipeline.reconcile.bounds import Books, Chain
-from holdfast.pipeline.reconcile.tasks import COLUMNS, Identify, ReadArchive, ReadFailed
+from holdfast.pipeline.reconcile.tasks import COLUMNS, IDENTIFIED, Identify, ReadArchive, ReadFailed
 from holdfast.pipeline.scratch import scratch
 from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal import BatchKey, Wal
@@ -46,7 +46,9 @@ def _log(spark: SparkSession, books: Books, day: date | None) -> DataFrame:
     rows = spark.read.format("holdfast").options(**options).load()
     if day is not None:
         rows = rows.where(F.to_date("time") == F.lit(day))
-    return rows.select("partition", "position", "source", "id").mapInArrow(Identify(books.channel), COLUMNS)
+    # Of the data only its MD5 goes on, computed where it is.
+    named = rows.withColumn("content", F.md5("data")).select(*IDENTIFIED)
+    return named.mapInArrow(Identify(books.channel), COLUMNS)
 
 
 def _archive(spark: SparkSession, books: Books, found: Chain, day: date | None) -> DataFrame:

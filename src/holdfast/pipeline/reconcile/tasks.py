@@ -1,6 +1,7 @@
 """What runs in Spark's tasks of a reconciliation: records of each side, under one identity.
 
-A record is one place in the log. Its event is the transaction id, the same wherever it is computed.
+A record is one place in the log. Its event is the transaction id and its content the digest, both the same
+wherever they are computed.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.archive.manifest import Written
 from holdfast.pipeline.archive.objects import text_of
+from holdfast.pipeline.archive.rows import exact_data, to_rows
+from holdfast.pipeline.arrow import headers_text
+from holdfast.pipeline.digest import Contents, data_digests, digests
 from holdfast.pipeline.failed.service import failures
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import Wal, WalSettings
 from holdfast.pipeline.wal.identity import transaction_ids
 
-COLUMNS = "partition int, position string, transaction_id string, source string, id string"
+COLUMNS = "partition int, position string, transaction_id string, source string, id string, digest long"
 SCHEMA = pa.schema(
     {
         "partition": pa.int32(),
@@ -29,8 +32,11 @@ SCHEMA = pa.schema(
         "transaction_id": pa.string(),
         "source": pa.string(),
         "id": pa.string(),
+        "digest": pa.int64(),
     }
 )
+IDENTIFIED = ("partition", "position", "source", "id", "type", "key", "time", "headers", "content")
+"""What `Identify` needs: columns of the source, and the MD5 of the data as `content`."""
 UNREADABLE = ""
 """Stands for the transaction id of an object that cannot be read; its id is the object's name."""
 
@@ -42,12 +48,9 @@ class Identify:
     channel: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Add the transaction ids."""
+        """Add the transaction ids and the digests."""
         for batch in batches:
-            sources, ids = batch["source"].to_pylist(), batch["id"].to_pylist()
-            names, _ = transaction_ids(self.channel, sources, ids)
-            columns = [batch["partition"], batch["position"], pa.array(names, pa.string())]
-            yield pa.RecordBatch.from_arrays([*columns, batch["source"], batch["id"]], schema=SCHEMA)
+            yield _records(self.channel, pa.Table.from_batches([batch]))
 
 
 @dataclass(frozen=True)
@@ -62,20 +65,42 @@ class ReadArchive:
         store = open_store(self.destination, self.environment)
         for batch in batches:
             for row in batch.select(list(Written._fields)).to_pylist():
-                yield pa.RecordBatch.from_pylist(list(_archived(store, Written(**row))), SCHEMA)
+                yield _archived(store, Written(**row))
 
 
-def _archived(store: ObjectStore, written: Written) -> Iterator[dict[str, Any]]:
+def _archived(store: ObjectStore, written: Written) -> pa.RecordBatch:
     try:
         text = text_of(store, written)
     except Damaged:
-        yield _record(written.partition, written.last, UNREADABLE, None, written.object)
-        return
-    lines = [orjson.loads(line) for line in text.splitlines()]
-    sources, ids = [line["source"] for line in lines], [line["message_id"] for line in lines]
-    names, _ = transaction_ids(written.channel, sources, ids)
-    for line, name in zip(lines, names, strict=True):
-        yield _record(written.partition, line["position"], name, line["source"], line["message_id"])
+        record = _record(written.partition, written.last, UNREADABLE, None, written.object)
+        return pa.RecordBatch.from_pylist([record], SCHEMA)
+    rows = pa.Table.from_batches([to_rows(written.object, written.partition, text)])
+    data = map(exact_data, rows["data"].to_pylist(), rows["data_base64"].to_pylist())
+    renamed = {"id": rows["message_id"], "time": rows["timestamp"], "content": pa.array(data_digests(data))}
+    columns = {name: renamed[name] if name in renamed else rows[name] for name in IDENTIFIED}
+    return _records(written.channel, pa.table(columns))
+
+
+def _records(channel: str, rows: pa.Table) -> pa.RecordBatch:
+    """Rows with the columns `IDENTIFIED` as records."""
+    sources, ids = rows["source"].to_pylist(), rows["id"].to_pylist()
+    names, hashes = transaction_ids(channel, sources, ids)
+    contents = Contents(
+        ids,
+        sources,
+        rows["type"].to_pylist(),
+        rows["key"].to_pylist(),
+        rows["time"].cast(pa.int64()).to_pylist(),
+        headers_text(rows["headers"]).to_pylist(),
+        hashes,
+        rows["content"].to_pylist(),
+    )
+    found = {
+        "transaction_id": pa.array(names, pa.string()),
+        "digest": pa.array(digests(contents), pa.int64()),
+    }
+    columns = [found[name] if name in found else rows[name].combine_chunks() for name in SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -102,10 +127,12 @@ class ReadFailed:
 def _record(
     partition: int, position: str, transaction: str, source: str | None, event: str
 ) -> dict[str, Any]:
+    """Without a digest: nothing to compare, or sealed by a checksum."""
     return {
         "partition": partition,
         "position": position,
         "transaction_id": transaction,
         "source": source,
         "id": event,
+        "digest": None,
     }

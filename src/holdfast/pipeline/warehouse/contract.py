@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.pipeline.wal.batch import BatchKey
+
 Status = Literal["pending", "retrying", "resolved", "abandoned"]
 
 
@@ -104,6 +106,13 @@ class Warehouse(Protocol):
     def outcome(self, key: str) -> Outcome | None:
         """What the ledger says of a key; None where it does not know it."""
 
+    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
+        """Remove what stands at these positions of the batch's channel and partition, and put rows of that
+        batch there, in one transaction; returns how many were removed.
+
+        The ledger is neither asked nor changed. To repeat it changes nothing.
+        """
+
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """Write rows of `failed_events`, over those of the same ids."""
 
@@ -111,8 +120,8 @@ class Warehouse(Protocol):
         """Rows of `failed_events`, the last to fail first."""
 
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
-        """Which events of a channel are there: partition, position, transaction_id, source, id. With a day:
-        those whose time is within it, in UTC."""
+        """Which events of a channel are there: partition, position, transaction_id, source, id, and the
+        digest of their content as it stands there. With a day: those whose time is within it, in UTC."""
 
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
         """Those of these events that are there."""

@@ -29,14 +29,15 @@ from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing,
 from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
-from holdfast.pipeline.warehouse.delta_sift import candidates, connect, shape, sift
-from holdfast.pipeline.warehouse.duck_file import QUERIES
-from holdfast.pipeline.warehouse.tables import Table, Tables
+from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, shape, sift, standing_at
+from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
+from holdfast.pipeline.warehouse.projection import mapped
+from holdfast.pipeline.warehouse.tables import FIXED, Column, Table, Tables
 
 log = logging.getLogger(__name__)
 Decide = Callable[[DeltaTable], tuple[pa.Table | None, Outcome]]
 """From a version of a table to the rows that are to go in, and the ledger's entry."""
-_IDENTITY = ["channel", "time", "partition", "position", "transaction_id", "source", "id"]
+_COMPARED = [name for name in FIXED if name != "batch"]
 _TRIES = 10
 _RECENT = 10
 """Versions that are synced again where the ledger knows a key already."""
@@ -74,6 +75,34 @@ class DeltaWarehouse:
             delta = self._files.find(table.name)
             return None if delta is None else self._known(delta, table, key)
 
+    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
+        """See the contract."""
+        table, text = self._tables.of(batch.channel), ", ".join(map(_literal, positions))
+        where = (
+            f'channel = {_literal(batch.channel)} AND "partition" = {batch.partition} '
+            f'AND "position" IN ({text})'
+        )
+        with self._translated():
+            for _ in range(_TRIES):
+                delta = self._open(table)
+                before = delta.version()
+                removed = standing_at(delta, batch, positions)
+                failpoints.hit("repair.before_commit")
+                try:
+                    write_deltalake(
+                        delta,
+                        projected(table, batch, rows),
+                        mode="overwrite",
+                        schema_mode="merge",
+                        predicate=where,
+                        commit_properties=CommitProperties(max_commit_retries=0),
+                    )
+                except CommitFailedError:
+                    continue
+                self._files.settle(table.name, before)
+                return removed
+        raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
+
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
         if events:
@@ -88,12 +117,27 @@ class DeltaWarehouse:
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
-        with self._stored(self._tables.of(channel).name, _IDENTITY) as connection:
+        table = self._tables.of(channel)
+        columns, since = self._first_times(table, channel)
+        read = [*_COMPARED, *(column.name for column in columns)]
+        with self._stored(table.name, read) as connection:
             if connection is not None:
-                query = QUERIES["events"].format(table="stored")
-                found = connection.sql(query, params={"channel": channel, "day": midnight})
+                query = QUERIES["events"].format(table="stored", mapped=mapped(columns))
+                found = connection.sql(query, params={"channel": channel, "day": midnight} | since)
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)
                 yield from reader
+
+    def _first_times(self, table: Table, channel: str) -> tuple[list[Column], dict[str, object]]:
+        """The mapped columns that are there, and since when each has values. A stored table is read once."""
+        with self._translated():
+            delta = self._files.find(table.name)
+            there = set() if delta is None else {field.name for field in delta.schema().fields}
+        columns = [column for column in table.columns if column.name in there]
+        if not columns:
+            return [], {}
+        names = ["channel", "ingested_at", *(column.name for column in columns)]
+        with self._stored(table.name, names) as connection:
+            return columns, {} if connection is None else first_times(connection, "stored", channel, columns)
 
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
         """See the contract."""
@@ -204,3 +248,7 @@ class DeltaWarehouse:
             raise Terminal(str(error).partition("\n")[0]) from error
         except (DeltaError, duckdb.Error, OSError, pa.ArrowException) as error:
             raise Unavailable(f"{self.url}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -12,3 +12,8 @@ CREATE OR REPLACE TEMP TABLE standing AS
 SELECT transaction_id, type, key, data, data_base64
 FROM stored
 WHERE transaction_hash IN (SELECT transaction_hash FROM incoming);
+
+-- name: standing_at
+SELECT count(*)
+FROM stored
+WHERE channel = $channel AND "partition" = $partition AND "position" IN (SELECT unnest($positions));

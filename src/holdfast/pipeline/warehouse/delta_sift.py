@@ -5,7 +5,7 @@ A DuckDB in memory does it, with the very statements of the DuckDB warehouse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -52,8 +52,6 @@ def candidates(delta: DeltaTable, rows: pa.Table) -> pa.Table:
 
 def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.Table, Outcome]:
     """The rows that are to go in, as the table's columns, and the ledger's entry for them."""
-    batch = BatchKey.parse(key.partition("#")[0])
-    given = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
     with connect() as connection:
         connection.register("incoming", rows)
         connection.register("stored", stored)
@@ -61,9 +59,32 @@ def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.T
             connection.execute(statement)
         rivals = connection.execute('SELECT "position", same FROM rivals ORDER BY 1').fetchall()
         others = 'WHERE "position" NOT IN (SELECT "position" FROM rivals)'
-        fresh = _project(connection, table, others, given | {"now": datetime.now(UTC)})
+        fresh = _project(connection, table, others, _given(BatchKey.parse(key.partition("#")[0])))
     conflicts = tuple(position for position, same in rivals if not same)
     return fresh, Outcome(fresh.num_rows, len(rivals) - len(conflicts), conflicts)
+
+
+def standing_at(delta: DeltaTable, batch: BatchKey, positions: Sequence[str]) -> int:
+    """How many rows stand at these positions of the batch's channel and partition."""
+    # Not by a filter of Arrow's: it cannot compare text with the statistics that deltalake's delete writes.
+    names = ["channel", "partition", "position"]
+    with connect() as connection:
+        connection.register("stored", delta.to_pyarrow_dataset().scanner(columns=names).to_reader())
+        given = {"channel": batch.channel, "partition": batch.partition, "positions": list(positions)}
+        [(found,)] = connection.execute(OWN["standing_at"], given).fetchall()
+    return int(found)
+
+
+def projected(table: Table, batch: BatchKey, rows: pa.Table) -> pa.Table:
+    """Rows as the table's columns."""
+    with connect() as connection:
+        connection.register("incoming", rows)
+        return _project(connection, table, "", _given(batch))
+
+
+def _given(batch: BatchKey) -> dict[str, object]:
+    place = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
+    return place | {"now": datetime.now(UTC)}
 
 
 def shape(table: Table, rows: pa.Table | None = None) -> pa.Schema:

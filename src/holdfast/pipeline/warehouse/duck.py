@@ -13,8 +13,8 @@ import pyarrow as pa
 from holdfast import failpoints
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing, Status
-from holdfast.pipeline.warehouse.duck_file import QUERIES, DuckFile, quote
-from holdfast.pipeline.warehouse.projection import projection
+from holdfast.pipeline.warehouse.duck_file import QUERIES, DuckFile, first_times, quote
+from holdfast.pipeline.warehouse.projection import mapped, projection
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
 _CHUNK = 100_000
@@ -70,6 +70,18 @@ class DuckWarehouse:
         with self._file.connection() as connection:
             return _outcome(connection, key)
 
+    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
+        """See the contract."""
+        table = self._tables.of(batch.channel)
+        place = {"channel": batch.channel, "partition": batch.partition}
+        with self._file.writing(table, rows) as connection, self._file.transaction(connection):
+            connection.execute(QUERIES["take_turn"])
+            statement = QUERIES["remove"].format(table=quote(table.name))
+            [(removed,)] = connection.execute(statement, place | {"positions": list(positions)}).fetchall()
+            _put(connection, batch, table, QUERIES["put"])
+            failpoints.hit("repair.before_commit")
+        return int(removed)
+
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
         names = [field.name for field in fields(FailedEvent)]
@@ -90,11 +102,14 @@ class DuckWarehouse:
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
-        name = self._tables.of(channel).name
-        with self._file.reading(name) as connection:
+        table = self._tables.of(channel)
+        with self._file.reading(table.name) as connection:
             if connection is not None:
-                statement = QUERIES["events"].format(table=quote(name))
-                found = connection.sql(statement, params={"channel": channel, "day": midnight})
+                there = {row[0] for row in connection.execute(QUERIES["columns"], [table.name]).fetchall()}
+                columns = [each for each in table.columns if each.name in there]
+                since = first_times(connection, quote(table.name), channel, columns)
+                statement = QUERIES["events"].format(table=quote(table.name), mapped=mapped(columns))
+                found = connection.sql(statement, params={"channel": channel, "day": midnight} | since)
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)
                 yield from reader
 
@@ -128,15 +143,18 @@ def _insert(connection: duckdb.DuckDBPyConnection, key: str, table: Table, rows:
     for step in ("standing", "suspects", "rivals"):
         connection.execute(QUERIES[step].format(table=quoted))
     rivals = connection.execute('SELECT "position", same FROM rivals ORDER BY 1').fetchall()
-    values = projection(table)
-    statement = QUERIES["insert"].format(
-        table=quoted, columns=", ".join(map(quote, values)), values=", ".join(values.values())
-    )
-    batch = BatchKey.parse(key.partition("#")[0])
-    given = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
-    connection.execute(statement, given | {"now": datetime.now(UTC)})
+    _put(connection, BatchKey.parse(key.partition("#")[0]), table, QUERIES["insert"])
     conflicts = tuple(position for position, same in rivals if not same)
     return Outcome(rows - len(rivals), len(rivals) - len(conflicts), conflicts)
+
+
+def _put(connection: duckdb.DuckDBPyConnection, batch: BatchKey, table: Table, statement: str) -> None:
+    values = projection(table)
+    columns = {"columns": ", ".join(map(quote, values)), "values": ", ".join(values.values())}
+    given = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
+    connection.execute(
+        statement.format(table=quote(table.name), **columns), given | {"now": datetime.now(UTC)}
+    )
 
 
 def _record(connection: duckdb.DuckDBPyConnection, key: str, outcome: Outcome) -> None:

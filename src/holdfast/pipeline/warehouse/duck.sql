@@ -142,6 +142,13 @@ SELECT {values}
 FROM incoming
 WHERE "position" NOT IN (SELECT "position" FROM rivals);
 
+-- name: remove
+DELETE FROM {table}
+WHERE channel = $channel AND "partition" = $partition AND "position" IN (SELECT unnest($positions));
+
+-- name: put
+INSERT INTO {table} ({columns}) SELECT {values} FROM incoming;
+
 -- name: put_failed
 INSERT INTO failed_events
 SELECT * FROM incoming
@@ -163,7 +170,16 @@ ORDER BY failed_at DESC, id
 LIMIT ?;
 
 -- name: events
-SELECT "partition", "position", transaction_id, source, id
+-- The digest is that of pipeline/digest.py. A row that contradicts itself has one that no event has.
+SELECT "partition", "position", transaction_id, source, id,
+       CASE WHEN (data IS NULL) <> (data_base64 IS NULL) AND {mapped} THEN
+           (md5_number_lower(concat(
+               length(id), ':', id, length(source), ':', source, length(type), ':', type,
+               CASE WHEN key IS NULL THEN '-' ELSE concat(length(key), ':', key) END,
+               epoch_us(time), ';', length(headers), ':', headers, transaction_hash, ';',
+               coalesce(md5(data), md5(TRY(from_base64(data_base64))))
+           )) >> 1)::BIGINT
+       ELSE -1 END AS digest
 FROM {table}
 WHERE channel = $channel
   AND ($day::TIMESTAMPTZ IS NULL OR (time >= $day::TIMESTAMPTZ AND time < $day::TIMESTAMPTZ + INTERVAL 1 DAY));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import duckdb
 import pyarrow as pa
 
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.warehouse.projection import duck_type
+from holdfast.pipeline.warehouse.projection import duck_type, first_values
 from holdfast.pipeline.warehouse.queries import load_queries
-from holdfast.pipeline.warehouse.tables import Table
+from holdfast.pipeline.warehouse.tables import Column, Table
 
 log = logging.getLogger(__name__)
 QUERIES = load_queries("duck.sql")
@@ -134,10 +134,22 @@ class DuckFile:
 
 
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("SET TimeZone = 'UTC'")  # a time without a zone is the same one on every machine
     connection.execute(QUERIES["schema"])
     if connection.execute(QUERIES["failed_is_old"]).fetchall() == [(True,)]:
         connection.execute(QUERIES["failed_defaults"])
     connection.execute(QUERIES["failed_indexes"])
+
+
+def first_times(
+    connection: duckdb.DuckDBPyConnection, table: str, channel: str, columns: Sequence[Column]
+) -> dict[str, object]:
+    """Since when columns have values in a channel's rows: parameters for `mapped`."""
+    if not columns:
+        return {}
+    statement = f"SELECT {first_values(columns)} FROM {table} WHERE channel = ?"  # noqa: S608 - the mapping is checked
+    [found] = connection.execute(statement, [channel]).fetchall()
+    return {f"first_{column.name}": first for column, first in zip(columns, found, strict=True)}
 
 
 def quote(name: str) -> str:

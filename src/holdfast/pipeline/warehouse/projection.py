@@ -6,6 +6,8 @@ $batch, $channel, $partition and $now.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.pipeline.warehouse.tables import FIXED, Column, Table
 
 _PARAMETERS = {"batch": "$batch", "channel": "$channel", "partition": "$partition", "ingested_at": "$now"}
@@ -24,6 +26,33 @@ def projection(table: Table) -> dict[str, str]:
     """By column, in order. A value that its type cannot hold is an error, never a null."""
     fixed = {name: _PARAMETERS.get(name, f'"{name}"') for name in FIXED}
     return fixed | {column.name: _value(column) for column in table.columns}
+
+
+def mapped(columns: Sequence[Column]) -> str:
+    """Whether a row has what its data says in these columns, as SQL.
+
+    Null is right in rows from before the first that has a value: they are older than the column.
+    """
+    return " AND ".join(map(_is_right, columns)) or "true"
+
+
+def first_values(columns: Sequence[Column]) -> str:
+    """Since when each of these columns has values, as SQL: what `mapped` takes as `$first_NAME`."""
+    return ", ".join(f'min(ingested_at) FILTER (WHERE "{each.name}" IS NOT NULL)' for each in columns)
+
+
+def _is_right(column: Column) -> str:
+    older = f'"{column.name}" IS NULL AND coalesce(ingested_at < $first_{column.name}, true)'
+    return f'("{column.name}" IS NOT DISTINCT FROM {_expected(column)} OR ({older}))'
+
+
+def _expected(column: Column) -> str:
+    """What the data says; null where it does not fit."""
+    if column.type in ("json", "text"):
+        return f"TRY({_value(column)})"
+    text = f"TRY(json_extract_string(data, '{column.path}'))"
+    cast = f"TRY(CAST({text} AS {duck_type(column.type)}))"
+    return f"CASE WHEN contains({text}, '.') THEN NULL ELSE {cast} END" if column.type == "integer" else cast
 
 
 def duck_type(name: str) -> str:
