@@ -180,11 +180,10 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser cannot read with a problem; called while the parser's error is handled."""
         error = sys.exception()
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            self._refuse(status, f"the headers are over the limit of {self._limits.headers} bytes; send less")
-        else:
-            self._refuse(status, f"this is no valid HTTP request: {str(error or msg)[:_SHOWN]}")
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            self._refuse(431, f"the headers are over the limit of {self._limits.headers} bytes; send less")
+        else:  # also where h11 would have a 501: an unknown Transfer-Encoding is the client's fault
+            self._refuse(400, f"this is no valid HTTP request: {str(error or msg)[:_SHOWN]}")
 
     def end(self) -> None:
         """End it at once; what the client has not read yet is lost."""
