@@ -6,15 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from running import Up
 
 import holdfast
 from holdfast.embedded import Postgres
-
-Up = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture

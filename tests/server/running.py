@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from holdfast.server.system import Choice, assemble
 from kit import until
 
 Samples = dict[tuple[str, ...], float]
+Up = Callable[..., "subprocess.Popen[str]"]
+"""Starts a process, with its arguments and its environment."""
 
 
 class Script:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from running import Up
 from scene import with_store
 
 import holdfast
-from conftest import Up
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.reports import Reporter

@@ -22,7 +22,7 @@ from holdfast.model.job import State
 from kit import until
 
 if TYPE_CHECKING:
-    from conftest import Up
+    from running import Up
 
 PARENT = """
 import asyncio, os

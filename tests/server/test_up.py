@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from running import Up
 
 import holdfast
-from conftest import Up
 from holdfast.embedded import ports
 
 STUBBORN = """
