@@ -121,10 +121,10 @@ def test_damaged_batches_are_repaired_and_what_is_missing_is_said(site: Site) ->
     with failpoints.active("loader.before_commit", "raise"):
         first = site.once()
     assert (first.written, first.left, first.complete) == (90, 90, False)
-    one, *_ = sorted((site.folder / "wal" / "segments").rglob("*.parquet"))
-    one.write_bytes(one.read_bytes()[:-9])
-    _, other, *_ = sorted((site.folder / "wal" / "pending").iterdir())
-    other.write_bytes(other.read_bytes()[:-9])
+    one, other = sorted(site.ingest().wal.pending(), key=lambda batch: batch.name)
+    wal = site.folder / "wal"
+    for damaged in wal / one.segments[0].name, next((wal / "pending").glob(f"{other.name}*")):
+        damaged.write_bytes(damaged.read_bytes()[:-9])
     second = site.once()
     assert (second.repaired, second.loaded, second.left, second.quarantined) == (90, 90, 0, [])
     assert second.complete

@@ -67,7 +67,7 @@ class Loading:
         results = self._settle()
         if repaired := self._repairs.run_once():
             self._metrics.repairs.inc(sum(each.events for each in repaired))
-            results |= self._settle()
+            results |= self._load_repaired({each.batch for each in repaired}) | self._settle()
         clean(self._wal)
         self._metrics.pending.set(health(self._wal).entries)
         return list(results.values())
@@ -78,6 +78,11 @@ class Loading:
         self._failed.resume()
         self._failed.mirror()
         return results
+
+    def _load_repaired(self, names: set[str]) -> dict[str, tuple[Batch, Result]]:
+        """At once: why they failed before is gone."""
+        batches = [batch for batch in self._wal.pending() if batch.name in names]
+        return {batch.name: (batch, self._loader.load(batch, at_once=True)) for batch in batches}
 
     def _run(self) -> None:
         """Until told to stop. The warehouse is let go of while there is nothing to do, for others to read."""
