@@ -205,6 +205,7 @@ def plain(answer: httpx.Response, target: Target) -> str:
     told = VARYING.sub("TIME", unquote(unquote(everything_of(answer))))
     stands = target.message.split(":")[1]
     sent = {*target.names.values(), target.message, stands, target.cursor} - {"retry"}
+    sent |= {text[:100] for text in sent}  # a problem shows no more of what was sent
     for number, text in enumerate(sorted(sent, key=len, reverse=True)):
         told = re.sub(rf"(?<![\w-]){re.escape(text)}(?![\w-])", f"<{len(sent) - number}>", told)
     return re.sub(r"<\d+>", "<sent>", told)
