@@ -11,7 +11,6 @@ import pytest
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.model.event import Event
-from holdfast.model.job import State
 from holdfast.model.policy import Policy
 from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
 
@@ -172,20 +171,3 @@ async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(
     async with asyncio.timeout(30):
         assert await backend.backfill(ref, 10) == 0, "and it does not wait either"
     assert ids(await claim(backend)) == ["a", "b"]
-
-
-async def test_who_was_overtaken_by_the_jobs_he_wanted_does_not_race_for_newer_ones(
-    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await subscribe(backend)
-    await publish(backend, "a")
-    overtaken = Overtaken(monkeypatch)
-    overtaken.may_go_on.set()
-
-    async def act() -> None:
-        await other.consumer_stats(CHANNEL, CONSUMER)
-        await publish(other, "b")
-
-    overtaken.act = act
-    assert (await backend.consumer_stats(CHANNEL, CONSUMER)).states == {State.READY: 1}
-    assert len(refusals) == 1

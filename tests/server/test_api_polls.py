@@ -177,8 +177,11 @@ async def test_a_token_that_is_revoked_during_its_claim_gets_nothing(
         assert await state(store, "a") == "ready"
 
 
-async def test_a_token_that_is_revoked_ends_the_wait_behind_others_too(bus: holdfast.Bus) -> None:
+async def test_a_token_that_is_revoked_ends_the_wait_behind_others_too(
+    bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the first in the line looks; the others were not asked about until they were the first."""
+    monkeypatch.setattr(polls, "PAUSE", 0.1)
     store = bus.partitions.all[0].backend
     await subscribe(store)
     async with house(bus, local=False) as found:

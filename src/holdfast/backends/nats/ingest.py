@@ -35,12 +35,12 @@ class Ingest:
 
         In a store that is nearly full they wait in the log: the jobs that there are can still end.
         """
-        stale, more, until = 0, True, self._store.last
+        stale, more = 0, True
         with suppress(Overloaded):
             while more:
                 try:
                     async with self._store.lock(member.ref):  # between pages others may have it
-                        more = await self.catch_up(member, lambda: True, until)
+                        more = await self.catch_up(member, lambda: True)
                 except Stale:
                     stale = await self._again(member, stale)
 
@@ -48,17 +48,17 @@ class Ingest:
         members = self._store.registry.by_channel.get(channel, ())
         await asyncio.gather(*(self.level(member) for member in members))
 
-    async def catch_up(self, member: Member, enough: Callable[[], bool], until: int = _LATEST) -> bool:
+    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> bool:
         """At least a page, for who holds the consumer's lock; tells whether more may follow.
 
-        What was appended after `until` may wait for others. Raises `Stale` where somebody else was faster.
+        Raises `Stale` where somebody else was faster.
         """
         more = True
         while more:
             cursor = self._store.mirror.cursors.get(member.ref)
             if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
                 return False
-            _, more = await self._step(member, cursor, PAGE, until)
+            _, more = await self._step(member, cursor, PAGE)
             if enough():
                 break
         return more
@@ -84,13 +84,11 @@ class Ingest:
                     return (await self._step(member, cursor, min(limit, PAGE)))[0]
         return 0
 
-    async def _step(
-        self, member: Member, cursor: Cursor, limit: int, until: int = _LATEST
-    ) -> tuple[int, bool]:
+    async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
         """One page in one batch: the jobs, their count and the cursor. Tells whether more may follow."""
         found, reached = await self._entries.page(member.channel, cursor.at, limit)
         past = cursor.target is not None
-        if not past and (reached == cursor.at or (found and found[0].seq > until)):
+        if reached == cursor.at and not past:
             return 0, False
         # The past ends where its last entry was, or where nothing of the channel is left before it.
         ended = past and (len(found) < limit or reached >= (cursor.target or 0))
