@@ -17,6 +17,14 @@ SPARK = {
     "repair.before_commit",
 }
 """Passed by drivers on Spark only: `make chaos-ingest` kills there."""
+DELTA = {
+    "delta.after_stage",
+    "compact.before_commit",
+    "compact.after_commit",
+    "compact.mid_clean",
+    "compact.before_index",
+}
+"""Passed where the warehouse is Delta: `make chaos-ingest` kills there."""
 RARE = {"dead.mid_bootstrap", "dead.mid_recount"}
 """Passed once in the life of a store, or by thousands of dead letters only: other tests break off there."""
 
@@ -45,7 +53,7 @@ def test_every_failpoint_of_a_role_has_its_turn(role: Role, store: str) -> None:
 
 def test_every_failpoint_belongs_to_somebody() -> None:
     known = {point for role in ROLES for point in role.points}
-    assert known | SPARK | RARE == set(failpoints.KNOWN)
+    assert known | SPARK | DELTA | RARE == set(failpoints.KNOWN)
 
 
 def test_every_blow_has_its_turn() -> None:

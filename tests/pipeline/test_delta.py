@@ -109,7 +109,8 @@ def test_what_a_load_has_answered_is_on_the_disk(place: Place, monkeypatch: pyte
     def unsynced() -> list[str]:
         table = place.folder / "tables" / "events"
         files = [
-            *table.glob("*.parquet"),
+            *table.glob("*/*.parquet"),
+            *table.glob("event_day=*"),
             *(table / "_delta_log").glob("*.json"),
             table,
             table / "_delta_log",

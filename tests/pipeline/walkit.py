@@ -22,6 +22,7 @@ from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings, segments
 from holdfast.pipeline.warehouse import Tables, Warehouse, open_warehouse
+from holdfast.pipeline.warehouse.tables import DAY
 
 CHANNEL = "orders"
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -117,7 +118,9 @@ class Place:
         with duckdb.connect() as connection:
             folder = Path(self.url.removeprefix("delta://"))
             for table in (path.parent for path in folder.glob("*/_delta_log")):
-                connection.register(table.name, DeltaTable(table).to_pyarrow_table())
+                rows = DeltaTable(table).to_pyarrow_table()
+                columns = [name for name in rows.column_names if name != DAY]
+                connection.register(table.name, rows.select(columns))
             return connection.execute(question).fetchall()
 
     def other(self, tables: Tables) -> Warehouse:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple, Protocol
 
 from holdfast.model.errors import InvalidName
 
@@ -49,6 +49,13 @@ class ObjectStore(Protocol):
 
     def get(self, name: str) -> bytes:
         """An object's bytes, or `NotFound`."""
+
+    def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Parts of an object, each from a first byte up to a last one, which is not in it, or `NotFound`. Not
+        the whole is read."""
+
+    def reader(self, name: str) -> BinaryIO:
+        """An object as a file to seek and read in, or `NotFound`. Not the whole is read."""
 
     def tagged(self, name: str) -> Tagged:
         """An object's bytes with a tag that changes whenever they do, or `NotFound`."""

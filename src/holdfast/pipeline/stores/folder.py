@@ -12,8 +12,9 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.model.errors import NotFound, ObjectConflict, Unavailable
 from holdfast.pipeline.stores.contract import Entry, Tagged, check_key, content_tag
@@ -57,6 +58,16 @@ class FolderStore:
         """See the contract."""
         with _translated(name):
             return self._path(name).read_bytes()
+
+    def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See the contract."""
+        with _translated(name), self._path(name).open("rb", buffering=0) as file:
+            return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
+
+    def reader(self, name: str) -> BinaryIO:
+        """See the contract."""
+        with _translated(name):
+            return self._path(name).open("rb")
 
     def tagged(self, name: str) -> Tagged:
         """See the contract."""

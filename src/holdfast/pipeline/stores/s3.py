@@ -9,10 +9,11 @@ multipart upload takes no condition, and its final 200 may carry an error.
 from __future__ import annotations
 
 import contextlib
+import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 import obstore
 from obstore import exceptions
@@ -36,6 +37,35 @@ _SETTINGS = {
     "AWS_CHECKSUM_ALGORITHM": "checksum_algorithm",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
 }
+
+
+class _Object(io.RawIOBase):
+    """An object as a file, a request for each part that is read."""
+
+    def __init__(self, store: S3Store, name: str, size: int) -> None:
+        self._store, self._name, self._size, self._at = store, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        [data] = self._store.parts(self._name, [(self._at, end)])
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 class S3Store:
@@ -85,6 +115,20 @@ class S3Store:
         """See the contract."""
         with self._translated(name):
             return bytes(obstore.get(self._bucket, check_key(name)).bytes())
+
+    def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See the contract. Neighbours are fetched together."""
+        with self._translated(name):
+            starts, ends = [each[0] for each in ranges], [each[1] for each in ranges]
+            found = obstore.get_ranges(self._bucket, check_key(name), starts=starts, ends=ends)
+            return [bytes(each) for each in found]
+
+    def reader(self, name: str) -> BinaryIO:
+        """See the contract."""
+        size = self.size(name)
+        if size is None:
+            raise NotFound(f"there is no object {self.url}/{name}, or no such bucket")
+        return io.BufferedReader(_Object(self, name, size))
 
     def tagged(self, name: str) -> Tagged:
         """See the contract."""

@@ -12,31 +12,37 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
+from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from holdfast import failpoints
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing, Status
+from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, Staged, discard, read_file, removal, stage
 from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
-from holdfast.pipeline.warehouse.delta_files import DeltaFiles
+from holdfast.pipeline.warehouse.delta_files import DeltaFiles, between, live_files
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
-from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, shape, sift, standing_at
+from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, shape, sift
 from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
 from holdfast.pipeline.warehouse.projection import mapped
-from holdfast.pipeline.warehouse.tables import FIXED, Column, Table, Tables
+from holdfast.pipeline.warehouse.tables import DAY, FIXED, Column, Table, Tables
 
 log = logging.getLogger(__name__)
-Decide = Callable[[DeltaTable], tuple[pa.Table | None, Outcome]]
-"""From a version of a table to the rows that are to go in, and the ledger's entry."""
+Decide = Callable[[DeltaTable], tuple[list[Staged], Outcome]]
+"""From a version of a table to the files that are to go in, and the ledger's entry."""
+Bounds = dict[str, tuple[object, object]]
+"""The least and the greatest value of columns that are looked for."""
 _COMPARED = [name for name in FIXED if name != "batch"]
 _TRIES = 10
 _RECENT = 10
@@ -57,7 +63,14 @@ class DeltaWarehouse:
     def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
         """See the contract."""
         table = self._tables.of(channel)
-        return self._settle(key, table, lambda delta: sift(candidates(delta, rows), table, key, rows))
+
+        def sifted(delta: DeltaTable) -> tuple[list[Staged], Outcome]:
+            live = set(live_files(delta)["path"].to_pylist())
+            stored = candidates(self._store, table.name, live, rows)
+            fresh, outcome = sift(stored, table, key, rows)
+            return stage(self._store, table.name, fresh), outcome
+
+        return self._settle(key, table, sifted)
 
     def rehearse(self, channel: str, rows: pa.Table) -> None:
         """See the contract."""
@@ -66,7 +79,7 @@ class DeltaWarehouse:
 
     def refuse(self, key: str, reason: str) -> Outcome:
         """See the contract."""
-        return self._settle(key, self._table_of(key), lambda _: (None, Outcome(0, 0, (), reason)))
+        return self._settle(key, self._table_of(key), lambda _: ([], Outcome(0, 0, (), reason)))
 
     def outcome(self, key: str) -> Outcome | None:
         """See the contract."""
@@ -76,32 +89,38 @@ class DeltaWarehouse:
             return None if delta is None else self._known(delta, table, key)
 
     def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
-        """See the contract."""
-        table, text = self._tables.of(batch.channel), ", ".join(map(_literal, positions))
-        where = (
-            f'channel = {_literal(batch.channel)} AND "partition" = {batch.partition} '
-            f'AND "position" IN ({text})'
-        )
+        """See the contract. The files that have some of the positions are written anew."""
+        table, name = self._tables.of(batch.channel), self._tables.of(batch.channel).name
         with self._translated():
             for _ in range(_TRIES):
-                delta = self._open(table)
-                before = delta.version()
-                removed = standing_at(delta, batch, positions)
+                delta = self._open(table, grow=True)
+                actions: list[AddAction | RemoveAction] = []
+                staged, removed = stage(self._store, name, projected(table, batch, rows)), 0
+                for file in self._files_at(delta, batch, positions):
+                    held = read_file(self._store, name, file["path"], file["size_bytes"])
+                    others = held.filter(pc.invert(_is_at(held, batch, positions)))
+                    if others.num_rows == held.num_rows:
+                        continue
+                    removed += held.num_rows - others.num_rows
+                    staged += stage(self._store, name, others)
+                    actions.append(removal(file))
+                actions += [each.added() for each in staged]
                 failpoints.hit("repair.before_commit")
-                try:
-                    write_deltalake(
-                        delta,
-                        projected(table, batch, rows),
-                        mode="overwrite",
-                        schema_mode="merge",
-                        predicate=where,
-                        commit_properties=CommitProperties(max_commit_retries=0),
-                    )
-                except CommitFailedError:
-                    continue
-                self._files.settle(table.name, before)
-                return removed
-        raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
+                if not actions or self._committed(
+                    delta, table, actions, CommitProperties(max_commit_retries=0)
+                ):
+                    return removed
+                discard(self._store, name, staged)
+        raise Unavailable(f"{self.url}: other writers of {name!r} were faster {_TRIES} times")
+
+    def _files_at(self, delta: DeltaTable, batch: BatchKey, positions: Sequence[str]) -> list[dict[str, Any]]:
+        """Files that may have rows at these positions."""
+        files = live_files(delta)
+        fits = between(files, "channel", batch.channel, batch.channel) & between(
+            files, "position", min(positions), max(positions)
+        )
+        found: list[dict[str, Any]] = files.filter(fits).to_pylist() if positions else []
+        return found
 
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
@@ -120,7 +139,11 @@ class DeltaWarehouse:
         table = self._tables.of(channel)
         columns, since = self._first_times(table, channel)
         read = [*_COMPARED, *(column.name for column in columns)]
-        with self._stored(table.name, read) as connection:
+        only: Bounds = {"channel": (channel, channel)}
+        if midnight is not None:  # other writers' statistics have no more than milliseconds
+            end = midnight + timedelta(days=1) - timedelta(microseconds=1)
+            only["time"] = (midnight - timedelta(milliseconds=1), end)
+        with self._stored(table.name, read, only) as connection:
             if connection is not None:
                 query = QUERIES["events"].format(table="stored", mapped=mapped(columns))
                 found = connection.sql(query, params={"channel": channel, "day": midnight} | since)
@@ -152,7 +175,7 @@ class DeltaWarehouse:
         found: list[Standing] = []
         wanted = [field.name for field in fields(Standing)]
         for name in {self._tables.of(channel).name for channel in channels}:
-            with self._stored(name, wanted, ds.field("id") == event_id) as connection:
+            with self._stored(name, wanted, {"id": (event_id, event_id)}) as connection:
                 if connection is not None:
                     query = QUERIES["find"].format(table="stored")
                     rows = connection.execute(query, [event_id, list(channels)]).fetchall()
@@ -163,8 +186,12 @@ class DeltaWarehouse:
         """See the contract. There is nothing to let go of: readers and writers do not exclude each other."""
 
     @cached_property
+    def _store(self) -> ObjectStore:
+        return open_store(self._root)
+
+    @cached_property
     def _ledger(self) -> Ledger:
-        return Ledger(open_store(self._root))
+        return Ledger(self._store)
 
     def _table_of(self, key: str) -> Table:
         return self._tables.of(BatchKey.parse(key.partition("#")[0]).channel)
@@ -173,13 +200,14 @@ class DeltaWarehouse:
         """What the ledger says of a key; where it says nothing, what is decided and committed now."""
         with self._translated():
             for _ in range(_TRIES):
-                delta = self._open(table)
+                delta = self._open(table, grow=True)
                 found = self._known(delta, table, key)
                 if found is not None:
                     return found
-                fresh, outcome = decide(delta)
-                if self._commit(delta, table, key, fresh, outcome):
+                staged, outcome = decide(delta)
+                if self._commit(delta, table, key, staged, outcome):
                     return outcome
+                discard(self._store, table.name, staged)
         raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
 
     def _known(self, delta: DeltaTable, table: Table, key: str) -> Outcome | None:
@@ -189,11 +217,16 @@ class DeltaWarehouse:
             self._files.settle(table.name, max(-1, delta.version() - _RECENT))
         return found
 
-    def _open(self, table: Table) -> DeltaTable:
-        """The table at its latest version. Columns that it lacks come with the first rows that have them."""
+    def _open(self, table: Table, *, grow: bool = False) -> DeltaTable:
+        """The table at its latest version; with `grow`, with all the columns of the mapping."""
         wanted = shape(table)
-        delta = self._files.open(table.name, wanted)
-        there = {field.name: field.type for field in delta.to_pyarrow_dataset().schema}
+        delta = self._files.open(table.name, wanted.append(pa.field(DAY, pa.date32())), DAY)
+        there = {field.name: field.type for field in pa.schema(delta.schema().to_arrow())}
+        if delta.metadata().partition_columns != [DAY]:
+            raise InvalidInput(
+                f"table {table.name!r} in {self.url} is not partitioned by {DAY}: it is not of this version; "
+                "choose another folder, and fill it with holdfast warehouse rebuild"
+            )
         for field in wanted:
             found = there.get(field.name, field.type)
             if found != field.type:
@@ -201,40 +234,62 @@ class DeltaWarehouse:
                     f"column {field.name!r} of table {table.name!r} is {found} in the warehouse and "
                     f"{field.type} in the mapping; choose another name for the new one"
                 )
+        new = [field for field in wanted if field.name not in there]
+        if grow and new:
+            delta.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
+            return self._open(table)
         return delta
 
     def _commit(
-        self, delta: DeltaTable, table: Table, key: str, fresh: pa.Table | None, outcome: Outcome
+        self, delta: DeltaTable, table: Table, key: str, staged: list[Staged], outcome: Outcome
     ) -> bool:
         """Rows and ledger entry as the version that follows `delta`'s; False where that one is taken."""
-        before, number = delta.version(), self._ledger.prepare(key, outcome)
+        number = self._ledger.prepare(key, outcome)
         properties = CommitProperties(app_transactions=[Transaction(key, number)], max_commit_retries=0)
         failpoints.hit("loader.before_commit")
+        if not self._committed(delta, table, [each.added() for each in staged], properties):
+            return False
+        failpoints.hit("loader.after_commit")
+        return True
+
+    def _committed(
+        self,
+        delta: DeltaTable,
+        table: Table,
+        actions: list[AddAction | RemoveAction],
+        properties: CommitProperties,
+    ) -> bool:
+        before = delta.version()
         try:
-            if fresh is not None and fresh.num_rows:
-                write_deltalake(
-                    delta, fresh, mode="append", schema_mode="merge", commit_properties=properties
-                )
-            else:
-                delta.create_write_transaction([], "append", delta.schema(), commit_properties=properties)
+            delta.create_write_transaction(
+                actions,
+                "append",
+                delta.schema(),
+                DAY,
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
         except CommitFailedError:
             return False
         self._files.settle(table.name, before)
-        failpoints.hit("loader.after_commit")
         return True
 
     @contextmanager
     def _stored(
-        self, name: str, columns: list[str] | None = None, only: ds.Expression | None = None
+        self, name: str, columns: list[str] | None = None, only: Bounds | None = None
     ) -> Iterator[duckdb.DuckDBPyConnection | None]:
-        """A table as `stored` in a DuckDB that is nowhere; None where there is no such table."""
+        """A table as `stored` in a DuckDB that is nowhere; None where there is no such table. With `only`, of
+        files that cannot have values in these bounds nothing is read."""
         with self._translated():
             delta = self._files.find(name)
             if delta is None:
                 log.warning("there is no table %s in %s: nothing is in it", name, self.url)
                 yield None
                 return
-            scanner = delta.to_pyarrow_dataset().scanner(columns=columns, filter=only)
+            files = live_files(delta)
+            for column, bounds in (only or {}).items():
+                files = files.filter(between(files, column, *bounds))
+            scanner = self._files.dataset(name, delta, files).scanner(columns=columns)
             with connect() as connection:
                 connection.register("stored", scanner.to_reader())
                 yield connection
@@ -250,5 +305,6 @@ class DeltaWarehouse:
             raise Unavailable(f"{self.url}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _is_at(rows: pa.Table, batch: BatchKey, positions: Sequence[str]) -> pa.ChunkedArray:
+    here = pc.and_(pc.equal(rows["channel"], batch.channel), pc.equal(rows["partition"], batch.partition))
+    return pc.and_(here, pc.is_in(rows["position"], pa.array(positions, pa.string())))

@@ -1,4 +1,4 @@
-"""The files of Delta tables: where each table is, and that what was committed is durable."""
+"""The files of Delta tables: where each table is, what is live in it, and that a commit is durable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 _LOG = "_delta_log"
 
@@ -27,16 +31,31 @@ class DeltaFiles:
         except TableNotFoundError:
             return None
 
-    def open(self, name: str, schema: pa.Schema) -> DeltaTable:
+    def open(self, name: str, schema: pa.Schema, partition: str | None = None) -> DeltaTable:
         """A table at its latest version, made if it is not there."""
         found = self.find(name)
         if found is not None:
             return found
         if self._is_folder:
             Path(self._root).mkdir(parents=True, exist_ok=True)
-        made = DeltaTable.create(self._uri(name), schema, mode="ignore", storage_options=self._options())
+        made = DeltaTable.create(
+            self._uri(name), schema, mode="ignore", partition_by=partition, storage_options=self._options()
+        )
         self.settle(name, -1)
         return made
+
+    def dataset(self, name: str, delta: DeltaTable, files: pa.Table) -> ds.Dataset:
+        """The rows of some of the live files.
+
+        Not deltalake's own: its statistics of text are of a type that Arrow cannot compare with text, once
+        some of its own writers had a hand in the table.
+        """
+        schema = pa.schema(delta.schema().to_arrow())
+        paths, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
+        handler = DeltaStorageHandler(self._uri(name), self._options(), dict(zip(paths, sizes, strict=True)))
+        filesystem, parquet = pyarrow.fs.PyFileSystem(handler), ds.ParquetFileFormat()
+        fragments = [parquet.make_fragment(path, filesystem) for path in paths]
+        return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
     def settle(self, name: str, after: int) -> None:
         """Have commits after a version survive a power failure. On S3 they do; deltalake syncs nothing."""
@@ -47,11 +66,31 @@ class DeltaFiles:
         while commit.exists():
             for added in _added(commit):
                 _sync(folder / added)
+                _sync((folder / added).parent)
             _sync(commit)
             after += 1
             commit = folder / _LOG / f"{after + 1:020}.json"
         for each in (folder / _LOG, folder, folder.parent):
             _sync(each)
+
+    def last_checkpoint(self, name: str) -> int:
+        """The version of the log's last checkpoint; -1 where there is none."""
+        delta = self.find(name)
+        if delta is None:
+            return -1
+        try:
+            handler = DeltaStorageHandler(self._uri(name), self._options())
+            with pyarrow.fs.PyFileSystem(handler).open_input_file(f"{_LOG}/_last_checkpoint") as file:
+                return int(orjson.loads(file.read())["version"])
+        except FileNotFoundError:
+            return -1
+
+    def sync_checkpoint(self, name: str, version: int) -> None:
+        """Have a checkpoint survive a power failure."""
+        if self._is_folder:
+            folder = Path(self._uri(name)) / _LOG
+            for each in (*folder.glob(f"{version:020}.checkpoint*"), folder / "_last_checkpoint", folder):
+                _sync(each)
 
     def _uri(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -63,6 +102,23 @@ class DeltaFiles:
         plain = options.get("AWS_ENDPOINT_URL", "").startswith("http://")
         # A commit is a put that fails where the version exists: that is what keeps two writers apart.
         return options | {"AWS_CONDITIONAL_PUT": "etag"} | ({"AWS_ALLOW_HTTP": "true"} if plain else {})
+
+
+def live_files(delta: DeltaTable) -> pa.Table:
+    """The files of a version: `path`, `size_bytes`, `num_records`, and `min.…` and `max.…` of columns."""
+    found = pa.table(delta.get_add_actions(flatten=True))
+    views = [
+        field.with_type(pa.string()) if field.type == pa.string_view() else field for field in found.schema
+    ]
+    return found.cast(pa.schema(views))
+
+
+def between(files: pa.Table, column: str, low: object, high: object) -> pc.Expression:
+    """Which files may have values from `low` to `high`. One without statistics may have any."""
+    if f"min.{column}" not in files.column_names:
+        return pc.scalar(True)
+    least, most = pc.field(f"min.{column}"), pc.field(f"max.{column}")
+    return (least.is_null() | (least <= high)) & (most.is_null() | (most >= low))
 
 
 def _added(commit: Path) -> list[str]:

@@ -5,25 +5,28 @@ A DuckDB in memory does it, with the very statements of the DuckDB warehouse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import duckdb
+import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
+from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.warehouse.contract import Outcome
+from holdfast.pipeline.warehouse.delta_data import read_hashes, read_rows
+from holdfast.pipeline.warehouse.delta_index import HashIndex
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 from holdfast.pipeline.warehouse.projection import projection
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.tables import Table
 
 OWN = load_queries("delta.sql")
-_COMPARED = ["transaction_hash", "transaction_id", "type", "key", "data", "data_base64"]
+_COMPARED = ["transaction_id", "type", "key", "data", "data_base64"]
+_NOTHING = pa.table({name: pa.array([], pa.string()) for name in _COMPARED})
 _NOWHERE = {"batch": "", "channel": "", "partition": 0, "now": datetime(1970, 1, 1, tzinfo=UTC)}
 
 
@@ -35,19 +38,13 @@ def connect() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def candidates(delta: DeltaTable, rows: pa.Table) -> pa.Table:
-    """Rows that may be the same events, with all of their files: of other files only hashes are read."""
-    dataset = delta.to_pyarrow_dataset()
-    with connect() as connection:
-        connection.register("incoming", rows)
-        connection.register(
-            "hashes", dataset.scanner(columns=["transaction_hash", "__fragment_index"]).to_reader()
-        )
-        hits = connection.execute(OWN["hits"]).fetchall()
-    fragments, wanted = list(dataset.get_fragments()), {hit[0] for hit in hits}
-    chosen = [each for place, each in enumerate(fragments) if place in wanted]
-    found = ds.FileSystemDataset(chosen, dataset.schema, dataset.format, dataset.filesystem)
-    return found.to_table(columns=_COMPARED)
+def candidates(store: ObjectStore, table: str, live: Collection[str], rows: pa.Table) -> pa.Table:
+    """Rows of the live files that may be the same events, by their hashes."""
+    hashes = rows["transaction_hash"].to_numpy()
+    hits, unknown = HashIndex(store, table).find(hashes, live)
+    hits |= {path for path in unknown if np.isin(read_hashes(store, table, path), hashes).any()}
+    found = [read_rows(store, table, path, hashes, _COMPARED) for path in sorted(hits)]
+    return pa.concat_tables([_NOTHING, *found])
 
 
 def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.Table, Outcome]:
@@ -62,17 +59,6 @@ def sift(stored: pa.Table, table: Table, key: str, rows: pa.Table) -> tuple[pa.T
         fresh = _project(connection, table, others, _given(BatchKey.parse(key.partition("#")[0])))
     conflicts = tuple(position for position, same in rivals if not same)
     return fresh, Outcome(fresh.num_rows, len(rivals) - len(conflicts), conflicts)
-
-
-def standing_at(delta: DeltaTable, batch: BatchKey, positions: Sequence[str]) -> int:
-    """How many rows stand at these positions of the batch's channel and partition."""
-    # Not by a filter of Arrow's: it cannot compare text with the statistics that deltalake's delete writes.
-    names = ["channel", "partition", "position"]
-    with connect() as connection:
-        connection.register("stored", delta.to_pyarrow_dataset().scanner(columns=names).to_reader())
-        given = {"channel": batch.channel, "partition": batch.partition, "positions": list(positions)}
-        [(found,)] = connection.execute(OWN["standing_at"], given).fetchall()
-    return int(found)
 
 
 def projected(table: Table, batch: BatchKey, rows: pa.Table) -> pa.Table:

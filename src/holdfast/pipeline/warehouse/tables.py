@@ -31,6 +31,8 @@ FIXED = (
     "batch",
 )
 """What every table has."""
+DAY = "event_day"
+"""What a Delta table is partitioned by."""
 RESERVED = ("failed_events", "holdfast_ledger", "holdfast_turn")
 TYPES = ("text", "integer", "number", "boolean", "time", "date", "json")
 
@@ -50,10 +52,10 @@ class Column:
     type: str = "text"
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.name in FIXED:
+        if not _NAME.fullmatch(self.name) or self.name in (*FIXED, DAY):
             raise InvalidInput(
                 f"column {self.name!r} is not usable: write lower-case letters, digits and '_', "
-                "and none of " + ", ".join(FIXED)
+                "and none of " + ", ".join((*FIXED, DAY))
             )
         if not _PATH.fullmatch(self.path):
             raise InvalidInput(

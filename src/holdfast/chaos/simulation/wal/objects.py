@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
-from typing import Protocol
+import io
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Protocol
 
 from holdfast.chaos.simulation.actors import Process
 from holdfast.chaos.simulation.stage import Stage
@@ -67,6 +68,15 @@ class Objects:
             return self.held[name]
         except KeyError:
             raise NotFound(f"there is no object {name!r}") from None
+
+    def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See the contract."""
+        data = self.get(name)
+        return [data[start:end] for start, end in ranges]
+
+    def reader(self, name: str) -> BinaryIO:
+        """See the contract."""
+        return io.BytesIO(self.get(name))
 
     def tagged(self, name: str) -> Tagged:
         """See the contract."""
