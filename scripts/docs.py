@@ -12,7 +12,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from holdfast.cli.program import app
+from holdfast.cli.program import program
 from holdfast.config.fields import Row, sections
 from holdfast.failpoints import KNOWN
 from holdfast.server.app import bare_app
@@ -117,7 +117,7 @@ HOLDFAST_FAILPOINTS="worker.after_claim=kill;publish.after_commit=raise:2" holdf
 
 def commands() -> Iterator[list[str]]:
     """The path of every command, in the order of the help page."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(program())
     for name, command in getattr(root, "commands", {}).items():
         below = getattr(command, "commands", {})
         if not below or getattr(command, "invoke_without_command", False):
@@ -128,7 +128,7 @@ def commands() -> Iterator[list[str]]:
 def help_page(path: list[str]) -> str:
     """What `--help` prints, at a fixed width."""
     answer = CliRunner().invoke(
-        app, [*path, "--help"], prog_name="holdfast", env={"COLUMNS": "100", "TERM": "dumb"}
+        program(*path[:1]), [*path, "--help"], prog_name="holdfast", env={"COLUMNS": "100", "TERM": "dumb"}
     )
     return "\n".join(line.rstrip() for line in answer.output.strip().splitlines())
 

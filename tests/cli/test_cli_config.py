@@ -9,7 +9,7 @@ import typer
 from shell import Run
 
 from holdfast.bus.sync import SyncBus
-from holdfast.cli.program import app
+from holdfast.cli.program import program
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "holdfast.yaml")
 
@@ -100,7 +100,7 @@ def test_a_command_refuses_a_broken_file_before_it_connects(run: Run, broken: st
 
 
 def test_every_command_that_connects_takes_a_file() -> None:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(program())
     groups = [root, *(each for each in root.commands.values() if hasattr(each, "commands"))]  # type: ignore[attr-defined]
     commands = [each for group in groups for each in group.commands.values() if not hasattr(each, "commands")]
     options = {each.name: {name for one in each.params for name in one.opts} for each in commands}

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import typer
@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from holdfast import failpoints
-from holdfast.cli.program import app
+from holdfast.cli.program import program
 from holdfast.config.config import Config
 from holdfast.server import catalog
 from holdfast.server.app import bare_app
@@ -70,7 +70,7 @@ def hits() -> set[str]:
 
 def test_every_command_and_flag_is_documented() -> None:
     seen = 0
-    root = cast(click.Command, typer.main.get_command(app))
+    root = cast(click.Command, typer.main.get_command(program()))
     for path, command in leaves(root):
         if path == "holdfast":
             continue
@@ -81,6 +81,14 @@ def test_every_command_and_flag_is_documented() -> None:
                 assert re.search(rf"{flag}(?![\w-])", section), f"{path}: {flag}"
                 seen += 1
     assert seen > 100
+
+
+def test_every_command_can_be_loaded_without_the_others() -> None:
+    def names(app: typer.Typer) -> list[str]:
+        return list(cast(Any, typer.main.get_command(app)).commands)
+
+    every = names(program())
+    assert {name: names(program(name)) for name in every} == {name: [name] for name in every}
 
 
 def test_every_setting_is_documented() -> None:

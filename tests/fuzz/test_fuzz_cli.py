@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.cli import main
-from holdfast.cli.program import app
+from holdfast.cli.program import program
 
 # Those that ask one store and end. The others run on, or need Spark for whatever they are given.
 GROUPS = {"publish", "subscribe", "channels", "consumers", "jobs", "dlq", "tokens", "config", "check"}
@@ -49,7 +49,9 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield path, command
 
 
-COMMANDS = {path: command for path, command in commands(typer.main.get_command(app)) if path[0] in GROUPS}
+COMMANDS = {
+    path: command for path, command in commands(typer.main.get_command(program())) if path[0] in GROUPS
+}
 
 
 @st.composite

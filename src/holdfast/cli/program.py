@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import (
-    archive,
-    channels,
-    check,
-    compact,
-    config,
-    consumers,
-    cursors,
-    failed,
-    ingest,
-    jobs,
-    migrate,
-    publish,
-    reconcile,
-    replay,
-    serve,
-    subscribe,
-    sweep,
-    tokens,
-    trace,
-    up,
-    warehouse,
-    worker,
-)
-from holdfast.cli.chaos import program as chaos
-from holdfast.cli.demo import command as demo
-from holdfast.cli.dlq import program as dlq
 from holdfast.cli.extras import advice
 from holdfast.cli.output import say, write_line
 from holdfast.cli.stopping import unwind_on_sigterm
@@ -45,47 +19,60 @@ from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
 
 FAILED, INVALID, UNAVAILABLE = 1, 2, 3
 
-# Plain help pages: they can be piped, searched and embedded in the documentation.
-app = typer.Typer(
-    name="holdfast",
-    help="Durable event delivery: publish, work, look, repair.",
-    epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong input, 3 the store did not answer.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for module in (
-    up,
-    serve,
-    demo,
-    publish,
-    subscribe,
-    worker,
-    sweep,
-    reconcile,
-    trace,
-    replay,
-    compact,
-    check,
-    migrate,
-):
-    module.register(app)
-for name, group in (
-    ("archive", archive.app),
-    ("ingest", ingest.app),
-    ("failed", failed.app),
-    ("warehouse", warehouse.app),
-    ("channels", channels.app),
-    ("consumers", consumers.app),
-    ("cursors", cursors.app),
-    ("jobs", jobs.app),
-    ("dlq", dlq.app),
-    ("tokens", tokens.app),
-    ("config", config.app),
-    ("chaos", chaos.app),
-):
-    app.add_typer(group, name=name)
+# Names and their modules, in the order of the help page.
+_COMMANDS = {
+    "up": "up",
+    "serve": "serve",
+    "demo": "demo.command",
+    "publish": "publish",
+    "subscribe": "subscribe",
+    "worker": "worker",
+    "sweep": "sweep",
+    "reconcile": "reconcile",
+    "trace": "trace",
+    "replay": "replay",
+    "compact": "compact",
+    "check": "check",
+    "migrate": "migrate",
+}
+_GROUPS = {
+    "archive": "archive",
+    "ingest": "ingest",
+    "failed": "failed",
+    "warehouse": "warehouse",
+    "channels": "channels",
+    "consumers": "consumers",
+    "cursors": "cursors",
+    "jobs": "jobs",
+    "dlq": "dlq.program",
+    "tokens": "tokens",
+    "config": "config",
+    "chaos": "chaos.program",
+}
+
+
+def program(wanted: str = "") -> typer.Typer:
+    """The program with all its commands, or only with the wanted one if there is such: to load the others
+    takes longer than most commands do."""
+    # Plain help pages: they can be piped, searched and embedded in the documentation.
+    app = typer.Typer(
+        name="holdfast",
+        help="Durable event delivery: publish, work, look, repair.",
+        epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong input, 3 the store did not answer.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    known = {wanted} & (_COMMANDS.keys() | _GROUPS.keys())
+    for name, module in _COMMANDS.items():
+        if not known or name in known:
+            import_module(f"holdfast.cli.{module}").register(app)
+    for name, module in _GROUPS.items():
+        if not known or name in known:
+            app.add_typer(import_module(f"holdfast.cli.{module}").app, name=name)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -94,7 +81,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -107,8 +93,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. An error of Holdfast's becomes one line and an exit code."""
     os.umask(os.umask(0o077) | 0o077)  # what commands write is their user's alone: events, logs, tokens
     unwind_on_sigterm()
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments, prog_name="holdfast")
+        program(*given[:1])(given, prog_name="holdfast")
     except (HoldfastError, ServerError, MissingWheelError) as error:
         for message in error.problems if isinstance(error, InvalidConfig) else [error]:
             say(f"holdfast: {' '.join(str(message).split())}")
