@@ -64,10 +64,12 @@ def _app(tmp_path: Path, hf: SyncBus) -> None:
 
 
 @pytest.fixture
-def worker(start: Start, tmp_path: Path) -> subprocess.Popen[str]:
-    """A worker whose handler has begun with a and waits for the file `go`."""
+def worker(start: Start, hf: SyncBus, tmp_path: Path) -> subprocess.Popen[str]:
+    """A worker whose handler has begun with a and waits for the file `go`. It has fetched b: whoever sees it
+    given back knows that the first signal was heard, since two at once are one."""
     process = start("worker", "shop:app", "--idle", "100ms")
     _until((tmp_path / "begun").exists)
+    _until(lambda: _states(hf)["b"][0] == "leased")
     return process
 
 
@@ -119,10 +121,11 @@ def test_a_second_signal_ends_a_process_whose_handler_blocks_in_a_thread(
     (tmp_path / "blocked.py").write_text(BLOCKED)
     process = start("worker", "blocked:app", "--idle", "100ms")
     _until((tmp_path / "begun").exists)
+    _until(lambda: _states(hf)["b"][0] == "leased")
     process.send_signal(signal.SIGTERM)
     _until(lambda: _states(hf)["b"] == ("ready", 0))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 1
     assert _states(hf) == {"a": ("ready", 0), "b": ("ready", 0)}
 
