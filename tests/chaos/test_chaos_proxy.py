@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any
 
 import pytest
@@ -19,12 +19,6 @@ from kit import until
 
 Raw = tuple[Proxy, redis.asyncio.Redis, redis.Redis]
 SOON = 60.0
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[Redis]:
-    with Redis(appendfsync="no") as server:
-        yield server
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ async def raw(redis_server: Redis) -> AsyncIterator[Raw]:
     """A proxy, a plain client through it, and one that goes around it."""
     async with Proxy("127.0.0.1", redis_server.port) as way:
         through = redis.asyncio.Redis.from_url(
-            way.url(redis_server.url), socket_timeout=0.3, retry=Retry(NoBackoff(), 0)
+            way.url(redis_server.url), socket_timeout=SOON, retry=Retry(NoBackoff(), 0)
         )
         with redis.Redis.from_url(redis_server.url) as around:
             around.delete("number")
@@ -54,19 +48,28 @@ async def raw(redis_server: Redis) -> AsyncIterator[Raw]:
         await through.aclose()
 
 
+async def no_answer(call: Awaitable[object]) -> None:
+    """Nothing comes; on a machine that is slow to answer it is given up just as well."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await call
+
+
 async def test_when_replies_are_cut_the_server_has_done_it(raw: Raw) -> None:
     proxy, through, around = raw
     await proxy.cut_replies()
-    with pytest.raises(redis.exceptions.TimeoutError):
-        await through.incr("number")
-    assert around.get("number") == b"2"
+    await no_answer(through.incr("number"))
+
+    async def done() -> bool:
+        return around.get("number") == b"2"
+
+    await until(done)
 
 
 async def test_when_requests_are_cut_they_arrive_late_and_beside_their_repeats(raw: Raw) -> None:
     proxy, through, around = raw
     await proxy.cut_requests()
-    with pytest.raises(redis.exceptions.TimeoutError):
-        await through.incr("number")
+    await no_answer(through.incr("number"))
     assert around.get("number") == b"1"
     repeat = asyncio.create_task(through.incr("number"))
     await proxy.heal()
@@ -132,11 +135,15 @@ def test_it_runs_in_the_loop_of_another_thread(redis_server: Redis) -> None:
         asyncio.run_coroutine_threadsafe(call, loop).result(SOON)
 
     there(proxy.__aenter__())
-    with redis.Redis.from_url(proxy.url(redis_server.url), socket_timeout=0.3, retry=None) as client:
+    url = proxy.url(redis_server.url)
+    with (
+        redis.Redis.from_url(url, socket_timeout=SOON, retry=None) as client,
+        redis.Redis.from_url(url, socket_timeout=0.3, retry=None) as hasty,
+    ):
         assert client.ping()
         there(proxy.cut())
         with pytest.raises(redis.exceptions.TimeoutError):
-            client.ping()
+            hasty.ping()
         there(proxy.heal())
         assert client.ping()
     there(proxy.__aexit__())

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.contracts import Listener
 from holdfast.model.errors import InvalidInput
 from holdfast.server.api import polls
-from kit import CHANNEL, CONSUMER, publish, state, states, subscribe, until
+from kit import CHANNEL, CONSUMER, calm_clock, publish, state, states, subscribe, until
 
 BASE = f"/api/v1/channels/{CHANNEL}/consumers/{CONSUMER}"
 
@@ -73,11 +73,11 @@ async def test_a_publish_wakes_those_who_wait(each: holdfast.Bus) -> None:
     async with house(each) as found:
         waiter = poll(found.client)
         await waiting(found, 1)
-        began = time.monotonic()
-        await publish(store, "a")
-        [job] = (await waiter).json()["jobs"]
-        assert job["event"]["id"] == "a"
-        assert time.monotonic() - began < 10
+        async with calm_clock() as now:
+            await publish(store, "a")
+            [job] = (await waiter).json()["jobs"]
+            assert job["event"]["id"] == "a"
+            assert now() < 10
         assert found.system.waking.waiting(CHANNEL) == frozenset()
 
 
@@ -86,7 +86,7 @@ async def test_nothing_comes_of_an_empty_wait(bus: holdfast.Bus) -> None:
     async with house(bus) as found:
         began = time.monotonic()
         assert (await poll(found.client, "200ms")).json() == {"jobs": []}
-        assert 0.2 <= time.monotonic() - began < 10
+        assert time.monotonic() - began >= 0.2
 
 
 def test_a_wait_is_up_to_a_quarter_of_an_hour() -> None:
