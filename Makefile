@@ -12,7 +12,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(wildcard requirements/bench.txt)
 # Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# Twice as many processes as the two cores that this is meant for: tests wait for servers and for other programs.
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 PIP_FAILED = "The versions of requirements/dev.txt could not be installed. pip says why above: no matching distribution" \
 	"means no wheel for this system or Python, see docs/installation.md; otherwise look at the network and the disk."

@@ -2,9 +2,12 @@
 others emptied before it."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -41,20 +44,29 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 TEMPLATE = "holdfast_template"
 
 
-SPARK = (
-    "tests/pipeline/",
+ROOT = Path(__file__).parent.parent
+JVM = (
     "tests/cli/test_cli_demo.py",
+    "tests/pipeline/test_session_signals.py",
     "tests/server/test_children.py",
     "tests/server/test_orphans.py",
 )
-"""Where tests start a JVM."""
+"""Files whose tests start a JVM in a program of their own."""
+
+
+@cache
+def has_spark(file: str) -> bool:
+    """Whether the tests of a file need Spark. What needs none is shared out to all processes."""
+    text = (ROOT / file).read_text() if file.startswith("tests/pipeline/") else ""
+    return file in JVM or re.search(r"\b(drive_)?spark\b", text) is not None
 
 
 class ByFile(LoadScopeScheduling):
     """The processes share the tests by file, except that only one of them has Spark: it takes all cores."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "spark" if has_spark(file) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -76,7 +88,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark comes first, since it takes longest, and the conformance suite last, so that the processes end
     together: its files are many and short."""
-    items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), item.path.parent.name == "conformance"))
+    items.sort(
+        key=lambda item: (
+            not has_spark(item.nodeid.partition("::")[0]),
+            item.path.parent.name == "conformance",
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True)
