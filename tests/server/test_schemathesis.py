@@ -32,9 +32,26 @@ def described(**config: Any) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_dict(bare_app().openapi(), config=loaded)
 
 
-schema = described()
-# What systematically covers the document is the same each time: the many are made up.
-made_up = described(phases={"coverage": {"enabled": False}})
+@pytest.fixture(scope="module")
+def covering() -> schemathesis.BaseSchema:
+    """What systematically covers the document, and a little made up."""
+    return described()
+
+
+@pytest.fixture(scope="module")
+def inventing() -> schemathesis.BaseSchema:
+    """What covers the document is the same each time: this one only makes up."""
+    return described(phases={"coverage": {"enabled": False}})
+
+
+@pytest.fixture(autouse=True)
+def _named(request: pytest.FixtureRequest) -> None:
+    """Schemathesis keeps a test's name while it runs its operations, and looks where older pytests had it."""
+    request.node._nodeid = request.node.nodeid
+
+
+# Requests are thought up where the tests run, and not in each process that only collects them.
+covered, made_up = map(schemathesis.pytest.from_fixture, ("covering", "inventing"))
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=100)
 
@@ -86,14 +103,16 @@ def check(case: schemathesis.Case, live: Live, headers: dict[str, str]) -> None:
     case.call_and_validate(base_url=live.url, headers=headers, session=live.session)
 
 
-@schema.parametrize()
+@covered.parametrize()
 @FEW
+@pytest.mark.timeout(600)
 def test_the_server_does_what_the_document_says(case: schemathesis.Case, live: Live) -> None:
     check(case, live, live.admin)
 
 
 @made_up.parametrize()
 @settings(FEW, max_examples=3)
+@pytest.mark.timeout(600)
 def test_a_token_for_one_channel_gets_documented_answers_too(case: schemathesis.Case, live: Live) -> None:
     check(case, live, live.channel)
 
@@ -101,6 +120,6 @@ def test_a_token_for_one_channel_gets_documented_answers_too(case: schemathesis.
 @pytest.mark.slow
 @made_up.parametrize()
 @MANY
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(0)
 def test_the_server_does_what_the_document_says_many_times(case: schemathesis.Case, live: Live) -> None:
     check(case, live, live.admin)
