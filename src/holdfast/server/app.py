@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from functools import cache
+
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from holdfast.server import api, broker, openapi, pages, problems, status
@@ -35,12 +38,19 @@ def bare_app() -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_name,
+        routes=_routes(),
     )
-    for router in (status.router, openapi.router, broker.router, api.router()):
-        app.include_router(router)
     openapi.install(app)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """The applications of a process share them: to work them out takes as long as hundreds of requests."""
+    found = APIRouter(generate_unique_id_function=_name)
+    for router in (status.router, openapi.router, broker.router, api.router()):
+        found.include_router(router)
+    return found.routes
 
 
 def _name(route: APIRoute) -> str:

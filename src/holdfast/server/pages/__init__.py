@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from holdfast.server.pages import (
@@ -39,6 +41,14 @@ MODULES: tuple[ModuleType, ...] = (
 def install(app: FastAPI) -> None:
     """Add the pages to an application. Its `state.watch` is a part that wants to run."""
     app.state.watch = Watch(app.state.system.partitions)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.router.routes.extend(_routes())
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """The applications of a process share them."""
+    found = APIRouter()
+    found.mount("/static", StaticFiles(directory=STATIC), name="static")
     for module in MODULES:
-        app.include_router(module.router)
+        found.include_router(module.router)
+    return found.routes
