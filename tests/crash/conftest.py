@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,8 +11,7 @@ import pytest
 from holdfast.chaos.evidence import Store
 from holdfast.chaos.rig import Rig
 from holdfast.chaos.stores import STORES
-
-MEMORY, ENOUGH = "/dev/shm", 4 << 30  # noqa: S108 - the servers' folders in it are private
+from kit import in_memory
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,16 +48,12 @@ def stores() -> Iterator[dict[str, Store]]:
 
 
 @pytest.fixture
-async def store(
-    request: pytest.FixtureRequest, stores: dict[str, Store], monkeypatch: pytest.MonkeyPatch
-) -> Store:
+async def store(request: pytest.FixtureRequest, stores: dict[str, Store]) -> Store:
     """One of the servers, with durable settings. Its folder is in memory where there is enough: what a killed
     process has written survives it either way."""
     name: str = request.param
     if name not in stores:
-        with monkeypatch.context() as patch:
-            if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
-                patch.setattr(tempfile, "tempdir", MEMORY)
+        with in_memory():
             stores[name] = await asyncio.to_thread(STORES[name])
     return stores[name]
 

@@ -10,6 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.embedded import Postgres
+from kit import in_memory
 
 _numbers = count(1)
 
@@ -29,8 +30,10 @@ async def bus(urls: list[str]) -> AsyncIterator[holdfast.Bus]:
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Postgres]:
     """A server that tests kill."""
-    with Postgres() as server:
-        yield server
+    with in_memory():
+        server = Postgres().start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from running import Up
 
 import holdfast
 from holdfast.embedded import Postgres
+from kit import in_memory
 
 
 @pytest.fixture
@@ -39,8 +40,10 @@ async def each(url: str) -> AsyncIterator[holdfast.Bus]:
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Postgres]:
     """A server that tests kill."""
-    with Postgres() as server:
-        yield server
+    with in_memory():
+        server = Postgres().start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
