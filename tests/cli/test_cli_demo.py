@@ -78,7 +78,6 @@ async def test_the_audit_finds_what_is_lost_or_left_over(database: str) -> None:
     assert not tally.ok
 
 
-@pytest.mark.timeout(120)
 def test_a_driver_that_fails_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     """It is not the worker's log, nor that of a process before it."""
 

@@ -103,7 +103,7 @@ def test_without_a_filter_it_must_be_said(run: Run, deaths: SyncBus) -> None:
 def test_it_asks_before_it_acts(start: Start, run: Run, deaths: SyncBus) -> None:
     for answer, left in (("n\n", 6), ("y\n", 2)):
         process = start("dlq", "purge", "--error-class", "ValueError", "--by", "ann")
-        _, said = process.communicate(answer, timeout=30)
+        _, said = process.communicate(answer, timeout=60)
         assert "4 dead letters will be removed for good. Go on?" in said
         assert dead(run) == left
     assert "is done: 4 of 4 done, 0 skipped" in said
@@ -156,7 +156,7 @@ def test_ctrl_c_cancels_and_says_how_to_go_on(start: Start, run: Run, deaths: Sy
     while dead(run) == 6:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     [operation] = run("dlq", "operations", "--json").json
     assert operation["state"] == "cancelled"

@@ -21,7 +21,6 @@ from holdfast.pipeline.wal import WalSettings
 from holdfast.upkeep.reports import driver, get_report
 
 CHANNEL = "gbe.events.orders"
-pytestmark = pytest.mark.timeout(180)
 
 
 def publish(url: str, count: int) -> None:

@@ -54,7 +54,7 @@ def test_at_a_terminal_it_says_where_to_look_and_keeps_its_logs_in_a_folder(
         assert link is not None
         process.send_signal(signal.SIGINT)
         rest = read_until(terminal, r"sweeper-0\s+stopped")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert "drain" not in shown + rest
     log = (tmp_path / ".holdfast" / "logs" / "up.log").read_text()
     assert "login?link=" not in log

@@ -77,7 +77,7 @@ async def none_left(folder: Path, patience: float = 30) -> None:
 
 def kill(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
 
 
 async def ready(process: subprocess.Popen[str], part: str) -> str:

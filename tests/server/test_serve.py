@@ -47,7 +47,7 @@ def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signa
     assert parts >= {"http", "operations"}
     assert not any(name.startswith(("lifecycle", "sweeper", "archive", "ingest")) for name in parts)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{at}/healthz")
@@ -61,7 +61,7 @@ def test_it_lets_nobody_in_without_a_token_and_says_so(serve: Up, tmp_path: Path
     refused = httpx.delete(f"{at}/channel/a/consumer/b/dlq")
     assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert "no token exists, so that nobody gets in" in (tmp_path / "stderr").read_text()
 
 
@@ -69,10 +69,10 @@ def test_what_a_setting_opens_is_in_the_log(serve: Up, tmp_path: Path) -> None:
     process = serve(**OPEN)
     assert httpx.get(f"{url(process)}/dlq-status").status_code == 200
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert "every program on this machine may do everything" in (tmp_path / "stderr").read_text()
     process = serve("--host", "0.0.0.0", **OPEN)  # noqa: S104 - that is what is tested
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 2
     assert "server.open is for loopback only" in (tmp_path / "stderr").read_text()
 
@@ -97,5 +97,5 @@ async def test_it_does_what_was_asked_for(serve: Up, bus: holdfast.Bus) -> None:
 
         await until(purged)
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0

@@ -73,7 +73,7 @@ def test_it_starts_serves_drains_and_ends_with_0(up: Up, number: signal.Signals)
     lines(process, "sweeper-0", "running")
     assert httpx.get(f"{url}/healthz").status_code == 200
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     last = {line["part"]: line["phase"] for line in map(json.loads, out.splitlines())}
     assert last == dict.fromkeys(PARTS, "stopped")
     assert process.returncode == 0
@@ -87,7 +87,7 @@ def test_plain_lines_are_one_per_change(up: Up) -> None:
     found = [process.stdout.readline().split() for _ in range(2)]
     assert found == [["lifecycle-0", "starting"], ["lifecycle-0", "running", "the", "store", "answers"]]
     process.terminate()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert out.split() == ["lifecycle-0", "stopped", "stopped"]
     assert process.returncode == 0
 
@@ -104,7 +104,7 @@ def test_a_part_that_dies_is_shown_as_being_restarted(up: Up) -> None:
     else:
         raise AssertionError("it was always ready")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -117,7 +117,7 @@ def test_a_second_signal_ends_it_at_once_with_1(python: Up, tmp_path: Path) -> N
     while process.stdout.readline() != "not yet\n":
         continue
     process.terminate()
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=60) == 1
     assert "aborted" in (tmp_path / "stderr").read_text()
 
 
@@ -129,7 +129,7 @@ def test_without_spark_it_says_so_and_runs_the_rest(python: Up, tmp_path: Path) 
         for path in ("/readyz", "/pipeline", "/trace?id=x", "/channels"):
             assert browser.get(path).status_code == 200, path
     process.terminate()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     parts = {json.loads(line)["part"] for line in out.splitlines()}
     assert parts == PARTS
     assert process.returncode == 0
@@ -161,13 +161,13 @@ def test_up_makes_the_first_token_and_prints_a_link_that_works_once(up: Up, tmp_
         assert other.get("/api/v1/channels", headers=asked).status_code == 200
         assert other.get("/api/v1/channels").status_code == other.get("/metrics").status_code == 401
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     again = up("--no-sweeper", "--json")
     lines(again, "http", "running")
     assert "login?link=" in (tmp_path / "stderr").read_text()
     assert file.read_text().strip() == text  # the same one: it is made once
     again.terminate()
-    again.communicate(timeout=30)
+    again.communicate(timeout=60)
 
 
 def test_a_store_that_has_tokens_gets_no_other_one(up: Up, database: str, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_store_that_has_tokens_gets_no_other_one(up: Up, database: str, tmp_pa
     assert "holdfast tokens link ID" in (tmp_path / "stderr").read_text()
     assert not (tmp_path / ".holdfast").exists()
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def open_to_others(folder: Path) -> list[Path]:
@@ -198,7 +198,7 @@ def test_flags_go_over_the_file(up: Up, tmp_path: Path) -> None:
     process = up("--json", "--host", "127.0.0.1", "--config", "h.yaml")
     assert lines(process, "http", "running")["status"].startswith("http://127.0.0.1:")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -211,6 +211,6 @@ def test_what_cannot_start_says_why(python: Up, tmp_path: Path) -> None:
         (["--port", "70000"], 2, "--port: server.port: 70000 is too large; write at most 65535"),
     ):
         process = python("-m", "holdfast.cli", "up", *arguments)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode == code
         assert message in (tmp_path / "stderr").read_text()
