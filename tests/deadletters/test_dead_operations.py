@@ -49,6 +49,21 @@ async def test_requeue_some_by_their_ids(each: holdfast.Bus) -> None:
     assert await dead(each) == 4
 
 
+async def test_an_item_that_cannot_be_there_keeps_no_other_from_its_end(
+    each: holdfast.Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    await subscribe(each)
+    await die(each, "a", "b")
+    [one, other] = [item.id for item in await found(DeadLetters(each))]
+    strange = (f"{one}@7", f"job:{CHANNEL}:nobody:1", f"job:nowhere:{CONSUMER}:1")
+    for kind, options in (("requeue", Options()), ("purge", Options(only_exhausted=True))):
+        chosen = one if kind == "requeue" else other
+        done = await runner_on(each).do(Request(kind, items=(*strange, chosen), options=options), "ann")
+        assert (done.state, done.progress.looked_at) == ("done", 4), done
+        assert [str(each.exc_info) for each in caplog.records if each.exc_info] == []
+    assert await work(each) == ["b"]
+
+
 async def test_requeue_a_cluster(each: holdfast.Bus) -> None:
     letters = DeadLetters(each)
     await subscribe(each)

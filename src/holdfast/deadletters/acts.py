@@ -75,11 +75,15 @@ class Acts:
         """Those that have attempts left by their consumer's policy."""
         found = []
         for item, spent in zip(items, attempts, strict=True):
-            store = await self.letters.store(item.partition)
+            try:
+                store = await self.letters.store(item.partition)
+                most = await self._budget(store, item)
+            except NotFound as error:
+                found.append(Fate(item, str(error)))
+                continue
             if spent is None:
                 record = await store.job(item.channel, item.consumer, item.local)
                 spent = 0 if record is None else record.attempts
-            most = await self._budget(store, item)
             if spent < most:
                 found.append(Fate(item, f"has used {spent} of {most} attempts"))
         return found
@@ -91,7 +95,10 @@ class Acts:
         return self.budgets[key]
 
     async def _jobs(self, operation: Operation, group: ItemId, items: Sequence[ItemId]) -> list[Fate]:
-        store = await self.letters.store(group.partition)
+        try:
+            store = await self.letters.store(group.partition)
+        except NotFound as error:
+            return [Fate(item, str(error)) for item in items]
         if operation.kind == "patch":
             return [await self._patch(operation, store, item) for item in items]
         verb: Callable[..., Awaitable[list[bool]]]

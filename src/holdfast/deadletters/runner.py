@@ -99,8 +99,9 @@ class Runner:
             except (Transient, LockLost, Ended):
                 raise
             except Exception as error:  # whatever it is, it would come again at once, and for ever
-                log.exception("operation %s failed", run.operation.id)
-                why = str(error) if isinstance(error, HoldfastError) else repr(error)
+                known = isinstance(error, HoldfastError)
+                why = str(error) if known else repr(error)
+                log.error("operation %s failed: %s", run.operation.id, why, exc_info=not known)
                 await run.end("failed", f"{why}; {done_so_far(run.operation)}")
         except Ended:
             return run.operation
