@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from shell import Run
 
 from holdfast.bus.sync import SyncBus
+from holdfast.cli.first import address_file, reachable, read_token, token_file
+from holdfast.config.config import Config
+from holdfast.embedded import private
+from holdfast.wiring import home
 
 _TEXT = re.compile(r"hf_[0-9a-f]{16}_[A-Za-z0-9_-]{43}")
 
@@ -88,6 +93,35 @@ def test_the_audit_says_who_changed_a_token_and_not_its_secret(run: Run, hf: Syn
     ]
     for issued in (made, rotated):
         assert all(issued["token"].split("_", 2)[2].encode() not in entry.event.data for entry in entries)
+
+
+def test_the_token_that_is_kept_here_is_rotated_here_too(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config(url=database)  # type: ignore[arg-type]
+    made, other = (run("tokens", "create", "admin", "--json").json for _ in range(2))
+    private.write(home() / token_file(config).name, made["token"] + "\n")
+    assert "has it now" not in run("tokens", "rotate", other["id"]).err
+    assert read_token(config) == made["token"]
+    rotated = run("tokens", "rotate", made["id"], "--overlap", "0s")
+    assert read_token(config) == rotated.out.strip()
+    assert f"{token_file(config)} has it now" in rotated.err
+    assert token_file(config).stat().st_mode & 0o777 == 0o600
+    assert run("tokens", "link").code == 0
+
+
+def test_a_link_is_printed_with_the_address_of_the_server_that_runs_here(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = run("tokens", "create", "reader", "--json").json
+    config = Config(url=database)  # type: ignore[arg-type]
+    home()
+    with reachable(config, "http://127.0.0.1:12345"):
+        assert "http://127.0.0.1:12345/login?link=" in run("tokens", "link", made["id"]).out
+        assert address_file(config).stat().st_mode & 0o777 == 0o600
+    assert "http://127.0.0.1:8420/login?link=" in run("tokens", "link", made["id"]).out
 
 
 def test_a_link_is_printed_with_the_address_of_the_server(run: Run, hf: SyncBus) -> None:

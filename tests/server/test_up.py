@@ -148,7 +148,8 @@ def follow(browser: httpx.Client, folder: Path) -> httpx.Response:
 def test_up_makes_the_first_token_and_prints_a_link_that_works_once(up: Up, tmp_path: Path) -> None:
     process = up("--no-sweeper", "--json")
     url = lines(process, "http", "running")["status"]
-    [file] = (tmp_path / ".holdfast").iterdir()
+    [address, file] = sorted((tmp_path / ".holdfast").iterdir())
+    assert address.read_text().strip() == url  # for `tokens link`: the port is not the configured one
     text = file.read_text().strip()
     assert text.split("_", 2)[2] not in (tmp_path / "stderr").read_text()
     with httpx.Client(base_url=url) as browser, httpx.Client(base_url=url) as other:
@@ -162,6 +163,7 @@ def test_up_makes_the_first_token_and_prints_a_link_that_works_once(up: Up, tmp_
         assert other.get("/api/v1/channels").status_code == other.get("/metrics").status_code == 401
     process.terminate()
     process.communicate(timeout=60)
+    assert not address.exists()
     again = up("--no-sweeper", "--json")
     lines(again, "http", "running")
     assert "login?link=" in (tmp_path / "stderr").read_text()

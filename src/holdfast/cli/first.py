@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.bus.client import Bus
@@ -15,8 +17,8 @@ from holdfast.deadletters.audit import Audit
 from holdfast.embedded import private
 from holdfast.model.errors import HoldfastError, InvalidInput
 from holdfast.model.scopes import ADMIN
-from holdfast.server.auth.sessions import Sessions, link_to
-from holdfast.server.auth.token import Token
+from holdfast.server.auth.sessions import Sessions, address_of, link_to
+from holdfast.server.auth.token import Issued, Token
 from holdfast.server.auth.tokens import Tokens
 from holdfast.wiring import HOME, home
 
@@ -59,6 +61,42 @@ def token_file(config: Config) -> Path:
         return HOME / "token"
     store = "\n".join([config.namespace, mask(config.url[0])])
     return HOME / f"token-{hashlib.sha256(store.encode()).hexdigest()[:12]}"
+
+
+def keep_rotated(config: Config, issued: Issued) -> Path | None:
+    """Where the token is kept here, keep its new secret; returns the file, or None where another one is."""
+    kept = read_token(config) or ""
+    if not kept.startswith(f"hf_{issued.token.id}_"):
+        return None
+    private.write(token_file(config), f"{issued.text}\n")
+    return token_file(config)
+
+
+def address_file(config: Config) -> Path:
+    """Where a server that runs here says how browsers reach it, beside the token."""
+    return HOME / token_file(config).name.replace("token", "address", 1)
+
+
+@contextmanager
+def reachable(config: Config, address: str) -> Iterator[None]:
+    """Say so while a server runs, where there is a `.holdfast/`: its port may not be the configured one."""
+    if not HOME.is_dir():
+        yield
+        return
+    file = address_file(config)
+    private.write(file, f"{address}\n")
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def address_here(config: Config) -> str:
+    """How browsers reach the server that runs here; else what the configuration says."""
+    try:
+        return address_file(config).read_text().strip()
+    except FileNotFoundError:
+        return address_of(config.server.host, config.server.port)
 
 
 def read_token(config: Config) -> str | None:

@@ -11,7 +11,7 @@ import typer
 from holdfast import wiring
 from holdfast.bus.client import Bus
 from holdfast.cli.dlq.options import By
-from holdfast.cli.first import read_token
+from holdfast.cli.first import address_here, keep_rotated, read_token
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.session import with_bus
@@ -20,7 +20,7 @@ from holdfast.deadletters.audit import Audit
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import NotFound
 from holdfast.model.scopes import scope_of
-from holdfast.server.auth.sessions import Sessions, address_of, link_to
+from holdfast.server.auth.sessions import Sessions, link_to
 from holdfast.server.auth.token import Issued, Token
 from holdfast.server.auth.tokens import Tokens
 
@@ -45,7 +45,10 @@ Expires = Annotated[str | None, typer.Option("--expires", help="Valid for so lon
 Overlap = Annotated[str, typer.Option("--overlap", help="How long the secret before it stays valid.")]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Where browsers reach the server.  [default: server.host and port]"),
+    typer.Option(
+        metavar="URL",
+        help="Where browsers reach the server. Default: the one that runs here, else server.host and port.",
+    ),
 ]
 MaybeId = Annotated[
     str | None,
@@ -117,9 +120,16 @@ def rotate(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Give a token a new secret. The one before stays valid for the overlap; an older one ends now."""
+    """Give a token a new secret. The one before stays valid for the overlap; an older one ends now.
+
+    Where the token is the one that is kept under .holdfast/, the new secret is kept there from now on.
+    """
     kept: timedelta = parse_duration(overlap)
-    _show_issued(_session(urls, config, by, "rotate token", lambda t: t.rotate(token_id, kept)), as_json)
+    issued = _session(urls, config, by, "rotate token", lambda t: t.rotate(token_id, kept))
+    _show_issued(issued, as_json)
+    file = keep_rotated(wiring.configured(flat(urls), config), issued)
+    if file is not None:
+        say(f"{file} has it now")
 
 
 @app.command(epilog=examples("holdfast tokens revoke 0123456789abcdef"))
@@ -153,7 +163,7 @@ def link(
     The token itself does not travel: where the server requires signatures, pages have no other way in.
     """
     effective = wiring.configured(flat(urls), config)
-    base = address_of(effective.server.host, effective.server.port) if address is None else address
+    base = address_here(effective) if address is None else address
 
     async def work(bus: Bus) -> str:
         tokens = Tokens(bus, effective.namespace)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 from urllib.parse import urlsplit
@@ -126,7 +127,7 @@ async def supervise(
     command: str, config: Config, choice: Choice, as_json: bool, more: Callable[[Bus], Part] | None = None
 ) -> None:
     """Run the chosen parts until a signal; end the process with 1 if one did not stop as it should."""
-    from holdfast.cli.first import welcome
+    from holdfast.cli.first import reachable, welcome
     from holdfast.cli.ledgers import ledgers
     from holdfast.server.system import assemble
 
@@ -141,7 +142,8 @@ async def supervise(
                 logs.configure(config.log_format, as_json=as_json, file=file)
                 if command == "up" and choice.http and not config.server.open:
                     await welcome(bus, config, _address(system))
-                unclean = await _supervise(system, choice.logs, as_json)
+                with reachable(config, _address(system)) if choice.http else nullcontext():
+                    unclean = await _supervise(system, choice.logs, as_json)
         except asyncio.CancelledError:
             _abort("aborted")
         if unclean:
