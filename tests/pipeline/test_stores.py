@@ -188,6 +188,25 @@ def test_a_killed_writer_leaves_no_half_object(tmp_path: Path) -> None:
     assert not draft.exists(), "a draft of long ago is removed"
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o2775])
+def test_what_is_put_into_a_folder_gets_its_permissions(tmp_path: Path, mode: int) -> None:
+    """Whoever shall read an archive opens its folder; nobody else reads it, whatever the umask."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    folder.chmod(mode)
+    for umask in (0o077, 0o000):
+        before = os.umask(umask)
+        try:
+            name = f"{umask}/2026/one.jsonl.gz"
+            store = FolderStore(folder)
+            store.put(name, b"one")
+            assert store.swap(name, store.tagged(name).tag, b"two")
+        finally:
+            os.umask(before)
+        modes = [(folder / each).stat().st_mode & 0o7777 for each in (name, f"{umask}/2026", f"{umask}")]
+        assert modes == [mode & 0o666, mode, mode]
+
+
 def test_to_look_at_a_folder_does_not_make_it(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "cold")
     assert list(store.list("archive")) == []

@@ -2,7 +2,8 @@
 
 Files being written are in `.drafts`, on the same file system. A link fails where the name exists, which is
 what a rename does not. Only `swap` replaces a file, under a lock on the folder. The first write makes the
-folder: to look at one that is not there changes nothing.
+folder: to look at one that is not there changes nothing. What is put into it gets its permissions, whatever
+the umask: whoever may read the folder may read that too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ _STALE = 24 * 3600.0
 
 
 class FolderStore:
-    """Objects are files under `root`, readable by whoever may read the folder."""
+    """Objects are files under `root`, open to whomever the folder is open to."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().resolve()
@@ -103,7 +105,7 @@ class FolderStore:
         return self._root / check_key(name)
 
     def _link(self, target: Path, data: bytes) -> bool:
-        _make(target.parent)
+        self._make(target.parent)
         draft = self._draft(data)
         try:
             os.link(draft, target)
@@ -117,12 +119,13 @@ class FolderStore:
     def _draft(self, data: bytes) -> Path:
         """A synced file without a name that anybody looks for."""
         if not self._writes:
-            _make(self._root / _DRAFTS)
+            self._make(self._root / _DRAFTS)
             self._remove_stale_drafts()
             self._writes = True
         path = self._root / _DRAFTS / secrets.token_hex(12)
         try:
             with path.open("xb") as file:
+                os.fchmod(file.fileno(), self._mode & 0o666)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -130,6 +133,21 @@ class FolderStore:
             path.unlink(missing_ok=True)
             raise
         return path
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder and the ones above it, each durable in its parent."""
+        if folder.is_dir():
+            return
+        self._make(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            if self._root in folder.parents:
+                folder.chmod(self._mode)
+        _sync_folder(folder.parent)
+
+    @property
+    def _mode(self) -> int:
+        return stat.S_IMODE(self._root.stat().st_mode)
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -143,16 +161,6 @@ class FolderStore:
             with contextlib.suppress(FileNotFoundError):
                 if draft.stat().st_mtime < time.time() - _STALE:
                     draft.unlink()
-
-
-def _make(folder: Path) -> None:
-    """Make a folder and the ones above it, each durable in its parent."""
-    if folder.is_dir():
-        return
-    _make(folder.parent)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-    _sync_folder(folder.parent)
 
 
 def _unless_missing(error: OSError) -> None:
