@@ -108,6 +108,20 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host(bus: holdfast.Bus)
         assert not await inside(found)
 
 
+async def test_servers_on_other_ports_of_a_host_leave_its_session_alone(bus: holdfast.Bus) -> None:
+    """Without TLS a browser sends its cookies to every port of the host."""
+    async with house(bus, local=False) as found:
+        for port in (8420, 8421):
+            found.client.base_url = httpx.URL(f"http://holdfast.example:{port}")
+            text = await found.token("admin")
+            sent = {"token": text, "csrf": await csrf(found)}
+            assert (await found.client.post("/login", data=sent, headers=found.form)).status_code == 303
+        await found.tokens.revoke(text.split("_")[1])
+        assert not await inside(found)
+        found.client.base_url = httpx.URL("http://holdfast.example:8420")
+        assert await inside(found)
+
+
 async def test_a_session_ends_with_its_token_on_every_server(bus: holdfast.Bus) -> None:
     async with house(bus, local=False) as found, house(bus, local=False) as other:
         text = await found.sign_in("reader")

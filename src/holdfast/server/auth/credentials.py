@@ -15,7 +15,8 @@ from holdfast.server.refusals import Unauthorized
 CHANNEL_TOKEN, CONSUMER_TOKEN = "X-Broker-Channel-Token", "X-Broker-Consumer-Token"
 COOKIE, SECURE_COOKIE = "holdfast_session", "__Host-holdfast_session"
 """Where a browser keeps its session. Only pages look at it, so that no other site can use it. A browser takes
-the second one over TLS only, and from this host only."""
+the second one over TLS only, and from this host only. The first one has the server's port in its name:
+browsers send it to every port of the host, and two servers there would end each other's sessions."""
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -48,7 +49,10 @@ async def shown(request: Request, system: System, *, page: bool = False) -> Show
 
 def cookie_of(request: Request) -> str:
     """The name of the cookie that counts for this request: over TLS, one that plain HTTP cannot set."""
-    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE
+    if request.url.scheme == "https":
+        return SECURE_COOKIE
+    _, port = request.scope.get("server") or (None, None)
+    return COOKIE if port is None else f"{COOKIE}_{port}"
 
 
 async def _bearer(request: Request, system: System) -> Token | None:
