@@ -28,8 +28,8 @@ class Limits(Section):
     rate: Count = 1000
     """Requests a second for each token, twice as many at once; above it the answer is 429. 0: no limit."""
     timeout: Positive = timedelta(seconds=60)
-    """How long a request may take before its answer begins; after it the answer is 504. A poll has its `wait`
-    on top of it."""
+    """How long a request may take before its answer begins, without the time in which its body comes; after
+    it the answer is 504. A poll has its `wait` on top of it."""
     header_timeout: Positive = timedelta(seconds=10)
     """How long a client may take to send the headers of a request; after it the answer is 408."""
     body_timeout: Positive = timedelta(seconds=30)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -17,7 +19,6 @@ from holdfast.server.refusals import (
     HeadersTooLarge,
     PayloadTooLarge,
     Refusal,
-    SlowBody,
     TimedOut,
     UnsupportedMediaType,
 )
@@ -55,9 +56,8 @@ class _Exchange:
         self._scope, self._receive, self._send = scope, receive, send
         self._headers = Headers(scope=scope)
         self._deadline: asyncio.Timeout | None = None
-        self._begun = False
-        self._whole = self._slow = False
-        """Whether all of the body came, and whether somebody waited for the rest when time was over."""
+        self._begun = self._whole = False
+        """Whether the answer has begun, and whether all of the body came."""
         self._size = 0
 
     async def run(self) -> None:
@@ -82,8 +82,6 @@ class _Exchange:
         except TimeoutError:
             if self._deadline is None or not self._deadline.expired():
                 raise
-            if self._slow and not self._begun:
-                raise SlowBody(f"the body did not come within {seconds:g} s; send it faster") from None
             raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
 
     def _wait(self, seconds: float) -> None:
@@ -104,17 +102,29 @@ class _Exchange:
             raise self._too_large()
 
     async def _counted(self) -> Message:
-        try:
+        """The next piece of the body. Time does not run meanwhile: clients have a limit of their own for it,
+        which the connection keeps."""
+        with self._stopped_clock() if not self._whole else nullcontext():
             message = await self._receive()
-        except asyncio.CancelledError:
-            self._slow = not self._whole
-            raise
         self._whole = not message.get("more_body", False)
         self._size += len(message.get("body", b""))
         if self._size > self._limits.body:
             # In this form the framework lets it pass, whoever is reading the body.
             raise HTTPException(413, str(self._too_large()))
         return message
+
+    @contextmanager
+    def _stopped_clock(self) -> Iterator[None]:
+        end = None if self._deadline is None else self._deadline.when()
+        if self._deadline is None or end is None:
+            yield
+            return
+        now = asyncio.get_running_loop().time
+        left = end - now()
+        self._deadline.reschedule(None)
+        yield
+        if not self._begun:
+            self._deadline.reschedule(now() + left)
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body is over the limit of {self._limits.body} bytes; send less at once")

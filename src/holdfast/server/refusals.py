@@ -47,12 +47,6 @@ class CrossSite(Refusal):
     status = 403
 
 
-class SlowBody(Refusal):
-    """A body that did not come in time."""
-
-    status = 408
-
-
 class PayloadTooLarge(Refusal):
     """A body over the server's limit."""
 
