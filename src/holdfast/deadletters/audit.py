@@ -18,7 +18,7 @@ from holdfast.upkeep.secret import Secret
 _LONGEST = 500
 _REFUSED = 2
 
-_WINDOWS = (timedelta(minutes=1), timedelta(minutes=15), timedelta(hours=6), timedelta(days=4))
+_WINDOWS = tuple(timedelta(minutes=15 * 20**power) for power in range(-1, 5))
 _PAGE = 1_000
 
 

@@ -23,8 +23,13 @@ _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 """No dead letter is older than Holdfast."""
 _LONGEST = 500
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")  # what no store can look for
-_LONG = re.compile(rb"[0-9]{19}")
+LONG = re.compile(rb"[0-9]{19}")
+"""What may be an integer above 64 bits."""
+_HUGE = re.compile(rb"[0-9]{4301}")  # Python, for one, takes no longer ones
 _DEEPEST = 200  # what every writer of JSON takes
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,37 +175,46 @@ def readable(name: str, data: bytes) -> dict[str, Any]:
         value = exact_json(data)
     except ValueError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
-    if data.count(b"[") + data.count(b"{") > _DEEPEST and _too_deep(value):
+    if nests_deep(data):
         return {f"{name}_base64": base64.b64encode(data).decode()}
     return {name: value}
-
-
-def is_readable(data: bytes) -> bool:
-    """Whether `readable` shows data as JSON."""
-    return not next(iter(readable("", data)))
 
 
 def exact_json(data: bytes) -> Any:
     """The value of a text of JSON, with integers of any size as they are; `ValueError` where it is none."""
     value = orjson.loads(data)
-    if not _LONG.search(data):
-        return value
+    return exact_integers(data) if LONG.search(data) else value
+
+
+def exact_integers(data: bytes) -> Any:
+    """The value of a text that orjson has taken: it makes a float of an integer above 64 bits."""
     try:
-        return json.loads(data)  # orjson makes a float of an integer above 64 bits
+        return json.loads(data)
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
 
-def _too_deep(value: Any) -> bool:
-    level = [value]
+def is_json(data: bytes) -> bool:
+    """Whether it is a text of JSON that other parsers take too."""
+    try:
+        orjson.loads(data)
+        if _HUGE.search(data):
+            exact_integers(data)
+    except ValueError:
+        return False
+    return True
+
+
+def nests_deep(data: bytes) -> bool:
+    """Whether a text of JSON nests deeper than every writer takes."""
+    if data.count(b"[") + data.count(b"{") <= _DEEPEST:
+        return False
+    brackets = _TEXT.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
     for _ in range(_DEEPEST):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(level)
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")  # the innermost ones
+    return bool(brackets)
 
 
 @dataclass(frozen=True, slots=True)

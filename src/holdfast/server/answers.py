@@ -9,7 +9,7 @@ import orjson
 from fastapi import Response
 
 from holdfast.deadletters.ids import public
-from holdfast.deadletters.items import is_readable
+from holdfast.deadletters.items import is_json, nests_deep
 from holdfast.model.event import Event, LogEntry
 from holdfast.model.garbage import uncollected
 from holdfast.model.job import Job
@@ -26,7 +26,9 @@ async def data_of(name: str, data: bytes, turns: Turns) -> dict[str, Any]:
     `_base64`."""
     await turns.pause()
     with uncollected():
-        readable = is_readable(data)
+        readable = is_json(data)
+    await turns.pause()
+    readable = readable and not nests_deep(data)
     await turns.pause()
     return {name: orjson.Fragment(data)} if readable else {f"{name}_base64": base64.b64encode(data).decode()}
 

@@ -14,9 +14,10 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from fastapi.exceptions import RequestValidationError
 
-from holdfast.deadletters.items import exact_json
+from holdfast.deadletters.items import LONG, exact_integers
 from holdfast.model.errors import InvalidInput, TooLarge
 from holdfast.model.event import MAX_DATA, encode_data
 from holdfast.model.garbage import uncollected
@@ -199,7 +200,7 @@ async def parsed(body: bytes, bounds: Bounds, turns: Turns | None = None) -> Any
     if not scan.events:
         return await _event(body, 0, turns)
     first, last = scan.events[0][0], scan.events[-1][1]
-    value = _loads(body[:first] + body[last:], 0)
+    value = await _loads(body[:first] + body[last:], 0, turns)
     value["events"] = [await _event(body[start:end], start, turns) for start, end in scan.events]
     return value
 
@@ -214,7 +215,7 @@ async def parse_line(line: bytes, bounds: Bounds, turns: Turns) -> Any:
 
 async def _event(text: bytes, place: int, turns: Turns) -> Any:
     """What may be an event: its data is encoded before the next one is parsed."""
-    value = _loads(text, place)
+    value = await _loads(text, place, turns)
     await turns.pause()
     if isinstance(value, dict) and value.get("data") is not None:
         value["data"] = Encoded(encode_data(value["data"]))
@@ -222,10 +223,17 @@ async def _event(text: bytes, place: int, turns: Turns) -> Any:
     return value
 
 
-def _loads(text: bytes, place: int) -> Any:
+async def _loads(text: bytes, place: int, turns: Turns) -> Any:
+    """As `exact_json`, in two steps."""
     try:
         with uncollected():
-            return exact_json(text)
+            value = orjson.loads(text)
+        if LONG.search(text):
+            del value
+            await turns.pause()
+            with uncollected():
+                value = exact_integers(text)
+        return value
     except json.JSONDecodeError as error:
         raise _no_json(place + error.pos, error.msg) from None
     except ValueError as error:
