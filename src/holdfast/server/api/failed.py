@@ -24,7 +24,8 @@ router = Router(tags=["failed events"], prefix="/failed-events")
 
 Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
 Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
-FailedId = Annotated[str, Path(pattern=r"^[0-9A-Za-z-]{1,128}$", description="The failed event.")]
+FAILED = "^[0-9A-Za-z-]{1,128}$"
+FailedId = Annotated[str, Path(pattern=FAILED, description="The failed event.")]
 LIST = "failed events"
 """What its cursors are for."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Response
 from orjson import Fragment
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from holdfast.deadletters.operation import Canary, Operation, Options, Request
 from holdfast.deadletters.operations import no_operation
@@ -43,8 +43,18 @@ class CanaryIn(Model):
     patience: Duration = "10m"
 
 
+_EITHER: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["filter"], "properties": {"filter": {"type": "object"}, "items": {"maxItems": 0}}},
+        {"required": ["items"], "properties": {"filter": {"type": "null"}, "items": {"minItems": 1}}},
+    ]
+}
+
+
 class OperationIn(Model):
     """What is to be done, with which dead letters: a filter, or items."""
+
+    model_config = ConfigDict(json_schema_extra=_EITHER)
 
     kind: Literal["requeue", "redrive", "patch", "purge", "delete"]
     filter: FilterIn | None = None
