@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from funeral import BILLING, LAPSE, audited, cut_off, dead, die, found, later, states, store, subscribe, work
@@ -19,7 +20,8 @@ from holdfast import failpoints
 from holdfast.deadletters import Canary, DeadLetters, Filter, Operation, Operations, Options, Request, Runner
 from holdfast.deadletters.pace import Clock
 from holdfast.failpoints import VARIABLE
-from holdfast.model.errors import LockLost, Unavailable
+from holdfast.model.errors import LockLost, Overloaded, Unavailable
+from holdfast.model.upkeep import Record
 from kit import CHANNEL, CONSUMER, until
 
 RESUMER = Path(__file__).parent / "processes" / "resumer.py"
@@ -293,6 +295,71 @@ async def test_a_server_runs_a_few_at_once(bus: holdfast.Bus, runner: Runner) ->
     workers = Workers(bus)
     done = await Runner(runner.operations, "next", clock=workers.clock).follow(waiting.id)
     assert (done.state, done.progress.done) == ("done", 4)
+
+
+async def test_nobody_keeps_the_operations_of_others_waiting(bus: holdfast.Bus, runner: Runner) -> None:
+    """Slow ones of one asker, as many as may be, leave a place to the others."""
+    await subscribe(bus)
+    await die(bus, *IDS)
+    slow = Request("redrive", BILLING, options=CANARY)
+    first = await runner.operations.ask(slow, "ann")
+    for _ in range(99):
+        await runner.operations.ask(slow, "ann")
+    with pytest.raises(Overloaded, match="100 operations of ann are unfinished"):
+        await runner.operations.ask(slow, "ann")
+    quick = await runner.operations.ask(Request("purge", BILLING), "bob")
+    serving = asyncio.create_task(runner.serve())
+    await until(lambda: _stands(runner, quick.id, "done"))
+    assert runner.running <= 2
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    await runner.operations.cancel(first.id, "ann")
+    await runner.operations.ask(slow, "ann")
+    assert "bob" not in {each.actor for each in await runner.operations.marks()}
+
+
+async def test_work_is_looked_for_without_reading_the_operations(
+    bus: holdfast.Bus, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of an operation can have megabytes: whoever looks each second reads marks."""
+    items = tuple(f"job:{CHANNEL}:{CONSUMER}:{number}" for number in range(1000))
+    for _ in range(3):
+        await runner.do(Request("requeue", items=items), "ann")
+    read = list[int]()
+    looked = store(bus).due_records
+
+    async def counted(prefix: str, limit: int, **how: Any) -> list[Record]:
+        found = await looked(prefix, limit, **how)
+        read.append(sum(len(value) for each in found for value in each.fields.values()))
+        return found
+
+    monkeypatch.setattr(store(bus), "due_records", counted)
+    assert await runner.operations.unfinished() == []
+    assert sum(read) < 1000
+
+
+async def test_a_mark_that_somebody_left_is_taken(bus: holdfast.Bus, runner: Runner) -> None:
+    """It is made before its operation: a new one is left alone, for whoever is about to write that."""
+    await subscribe(bus)
+    await die(bus, *IDS)
+    asked = await runner.operations.ask(Request("purge", BILLING), "ann")
+    record = await runner.operations.mark_of(asked.id)
+    assert record is not None
+    await store(bus).put_record("gbe.state.unfinished.nobody", record.fields, 0, await store(bus).now())
+    assert await runner.resume_all() == 1
+    assert [each.id for each in await runner.operations.marks()] == ["nobody"]
+    await later(bus, timedelta(minutes=2))
+    assert await runner.resume_all() == 0
+    assert await runner.operations.marks() == []
+
+
+async def test_an_operation_of_an_older_version_is_found(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await die(bus, *IDS)
+    asked = await runner.operations.ask(Request("purge", BILLING), "ann")
+    await runner.operations.unmark(await runner.operations.mark_of(asked.id))
+    assert await runner.resume_all() == 1
+    assert await _stands(runner, asked.id, "done")
 
 
 async def _stands(runner: Runner, operation_id: str, state: str) -> bool:

@@ -6,23 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from holdfast.contracts import Backend
 from holdfast.deadletters.acts import Acts
 from holdfast.deadletters.audit import Audit
 from holdfast.deadletters.chunks import count_exhausted
 from holdfast.deadletters.items import Count, Filter, Item
-from holdfast.deadletters.operation import Operation, Progress, Request, Stand
+from holdfast.deadletters.operation import ACTIVE, Operation, Progress, Request, Stand
 from holdfast.deadletters.patch_process import change_apart
 from holdfast.deadletters.patching import Change
 from holdfast.deadletters.records import fields_of, operation_of
 from holdfast.deadletters.service import DeadLetters
 from holdfast.deadletters.validation import check_actor, check_request
-from holdfast.model.errors import InvalidInput, NotFound, Outdated
+from holdfast.model.errors import InvalidInput, NotFound, Outdated, Overloaded
 from holdfast.model.event import new_id
 from holdfast.model.job import State
 from holdfast.model.names import check_token
 from holdfast.model.scopes import ADMIN, Right, Scope
+from holdfast.model.upkeep import Record
 
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
@@ -32,6 +34,9 @@ _RECORDS = 8
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _LOOKED = 400
 """Records that are looked at for one page of the list, at least."""
+_UNFINISHED, _UNFINISHED_EACH = 1_000, 100
+"""Operations that may be unfinished, in all and of one asker."""
+_LEFT = timedelta(minutes=1)
 _AT_ONCE = 2
 """Patches that are tried at the same time: large ones are processes of their own."""
 
@@ -51,6 +56,14 @@ class Preview:
     """When this was looked up, by the clock of each partition."""
 
 
+class Mark(NamedTuple):
+    """Says that an operation is unfinished, or was so a moment ago."""
+
+    id: str
+    actor: str
+    """Who has asked for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperationPage:
     """Some operations, the latest first."""
@@ -66,6 +79,7 @@ class Operations:
     def __init__(self, letters: DeadLetters) -> None:
         self.letters = letters
         self._prefix = f"{letters.namespace}.state.operations."
+        self._marks = f"{letters.namespace}.state.unfinished."
         self._patching = asyncio.Semaphore(_AT_ONCE)
 
     async def audit(self) -> Audit:
@@ -105,7 +119,8 @@ class Operations:
         """Write down what is to be done; whoever runs operations will do it. Nothing is done yet.
 
         It will do what the scopes of its asker allow; whoever has the store at hand is an admin. Only what
-        died before this moment is meant, or before the preview that somebody has agreed to.
+        died before this moment is meant, or before the preview that somebody has agreed to. Raises
+        `Overloaded` where too many are unfinished.
         """
         now, store = await self._times(), await self.first()
         request, actor = check_request(request, max(now)), check_actor(actor)
@@ -121,6 +136,8 @@ class Operations:
             rights=(scopes,),
             stand=Stand(asked=asked),
         )
+        await self._check_room(actor)
+        await self._mark(operation.id, actor)
         revision = await store.put_record(
             self._key(operation.id), fields_of(operation), 0, operation.created_at
         )
@@ -130,10 +147,15 @@ class Operations:
 
     async def show(self, operation_id: str) -> Operation:
         """One operation, or `NotFound`."""
-        record = await (await self.first()).record(self._key(operation_id))
-        if record is None:
+        found = await self.find(operation_id)
+        if found is None:
             raise no_operation(operation_id)
-        return operation_of(record)
+        return found
+
+    async def find(self, operation_id: str) -> Operation | None:
+        """One operation, if it is there."""
+        record = await (await self.first()).record(self._key(operation_id))
+        return None if record is None else operation_of(record)
 
     async def latest(self, limit: int = 100) -> list[Operation]:
         """The latest operations first."""
@@ -162,11 +184,14 @@ class Operations:
     async def _newest(self, after: str | None) -> AsyncIterator[tuple[Operation, int]]:
         """Every operation after a place, the latest first, with about the bytes that it takes."""
         store, place = await self.first(), self._place(after)
-        while page := await store.due_records(self._prefix, _RECORDS, newest=True, after=place):
+        while page := await self._page(store, place):
             for record in page:
                 operation = operation_of(record)
                 place = operation.created_at, record.key
                 yield operation, sum(map(len, record.fields.values()))
+
+    async def _page(self, store: Backend, place: tuple[datetime, str] | None) -> list[Record]:
+        return await store.due_records(self._prefix, _RECORDS, newest=True, after=place)
 
     def _place(self, after: str | None) -> tuple[datetime, str] | None:
         """What `_place_of` wrote, as a due time and a key."""
@@ -178,9 +203,63 @@ class Operations:
         except (ValueError, OverflowError):
             raise InvalidInput(f"{after!r} is no place in this list; take one that a page gave you") from None
 
-    async def unfinished(self, among: int = 1_000) -> list[Operation]:
-        """Those that somebody should run, the oldest first, among the latest."""
-        return [each for each in reversed(await self.latest(among)) if each.active]
+    async def unfinished(self) -> list[Operation]:
+        """Those that somebody should run, the oldest first."""
+        found = [await self.find(mark.id) for mark in await self.marks()]
+        return [each for each in found if each is not None and each.active]
+
+    async def marks(self) -> list[Mark]:
+        """The marks of those that may be unfinished, the oldest first. They are small, and operations are
+        not: whoever looks for work looks at these."""
+        found = await (await self.first()).due_records(self._marks, _UNFINISHED)
+        return [Mark(each.key.removeprefix(self._marks), each.fields["actor"]) for each in found]
+
+    async def mark_of(self, operation_id: str) -> Record | None:
+        """The mark of an operation."""
+        return await (await self.first()).record(self._marks + operation_id)
+
+    async def unmark(self, mark: Record | None) -> None:
+        """Take the mark of an operation that has ended; one that was made anew meanwhile stays."""
+        if mark is not None:
+            await (await self.first()).remove_record(mark.key, mark.revision)
+
+    async def forget(self, operation_id: str) -> None:
+        """Take the mark of an operation that is not active, or not there, if somebody who died has left it: a
+        new one is made before its operation is."""
+        mark, now = await self.mark_of(operation_id), await (await self.first()).now()
+        if mark is not None and now - datetime.fromisoformat(mark.fields["marked_at"]) > _LEFT:
+            await self.unmark(mark)
+
+    async def adopt(self) -> None:
+        """Mark the unfinished among the latest that have no mark: an older version has made none."""
+        store, known = await self.first(), {each.id for each in await self.marks()}
+        place, looked = None, 0
+        while looked < _UNFINISHED and (page := await self._page(store, place)):
+            for record in page:
+                name = record.key.removeprefix(self._prefix)
+                if record.fields["state"] in ACTIVE and name not in known:
+                    await self._mark(name, record.fields["actor"])
+            looked += len(page)
+            place = datetime.fromisoformat(page[-1].fields["created_at"]), page[-1].key
+
+    async def _mark(self, operation_id: str, actor: str) -> None:
+        """Before an operation begins to wait; a mark that is there gets another revision."""
+        store, key = await self.first(), self._marks + operation_id
+        while True:
+            there = await store.record(key)
+            expected, now = 0 if there is None else there.revision, await store.now()
+            fields = {"actor": actor, "marked_at": now.isoformat()}
+            if await store.put_record(key, fields, expected, now) is not None:
+                return
+
+    async def _check_room(self, actor: str) -> None:
+        marks = await self.marks()
+        mine = sum(each.actor == actor for each in marks)
+        if mine >= _UNFINISHED_EACH or len(marks) >= _UNFINISHED:
+            raise Overloaded(
+                f"{mine} operations of {actor} are unfinished, and {len(marks)} in all; at most "
+                f"{_UNFINISHED_EACH} and {_UNFINISHED} may be: wait for them, or cancel some"
+            )
 
     async def save(self, operation: Operation) -> Operation | None:
         """Write it if nobody has changed it since it was read; else None."""
@@ -192,7 +271,7 @@ class Operations:
     async def cancel(self, operation_id: str, actor: str) -> Operation:
         """Nothing more is begun; what is under way is finished. A resume goes on from there."""
         while True:
-            operation = await self.show(operation_id)
+            mark, operation = await self.mark_of(operation_id), await self.show(operation_id)
             if not operation.active:
                 raise Outdated(f"operation {operation_id} is {operation.state} already")
             ended = await (await self.first()).now()
@@ -200,6 +279,7 @@ class Operations:
             cancelled = replace(operation, state="cancelled", ended_at=ended, outcome=outcome)
             saved = await self.save(cancelled)
             if saved is not None:
+                await self.unmark(mark)
                 await (await self.audit()).asked(saved, actor, "cancelled")
                 return saved
 
@@ -215,6 +295,7 @@ class Operations:
             check_actor(actor)
             stand = replace(operation.stand, cleared=operation.stand.cleared or operation.state == "stopped")
             rights = tuple(dict.fromkeys((*operation.rights, scopes)))
+            await self._mark(operation_id, operation.actor)
             saved = await self.save(
                 replace(operation, state="waiting", ended_at=None, outcome="", rights=rights, stand=stand)
             )

@@ -11,20 +11,20 @@ from itertools import count
 from holdfast import failpoints
 from holdfast.correlation import correlated
 from holdfast.deadletters.operation import Operation, Request
-from holdfast.deadletters.operations import Operations, done_so_far
+from holdfast.deadletters.operations import Mark, Operations, done_so_far
 from holdfast.deadletters.pace import Clock, Pace
 from holdfast.deadletters.run import CHUNK, Ended, Run, Tell
-from holdfast.model.errors import HoldfastError, LockLost, Transient
+from holdfast.model.errors import HoldfastError, LockLost, NotFound, Transient
 from holdfast.model.scopes import ADMIN, Scope
 from holdfast.upkeep.holding import holding
 
 log = logging.getLogger(__name__)
 
 TTL = timedelta(seconds=30)
-AT_ONCE = 4
-"""Operations that one process runs side by side."""
+AT_ONCE, EACH = 4, 2
+"""Operations that one process runs side by side, in all and of one asker."""
 _FOLLOW, _LOOK = 0.5, 1.0
-_ASKED, _LEFT, _SELDOM = 20, 1_000, 30
+_SELDOM = 300
 
 
 class Runner:
@@ -41,7 +41,7 @@ class Runner:
     ) -> None:
         self.operations, self._ttl = operations, ttl
         self._owner, self._clock, self._chunk = owner, clock or Clock(), chunk
-        self._tasks: dict[str, asyncio.Task[bool]] = {}
+        self._tasks: dict[Mark, asyncio.Task[bool]] = {}
 
     async def do(self, request: Request, actor: str, scopes: tuple[Scope, ...] = (ADMIN,)) -> Operation:
         """Ask for an operation and see it through, whoever runs it; answers how it ended."""
@@ -75,6 +75,7 @@ class Runner:
         async with holding(store, f"operation:{operation_id}", self._owner, self._ttl) as lock:
             if lock is None:
                 return None
+            mark = await self.operations.mark_of(operation_id)
             operation = await self.operations.show(operation_id)
             if not operation.active:
                 return operation
@@ -90,7 +91,9 @@ class Runner:
             failpoints.hit("operation.after_lock")
             pace = Pace(saved.request.rate, self._clock, stop or asyncio.Event())
             with correlated(operation=operation_id):
-                return await self._work(Run(self.operations, saved, pace, self._chunk, tell))
+                ended = await self._work(Run(self.operations, saved, pace, self._chunk, tell))
+            await self.operations.unmark(mark)
+            return ended
 
     async def _work(self, run: Run) -> Operation:
         try:
@@ -108,23 +111,26 @@ class Runner:
         raise AssertionError("a run ends with Ended")
 
     async def resume_all(self) -> int:
-        """Run what waits or was left by whoever died, one after the other; answers how many ended here."""
-        return sum([await self._try(operation.id) for operation in await self.operations.unfinished()])
+        """Run what waits or was left by whoever died, one after the other; returns how many ended here."""
+        await self.operations.adopt()
+        return sum([await self._try(mark.id) for mark in await self.operations.marks()])
 
     async def serve(self) -> None:
-        """The same until cancelled, a few at once: one that takes its time keeps no other one waiting.
+        """The same until cancelled, a few at once: one that takes its time keeps no other one waiting, and no
+        asker has all places.
 
         What is cut off stays `running`, and is resumed by whoever looks next. Raises what keeps it from
         looking.
         """
         try:
             for turn in count():
-                self._tasks = {name: task for name, task in self._tasks.items() if not task.done()}
-                # What was just asked for is among the latest; what others have left may be long ago.
-                among = _LEFT if turn % _SELDOM == 0 else _ASKED
-                for operation in await self.operations.unfinished(among):
-                    if operation.id not in self._tasks and len(self._tasks) < AT_ONCE:
-                        self._tasks[operation.id] = asyncio.create_task(self._try(operation.id))
+                if turn % _SELDOM == 0:
+                    await self.operations.adopt()
+                self._tasks = {mark: task for mark, task in self._tasks.items() if not task.done()}
+                for mark in await self.operations.marks():
+                    taken = sum(each.actor == mark.actor for each in self._tasks)
+                    if mark not in self._tasks and len(self._tasks) < AT_ONCE and taken < EACH:
+                        self._tasks[mark] = asyncio.create_task(self._try(mark.id))
                 await self._clock.sleep(_LOOK)
         finally:
             for task in self._tasks.values():
@@ -143,4 +149,10 @@ class Runner:
         except (Transient, LockLost) as error:
             log.warning("operation %s will be resumed: %s", operation_id, error)
             return False
-        return done is not None and not done.active
+        except NotFound:
+            await self.operations.forget(operation_id)
+            return False
+        if done is None or done.active:
+            return False
+        await self.operations.forget(operation_id)
+        return True
