@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.bus.client import Bus
 from holdfast.config.config import Config
 from holdfast.server.http import HttpPart
+from holdfast.server.ledgers import Ledgers
 from holdfast.server.supervisor import Kept, Part, Supervisor
 from holdfast.server.system import Choice, assemble
 from kit import until
@@ -93,11 +94,13 @@ async def running(
     sweeper: bool = False,
     parts: Iterable[Part] = (),
     server: Mapping[str, object] = {},
+    ledgers: Ledgers | None = None,
     **config: object,
 ) -> AsyncIterator[Running]:
     """A system on a free port, which needs no token unless `server` says so; it must stop as it should."""
     effective = Config.model_validate({"server": {"port": 0, "open": True, **server}, **config})
-    supervisor = assemble(bus, effective, Choice(sweeper=sweeper), Supervisor(first=0.01, longest=0.02))
+    watcher = Supervisor(first=0.01, longest=0.02)
+    supervisor = assemble(bus, effective, Choice(sweeper=sweeper), watcher, ledgers)
     for part in parts:
         supervisor.add(part)
     [http] = [each.part for each in supervisor.kept if isinstance(each.part, HttpPart)]

@@ -86,10 +86,20 @@ def _made(app: FastAPI) -> dict[str, Any]:
             for method in route.methods or ():
                 if route.include_in_schema:
                     operation = made["paths"][route.path_format][method.lower()]
+                    for parameter in operation.get("parameters", ()):
+                        parameter["schema"] = _given(parameter["schema"])
                     if isinstance(need, Need):
                         _describe(operation, need)
                     _refuse(operation, method)
     return made
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter's schema: one may be left out, but there is no null in an address or a header."""
+    kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**kinds[0], **{name: value for name, value in schema.items() if name != "anyOf"}}
 
 
 def _refuse(operation: dict[str, Any], method: str) -> None:
