@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from itertools import chain, islice, repeat
 
 import pytest
@@ -12,9 +13,12 @@ from house import house, problem
 
 import holdfast
 from holdfast.bus.budget import claim_within, weight
+from holdfast.deadletters import items
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
 from holdfast.model.job import Job
+from holdfast.server.answers import data_of
+from holdfast.server.turns import Turns
 from kit import subscribe
 
 LOG = "/api/v1/channels/c/events"
@@ -148,6 +152,37 @@ async def test_data_is_answered_as_it_was_published(bus: holdfast.Bus, data: byt
             assert event["data"] == json.loads(data)
         else:
             assert base64.b64decode(event["data_base64"]) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "readable"),
+    [
+        (b"[" * 200 + b"]" * 200, True),
+        (b"[" * 201 + b"]" * 201, False),
+        (b'{"a":[' * 100 + b"{}" + b"]}" * 100, False),
+        (b'["' + b"[" * 500 + b'\\"[", "\\\\"]', True),
+        (b'{"n":' + b"9" * 4301 + b"}", False),
+        (b'"' + b"9" * 5000 + b'"', True),
+        (b"1e400", False),
+    ],
+)
+async def test_data_is_shown_as_json_where_every_parser_takes_it(data: bytes, readable: bool) -> None:
+    assert list(await data_of("data", data, Turns())) == ["data" if readable else "data_base64"]
+    assert list(items.readable("data", data)) == ["data" if readable else "data_base64"]
+
+
+async def test_searches_of_one_caller_leave_room_for_others(bus: holdfast.Bus) -> None:
+    ask = {"kind": "requeue", "filter": {"channel": "c", "kinds": ["job"]}, "dry_run": True}
+    async with house(bus) as found:
+        other = await found.bearer("admin")
+        with ExitStack() as places:
+            for _ in range(4):
+                places.enter_context(found.system.searches.take("local"))
+            problem(await found.client.post("/api/v1/operations", json=ask), 429)
+            assert (await found.client.get("/deadletters/ask?act=requeue&channel=c")).status_code == 429
+            asked = await found.client.post("/api/v1/operations", json=ask, headers=other)
+            assert asked.status_code == 200, asked.text
+        assert (await found.client.post("/api/v1/operations", json=ask)).status_code == 200
 
 
 async def test_a_zone_that_no_store_takes_is_refused(bus: holdfast.Bus) -> None:

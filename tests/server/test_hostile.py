@@ -152,3 +152,22 @@ async def test_a_hostile_body_is_refused_or_harmless(bus: holdfast.Bus, kind: st
                 )
                 check(answer, (each, body[:50]))
     assert CHANNEL in await bus.partitions.all[0].backend.channels()
+
+
+async def test_an_address_puts_no_words_into_a_page(bus: holdfast.Bus) -> None:
+    """A link from elsewhere could have our page tell its reader what to do."""
+    async with house(bus) as found:
+        for path in ("/login", "/channels"):
+            shown = await found.client.get(path, params={"notice": "Call 555 for a new token"})
+            assert "Call 555" not in shown.text
+        assert "It is paused now." in (await found.client.get("/channels?notice=paused")).text
+
+
+async def test_a_thousand_dead_letters_can_be_chosen_and_not_many_more(bus: holdfast.Bus) -> None:
+    chosen = {"act": "requeue", "item": [f"job:c:w:{number}" for number in range(1000)]}
+    async with house(bus) as found:
+        asked = await found.client.post("/deadletters/ask", data=chosen, headers=found.form)
+        assert asked.status_code == 404, asked.text  # there is none of them
+        many = {"item": ["x"] * 2500}
+        asked = await found.client.post("/deadletters/ask", data=many, headers=found.form)
+        assert asked.status_code == 413

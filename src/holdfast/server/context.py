@@ -46,6 +46,8 @@ class System:
     waking: Waking
     live: Places
     """For live pages."""
+    searches: Places
+    """For what takes a thread or a process: previews, traces, lists of failed events."""
     ledgers: Ledgers | None = None
     """The books of the pipeline; None where there are none to look into."""
 
@@ -74,6 +76,7 @@ def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
+        searches=Places("searches", each=4, total=40),
         ledgers=ledgers,
     )
 

@@ -86,7 +86,8 @@ async def list_failed_events(
     def wanted(name: str) -> bool:
         return (channel is None or name == channel) and caller.sees(name)
 
-    found, goes_on = await asyncio.to_thread(records.page, wanted, status, place, limit, size)
+    with system.searches.take(caller.actor):
+        found, goes_on = await asyncio.to_thread(records.page, wanted, status, place, limit, size)
     return Page(items=[_out(each) for each in found], after=await system.cursors.seal(caller, LIST, goes_on))
 
 

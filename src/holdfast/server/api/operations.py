@@ -137,7 +137,8 @@ async def start_operation(
     request = body.request()
     await permit(system, caller, request)
     if body.dry_run:
-        preview = await system.operations.preview(request, caller.scopes)
+        with system.searches.take(caller.actor):
+            preview = await system.operations.preview(request, caller.scopes)
         found = {
             "count": preview.count,
             "exact": preview.exact,

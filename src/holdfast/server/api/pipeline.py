@@ -145,7 +145,8 @@ async def lives_of(
     if system.ledgers is None:
         raise NotFound("this server cannot read the books of the pipeline: pip install 'holdfast[spark]'")
     try:
-        found = await asyncio.to_thread(system.ledgers.trace, event_id, channel, source)
+        with system.searches.take(caller.actor):
+            found = await asyncio.to_thread(system.ledgers.trace, event_id, channel, source)
     except NotFound:
         found = []
     lives = [life for life in found if caller.sees(life.channel)]

@@ -49,7 +49,8 @@ async def do(request: Request, system: Known, visit: Operates) -> Response:
 
 async def _asked(request: Request, system: System, visit: Visit, given: Given) -> Response:
     order = Order.of(given)
-    view = await _question(system, visit.caller, order, exact=bool(given.get("exactly")))
+    with system.searches.take(visit.caller.actor):
+        view = await _question(system, visit.caller, order, exact=bool(given.get("exactly")))
     return page(request, "ask.html", visit, status=400 if view.error else 200, view=view)
 
 

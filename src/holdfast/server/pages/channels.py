@@ -148,9 +148,9 @@ async def pause(
     """Stop handing out its jobs, or go on."""
     for store in await system.letters.stores():
         await store.set_paused(channel, consumer, paused)
-    word = "paused" if paused else "resumed"
-    await system.audit.did(visit.caller.actor, word.removesuffix("d"), f"{channel}/{consumer}")
-    return RedirectResponse(f"/channels/{channel}/consumers/{consumer}?notice={consumer}+is+{word}", 303)
+    await system.audit.did(visit.caller.actor, "pause" if paused else "resume", f"{channel}/{consumer}")
+    notice = "paused" if paused else "resumed"
+    return RedirectResponse(f"/channels/{channel}/consumers/{consumer}?notice={notice}", 303)
 
 
 async def _looked(request: Request) -> Watch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from fastapi import Request, Response
@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from holdfast.deadletters.failed import Status
 from holdfast.model.errors import HoldfastError
 from holdfast.server.admission import Admitted, Bounded
 from holdfast.server.auth.credentials import cookie_of
@@ -35,6 +36,8 @@ NAVIGATION = (
     ("Operations", "/operations"),
     ("Audit", "/audit"),
 )
+NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), "paused", "resumed")}
+"""What an address can have a page say: nobody else's words."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -85,7 +88,7 @@ def page(
         csrf=visit.csrf if visit else "",
         signed_in=visit is not None and visit.signed_in,
         visit=visit,
-        notice=request.query_params.get("notice"),
+        notice=NOTICES.get(request.query_params.get("notice", "")),
         **context,
     )
     return HTMLResponse(whole, status, HEADERS)
@@ -122,6 +125,7 @@ class PageRoute(Admitted):
                 raise UnsupportedMediaType("a form in parts is not read here; send it URL-encoded")
             if (await request.whole(FORM)).count(b"&") > FIELDS:
                 raise PayloadTooLarge(f"a form of more than {FIELDS} fields; choose fewer at once")
+            await request.form(max_fields=FIELDS)  # parsed once, by this limit and not the framework's
             await check_form(request)
 
 

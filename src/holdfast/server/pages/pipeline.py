@@ -92,7 +92,7 @@ async def act(
         verb = records.resolve if act == "resolve" else records.abandon
         done = await asyncio.to_thread(verb, failed, actor, notes)
     await system.audit.did(actor, f"{act} failed event", failed, done.status)
-    return RedirectResponse(f"/pipeline/failed/{quote(failed)}?notice=It+is+{done.status}+now", 303)
+    return RedirectResponse(f"/pipeline/failed/{quote(failed)}?notice={done.status}", 303)
 
 
 def _records(system: System) -> FailedRecords | None:
