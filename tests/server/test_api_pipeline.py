@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -103,24 +105,31 @@ async def test_a_page_of_failed_events_is_bounded_by_bytes(ingested: House) -> N
             problem(await found.client.get(FAILED, params={"after": wrong}), 400)
 
 
-async def test_the_page_shows_what_is_pending_first_and_pages_the_rest(
+async def test_the_page_shows_one_status_page_by_page(
     ingested: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.pages.pipeline.SHOWN", 2)
     bad = {each["event_id"]: each["id"] for each in (await failed(ingested))["items"]}
 
-    async def shown(number: int) -> list[str]:
-        text = (await ingested.client.get("/pipeline", params={"page": number})).text
-        assert (f"page={number + 1}" in text, f"page={number - 1}" in text) == (number == 1, number == 2)
-        return [name for name in sorted(bad) if bad[name] in text]
+    async def shown(address: str) -> tuple[list[str], str | None]:
+        """What a page shows, and where its link to the next one leads."""
+        text = (await ingested.client.get(address)).text
+        following = re.search(r'rel="next" href="([^"]*)"', text)
+        names = [name for name in sorted(bad) if bad[name] in text]
+        return names, unescape(following[1]) if following is not None else None
 
+    first, following = await shown("/pipeline")
+    assert (len(first), following is not None) == (2, True)
+    rest, last = await shown(following or "")
+    assert (sorted(first + rest), last) == (["bad-0", "bad-1", "bad-2"], None)
     for name in ("bad-0", "bad-1"):
         await ingested.client.post(f"{FAILED}/{bad[name]}/resolve", json={"notes": "by hand"})
-    assert "bad-2" in await shown(1)
-    assert len(await shown(2)) == 1
-    assert await shown(3) == []
-    assert "There is no such page." in (await ingested.client.get("/pipeline?page=3")).text
-    assert (await ingested.client.get("/pipeline?page=0")).status_code == 422
+    assert await shown("/pipeline") == (["bad-2"], None)
+    assert await shown("/pipeline?status=resolved") == (["bad-0", "bad-1"], None)
+    assert await shown("/pipeline?status=abandoned") == ([], None)
+    assert (await ingested.client.get("/pipeline?status=odd")).status_code == 422
+    forged = (following or "").replace("status=pending", "status=resolved")
+    assert (await ingested.client.get(forged)).status_code == 400
 
 
 async def test_a_damaged_record_hides_no_failed_event(ingested: House, tmp_path: Path) -> None:

@@ -234,3 +234,32 @@ async def test_a_filter_that_excludes_nothing_is_an_empty_one(
         assert meant.status_code == 202
         [one] = (await found.client.get("/dlq-status")).json()["consumers"]
         assert one["deadCount"] == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Holdfast-Channel",
+        "HOLDFAST-channel",
+        " holdfast-channel",
+        "holdfast-channel ",
+        "\tholdfast-channel",
+        "holdfast\u2010channel",
+        "\uff28oldfast-channel",
+        "holdfa\u017ft-channel",
+        "holdfast_channel",
+        "x\r\nholdfast-channel",
+        "x: y\nholdfast-channel",
+    ],
+)
+async def test_no_spelling_of_a_header_becomes_one_of_ours(each: holdfast.Bus, name: str) -> None:
+    """Whatever a store, or its protocol, makes of a name: it stays another one, or is refused."""
+    async with house(each) as found:
+        sent = {"id": "e", "data": 1, "headers": {name: THEIRS}}
+        answer = await found.client.post(events_of(COPIES), json=sent)
+        if answer.status_code == 201:
+            [entry] = await read_all(each.partitions.all[0].backend, COPIES)
+            assert dict(entry.event.headers) == {name: THEIRS}
+            assert not name.lower().startswith("holdfast-")
+        else:
+            assert answer.status_code in (400, 422), answer.text

@@ -13,6 +13,7 @@ from house import house
 from world import CHANNEL, Asked, asked, content, picture, settle
 
 import holdfast
+from holdfast.server.routes import methods_at, routes_of
 
 NAMES = [
     "..",
@@ -171,3 +172,21 @@ async def test_a_thousand_dead_letters_can_be_chosen_and_not_many_more(bus: hold
         many = {"item": ["x"] * 2500}
         asked = await found.client.post("/deadletters/ask", data=many, headers=found.form)
         assert asked.status_code == 413
+
+
+async def test_no_route_takes_another_method_for_its_own(bus: holdfast.Bus) -> None:
+    """Neither a method that it has not, nor one that a header or a query asks for instead."""
+    world = await settle(bus)
+    async with house(bus) as found:
+        before = await picture(bus)
+        for route in routes_of(found.app):
+            path = route.path_format.format(**world.names, act="retry")
+            own = methods_at(found.app, path)
+            for method in {"HEAD", "OPTIONS", "TRACE", "PATCH", "PROPFIND", "get"} - set(own):
+                answer = await found.client.request(method, path)
+                assert (answer.status_code, answer.headers["allow"]) == (405, ", ".join(own)), (method, path)
+            if "GET" in own and "/live/" not in path:
+                for instead in ("DELETE", "POST", "PUT"):
+                    headers = {"X-HTTP-Method-Override": instead, "X-Method-Override": instead}
+                    await found.client.get(path, headers=headers, params={"_method": instead})
+        assert await picture(bus) == before

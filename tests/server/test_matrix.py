@@ -2,7 +2,8 @@
 
 The routes are those of the router: a new one is here by being there. What no token of tenant A may do: get an
 answer that tells of tenant B, get another answer about what B has than about what nobody has, or change
-anything of B's. No call ends in an error of the server.
+anything of B's. Nor does it take longer: the store is asked the same things. No call ends in an error of the
+server.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tenants import Target, as_body, everything_of, picture, settle, unknown
 import holdfast
 from holdfast.cli.ledgers import ledgers
 from holdfast.config.load import load
+from holdfast.contracts import Backend
 from holdfast.model.errors import NotFound
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from holdfast.server.admission import Router
@@ -93,6 +96,8 @@ class Matrix:
     """Every token asks a route in every way that there is; else each in one, and all of them in all."""
     judged: set[str] = field(default_factory=set)
     """Readings that name nobody, which were asked already."""
+    steps: list[str] = field(default_factory=list)
+    """What the store was asked since the last call began."""
 
     async def walk(self, under: str = "/") -> list[str]:
         """Ask every route; returns what must not be. Readings come first: what is one's own is there then."""
@@ -127,19 +132,30 @@ class Matrix:
                 strict=True,
             )
             for their_way, nobodys_way in pairs:
-                one = await call(self.found, *their_way)
+                one, asked_for_theirs = await self._call(their_way)
                 if not token.valid and one.status_code == 401:
                     continue  # refused for who asks: nothing was looked up that could tell them apart
                 if their_way == nobodys_way:
                     self._judge(route, method, token, one)
                     self.judged.add(str(their_way))
                     continue
-                two = await call(self.found, *nobodys_way)
+                two, asked_for_nobodys = await self._call(nobodys_way)
                 self._judge(route, method, token, two)
+                if asked_for_theirs != asked_for_nobodys:
+                    self._fault(
+                        route, method, token, f"takes other steps: {asked_for_theirs} / {asked_for_nobodys}"
+                    )
                 if plain(one, theirs) != plain(two, nobodys):
                     self._fault(
                         route, method, token, f"tells them apart: {one.text[:300]} / {two.text[:300]}"
                     )
+
+    async def _call(self, way: Way) -> tuple[httpx.Response, list[str]]:
+        """The answer, and what the store was asked for it."""
+        self.found.system.audit._refused.clear()  # it tells of the first refusals only
+        self.steps.clear()
+        answer = await call(self.found, *way)
+        return answer, list(self.steps)
 
     def _judge(self, route: RouteContext, method: str, token: Token, answer: httpx.Response) -> None:
         """A call that did not name tenant B."""
@@ -261,7 +277,7 @@ async def first_piece(found: House, request: httpx.Request) -> httpx.Response:
 
 @pytest.fixture
 async def matrix(
-    bus: holdfast.Bus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bus: holdfast.Bus, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Matrix]:
     """Two tenants, one that nobody knows, and the tokens of the first."""
     caplog.set_level(logging.ERROR)  # thousands of calls are refused
@@ -279,7 +295,24 @@ async def matrix(
             own, other = [await settle(found, name, failed[f"{name}.orders"]) for name in (A, B)]
             await found.app.state.watch.look()
             tokens = await tokens_of(found)
-            yield Matrix(found, own, other, unknown(other, B, NOBODY), tokens, [])
+            matrix = Matrix(found, own, other, unknown(other, B, NOBODY), tokens, [])
+            note_calls(bus.partitions.all[0].backend, matrix.steps, monkeypatch)
+            yield matrix
+
+
+def note_calls(store: Backend, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note every call of a store by the name of its method."""
+
+    def noted(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def note(*given: Any, **more: Any) -> Any:
+            steps.append(name)
+            return await method(*given, **more)
+
+        return note
+
+    for name in dir(store):
+        if not name.startswith("_") and inspect.iscoroutinefunction(getattr(store, name)):
+            monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
 
 
 async def tokens_of(found: House) -> list[Token]:

@@ -67,10 +67,8 @@ class FailedRecords(Protocol):
         channel: str | None = None,
         limit: int = 100,
         pending_first: bool = False,
-        payloads: bool = True,
     ) -> Sequence[FailedRecord]:
-        """Failed records; with `pending_first` those that need somebody before the others. Without `payloads`
-        these are empty, and one is in memory at a time."""
+        """Failed records; with `pending_first` those that need somebody before the others."""
 
     def each(self, wanted: Callable[[str], bool], after: str | None = None) -> Iterator[FailedRecord]:
         """Those of the channels that are wanted, one by one, after a place in their order."""

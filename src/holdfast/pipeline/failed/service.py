@@ -74,17 +74,13 @@ class FailedEvents:
         channel: str | None = None,
         limit: int = 100,
         pending_first: bool = False,
-        payloads: bool = True,
     ) -> list[FailedEvent]:
         """Failed events, from the WAL, batch by batch; with `pending_first` by status, the latest first.
-        Without `payloads` these are empty, and one is in memory at a time.
 
         What cannot be read is one entry for each damaged record, with the reason `damaged` and the error.
         """
         found = self.each(lambda name: channel is None or name == channel)
         chosen = (event for event in found if status is None or event.status == status)
-        if not payloads:
-            chosen = (replace(event, event_payload="") for event in chosen)
         if pending_first:
             return heapq.nsmallest(limit, chosen, key=_pending_first)
         return list(itertools.islice(chosen, limit))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from holdfast.deadletters.failed import FailedRecord, FailedRecords
+from holdfast.deadletters.failed import FailedRecord, FailedRecords, Status
 from holdfast.model.errors import NotFound
+from holdfast.server.auth.caller import Caller
 from holdfast.server.context import Known, System
 from holdfast.server.drivers import Driver, read_drivers
 from holdfast.server.pages.figures import Figures, Name, StreamFigures
@@ -23,8 +24,10 @@ from holdfast.server.reconciled import Reconciled, read_reconciled
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-SHOWN, LAST = 50, 200
-"""Failed events on one page, and how many pages there are at most."""
+SHOWN = 50
+"""Failed events on one page."""
+LIST = "failed events of the pipeline"
+"""What its cursors are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,12 @@ class PipelineView:
     streams: list[tuple[Name, StreamFigures, list[float]]]
     figures: Figures
     failed: Sequence[FailedRecord] | None
-    """One page of them, pending ones first. None: there is no ingest here."""
-    number: int
-    """Of the page, from 1."""
-    more: bool
+    """Some of those in this status. None: there is no ingest here."""
+    status: Status
+    later: bool
+    """Whether there was a page before this one."""
+    after: str | None
+    """Where the next page begins. One that is short, or empty, can have more behind it."""
 
 
 @router.get("/pipeline")
@@ -47,7 +52,8 @@ async def pipeline(
     request: Request,
     system: Known,
     visit: Annotated[Visit, visits("read")],
-    number: Annotated[int, Query(alias="page", ge=1, le=LAST)] = 1,
+    status: Status = "pending",
+    after: Annotated[str | None, Query(max_length=4096)] = None,
 ) -> Response:
     """Archiver and ingest, how far behind they are, whether the books agree, and what failed."""
     watch: Watch = request.app.state.watch
@@ -57,14 +63,24 @@ async def pipeline(
     streams = [
         (name, each, watch.history.series("lag", *name)) for name, each in sorted(figures.streams.items())
     ]
-    found, records = None, _records(system)
-    if records is not None:
-        most = number * SHOWN + 1
-        found = await asyncio.to_thread(lambda: records.find(limit=most, pending_first=True, payloads=False))
-    shown = None if found is None else found[(number - 1) * SHOWN : number * SHOWN]
-    more = found is not None and len(found) > number * SHOWN and number < LAST
-    view = PipelineView(list(drivers.values()), reconciled, streams, figures, shown, number, more)
-    return page(request, "pipeline.html", visit, view=view)
+    shown, goes_on = await _failed(system, visit.caller, status, after)
+    view = PipelineView(
+        list(drivers.values()), reconciled, streams, figures, shown, status, after is not None, goes_on
+    )
+    return page(request, "pipeline.html", visit, view=view, statuses=get_args(Status))
+
+
+async def _failed(
+    system: System, caller: Caller, status: Status, after: str | None
+) -> tuple[Sequence[FailedRecord] | None, str | None]:
+    """A page of the failed events in a status, and the cursor of the next one; None without an ingest."""
+    records, size = _records(system), system.config.server.limits.answer
+    if records is None:
+        return None, None
+    place = await system.cursors.open(caller, f"{LIST}: {status}", after)
+    with system.searches.take(caller.actor):
+        found, goes_on = await asyncio.to_thread(records.page, caller.sees, status, place, SHOWN, size)
+    return found, await system.cursors.seal(caller, f"{LIST}: {status}", goes_on)
 
 
 @router.get("/pipeline/failed/{failed}")
