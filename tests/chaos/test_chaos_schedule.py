@@ -19,6 +19,7 @@ SPARK = {
 """Passed by drivers on Spark only: `make chaos-ingest` kills there."""
 DELTA = {
     "delta.after_stage",
+    "compact.after_stage",
     "compact.before_commit",
     "compact.after_commit",
     "compact.mid_clean",

@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
         ["archive", "verify", "--destination"],
         ["replay", "--to", "orders", "--where", "true", "--from"],
         ["compact", "--day", "2026-02-14", "--from"],
+        ["compact", "--from"],
     ],
 )
 def test_an_archive(run: Run, tmp_path: Path, arguments: list[str]) -> None:

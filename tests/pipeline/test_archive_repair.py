@@ -141,6 +141,16 @@ def test_missing_manifests_at_the_end_are_seen_by_the_cursor(cold: Archive) -> N
     assert cold.is_sound()
 
 
+def test_a_beginning_without_a_trace_is_seen_by_the_log_and_written_again(cold: Archive) -> None:
+    gone = cold.manifests[0]
+    for name in (gone.name, *(each.object for each in gone.objects)):
+        cold.store.delete(name)
+    [gap] = cold.verify().problems
+    assert (gap.kind, gap.object) == ("gap", cold.manifests[1].name)
+    assert len(cold.repair().done) == 1
+    assert cold.is_sound()
+
+
 def test_everything_that_the_log_still_has_is_written_again(place: Archive) -> None:
     """A missing and a damaged object, a damaged manifest, a whole commit without a trace."""
     first, second, third = place.manifests

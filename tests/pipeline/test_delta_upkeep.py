@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -16,11 +18,15 @@ from walkit import CHANNEL, START, Place, position
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
+from holdfast.model.errors import LockLost
 from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, warehouse_tasks
+from holdfast.pipeline.upkept import Upkept
 from holdfast.pipeline.wal import BatchKey
-from holdfast.pipeline.warehouse import Outcome, Tables, delta_upkeep
+from holdfast.pipeline.warehouse import FailedEvent, Outcome, Tables, delta_upkeep
+from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
-from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep, Upkept, chosen
+from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep, chosen
 
 MIB, FEW = 1 << 20, 3
 LATER = START + timedelta(days=3)
@@ -159,6 +165,80 @@ def test_a_checkpoint_keeps_the_log_short(place: Place, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few")
+def test_failed_events_are_merged_beside_one_that_is_written(place: Place) -> None:
+    """A merge of deltalake's that meets it begins anew: with its own retries there would be two of an id."""
+    for number in range(FEW):
+        place.warehouse.put_failed([failed(number)])
+    files = DeltaFiles(f"{place.folder}/tables")
+    [task] = upkeep_of(place.url, 64 * MIB, timedelta(0))
+    changed = replace(failed(1), status="resolved")
+    with failpoints.active(
+        "compact.before_commit", elsewhere(lambda: place.other(Tables()).put_failed([changed]))
+    ):
+        task.step(START)
+    while any(task.step(START)):
+        pass
+    table = files.find("failed_events")
+    assert table is not None
+    assert live_files(table).num_rows <= 2
+    found = {each.id: each.status for each in place.warehouse.failed()}
+    assert found == {failed(number).id: "resolved" if number == 1 else "pending" for number in range(FEW)}
+    assert len(place.warehouse.failed()) == FEW
+
+
+@pytest.mark.usefixtures("few")
+def test_a_table_in_which_deltalake_deleted_rows_is_still_merged_read_and_sifted(place: Place) -> None:
+    """It writes text as views, with which Arrow can hardly compute."""
+    for number in range(FEW):
+        load(place, number, f"a{number}", f"b{number}")
+    DeltaTable(place.folder / "tables" / "events").delete("id = 'b1'")
+    assert [row.id for row in place.warehouse.find("a1", [CHANNEL])] == ["a1"]
+    assert load(place, 10, "a1", "b1", "a2") == Outcome(1, 2, ())
+    finish(place)
+    assert [row.id for row in place.warehouse.find("b1", [CHANNEL])] == ["b1"]
+    assert load(place, 11, "a1", "b1", "a2") == Outcome(0, 3, ())
+    spot = BatchKey.parse(BatchKey(0, CHANNEL, position(101), position(102)).name)
+    assert place.warehouse.replace(spot, [position(101)], rows(["a1"], first=101)) == 1
+    assert place.ids() == sorted(f"{letter}{number}" for letter in "ab" for number in range(FEW))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_driver_merges_beside_its_work(place: Place) -> None:
+    for number in range(FEW):
+        load(place, number, f"a{number}")
+    settings = CompactionSettings(every=timedelta(milliseconds=1))
+    merged = threading.Event()
+    with (
+        failpoints.active("compact.after_commit", merged.set),
+        Upkeep(warehouse_tasks(place.url, settings), settings, lambda: None).beside(),
+    ):
+        assert merged.wait(30)
+    assert files(place).num_rows == 1
+    assert place.ids() == [f"a{number}" for number in range(FEW)]
+
+
+@pytest.mark.usefixtures("few")
+def test_whoever_has_lost_the_lock_merges_nothing(place: Place) -> None:
+    def lost() -> None:
+        raise LockLost("ingest", 1)
+
+    for number in range(FEW):
+        load(place, number, f"a{number}")
+    settings = CompactionSettings()
+    with pytest.raises(LockLost):
+        Upkeep(warehouse_tasks(place.url, settings), settings, lost).run_once(START)
+    assert files(place).num_rows == FEW
+
+
+def failed(number: int) -> FailedEvent:
+    id_ = str(UUID(int=number))
+    texts = {field.name: "x" for field in fields(FailedEvent) if field.name not in ("id", "status")}
+    times = dict.fromkeys(("failed_at", "last_retry_at", "resolved_at", "created_at", "updated_at"), START)
+    rest = {"retry_count": 0, "partition": 0, "max_retries_exceeded": False, "event_payload": "{}"}
+    return FailedEvent(**({"id": id_, "status": "pending"} | texts | times | rest))  # type: ignore[arg-type]
+
+
 def test_late_events_of_many_days_share_a_file(place: Place) -> None:
     """Ninety of a day and one of each of ten others: two files, not eleven."""
     late = [START - timedelta(days=40 + number) for number in range(10)]

@@ -1,27 +1,101 @@
-"""`holdfast compact`: a day of an archive as Parquet."""
+"""`holdfast compact`: many small files of an archive or a warehouse into few, or a day as Parquet."""
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast import wiring
 from holdfast.cli.archive import Master
-from holdfast.cli.options import Json, examples
+from holdfast.cli.ingest import WarehouseUrl
+from holdfast.cli.options import ConfigFile, Json, examples
 from holdfast.cli.output import say, write_json, write_table
 from holdfast.cli.places import check_archive
-from holdfast.cli.replay import From
-from holdfast.model.errors import InvalidInput
+from holdfast.cli.policies import destination_of
+from holdfast.config.urls import mask
+from holdfast.model.errors import InvalidInput, NotFound
 
-Day = Annotated[str, typer.Option("--day", metavar="YYYY-MM-DD", help="The day of the events, in UTC.")]
+if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
+    from holdfast.config.config import Config
+    from holdfast.config.sections import Compaction
+    from holdfast.pipeline.upkeep import CompactionSettings, Task
+
+From = Annotated[
+    str | None, typer.Option("--from", metavar="URL", help="The archive, instead of the configuration's.")
+]
+Day = Annotated[
+    str | None,
+    typer.Option("--day", metavar="YYYY-MM-DD", help="Write this day as Parquet instead; needs --from."),
+]
 
 
-def compact(source: From, day: Day, master: Master = "local[*]", as_json: Json = False) -> None:
-    """Write a day's objects as Parquet under compact/, and prove that the rows are equal.
+def compact(
+    source: From = None,
+    warehouse: WarehouseUrl = None,
+    day: Day = None,
+    master: Master = "local[*]",
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make many small files few, now: objects of an archive's past days, data files of Delta tables.
 
-    A file is listed only after it was read back and compared row by row. The objects stay as they are.
+    The drivers of the archive and the ingest do so by themselves; both may be at work. What is replaced is
+    removed after `compaction.keep`. With --day, a day's objects are written as Parquet under compact/, read
+    back, and compared row by row; the objects stay.
     """
+    if day is not None:
+        if source is None:
+            raise InvalidInput("--day is about an archive; say which with --from")
+        _write_day(source, day, master, as_json=as_json)
+        return
+    places = _places(wiring.configured((), config), source, warehouse)
+    done = [(place, *_finish(task)) for place, task in places]
+    if as_json:
+        write_json(
+            [{"place": place, "merged": old, "into": new, "removed": gone} for place, old, new, gone in done]
+        )
+        return
+    write_table(["PLACE", "MERGED", "INTO", "REMOVED"], done)
+
+
+def settings_of(given: Compaction) -> CompactionSettings:
+    """What the configuration says of compaction."""
+    from holdfast.pipeline.upkeep import CompactionSettings
+
+    return CompactionSettings(given.enabled, given.every, given.keep, given.file_size)
+
+
+def _places(config: Config, source: str | None, warehouse: str | None) -> Sequence[tuple[str, Task]]:
+    from holdfast.pipeline.upkeep import archive_tasks, warehouse_tasks
+
+    chosen = source is not None or warehouse is not None
+    archives = [source] if source else []
+    if not chosen:
+        archives = [destination_of(each, config) for each in config.archive_streams]
+        warehouse = config.ingest.warehouse
+    for url in archives:
+        check_archive(url)
+    kept = settings_of(config.archiver.compaction)
+    found = [(task.url, task) for task in archive_tasks(archives, kept, lambda: None)()]
+    tables = warehouse_tasks(warehouse, settings_of(config.ingest.compaction))() if warehouse else []
+    if chosen and warehouse and not tables:
+        raise NotFound(f"there is no Delta table in {mask(warehouse)}; a DuckDB file keeps itself in order")
+    return [*found, *((f"table {task.name}", task) for task in tables)]
+
+
+def _finish(task: Task) -> tuple[int, int, int]:
+    """Until nothing is left to do: files that were merged, into how many, and how many were removed."""
+    now = datetime.now(UTC)
+    merged = into = 0
+    while any(done := task.step(now)):
+        merged, into = merged + done.merged, into + done.into
+    return merged, into, task.clean(now).removed
+
+
+def _write_day(source: str, day: str, master: str, *, as_json: bool) -> None:
     try:
         wanted = date.fromisoformat(day)
     except ValueError:
@@ -42,5 +116,9 @@ def compact(source: From, day: Day, master: Master = "local[*]", as_json: Json =
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    shown = examples("holdfast compact --from s3://bucket/prefix --day 2026-02-14")
+    shown = examples(
+        "holdfast compact --config holdfast.yaml",
+        "holdfast compact --warehouse delta:///data/tables --json",
+        "holdfast compact --from s3://bucket/prefix --day 2026-02-14",
+    )
     app.command(epilog=shown)(compact)

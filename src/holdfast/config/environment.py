@@ -24,7 +24,7 @@ _REPLACED = {
     "SYNC_WRITES": "every write is synced before it is acknowledged, whatever this says",
     "MEMTABLE_SIZE": "there is no memtable; ingest.batch_rows (HOLDFAST_INGEST__BATCH_ROWS) bounds a segment",
     "VLOG_SIZE": "there is no value log; ingest.wal.max_bytes (CONSUMER_WAL_MAX_BYTES) bounds the WAL",
-    "NUM_COMPACTORS": "nothing is compacted; ingest.wal.confirmed_retention "
+    "NUM_COMPACTORS": "one thread of the driver compacts (ingest.compaction); ingest.wal.confirmed_retention "
     "(CONSUMER_WAL_CONFIRMED_RETENTION) says when a loaded batch is removed",
     "COMPRESSION": "segments are always compressed, with zstd",
 }

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from holdfast.config.sections import Section
+from holdfast.config.sections import Compaction, Section
 from holdfast.config.values import Address, Batch, Pattern, Port, Positive, Size
 
 
@@ -83,6 +83,7 @@ class Ingest(Section):
     metrics_port: Port | None = None
     """Where the driver answers Prometheus. Without it, nowhere."""
     wal: WalKnobs = WalKnobs()
+    compaction: Compaction = Compaction()
     tables: dict[Pattern, MappedTable] = Field(default_factory=dict)
     """By pattern; the most specific one decides. A channel that none selects goes into `events`."""
     validation: dict[Pattern, Validation] = Field(default_factory=dict)

@@ -43,6 +43,19 @@ class LagThreshold(Section):
     """Age of the oldest of them."""
 
 
+class Compaction(Section):
+    """Many small files become few, by the driver beside its work."""
+
+    enabled: bool = True
+    """Whether the driver does it. `holdfast compact` does it at any time."""
+    every: Positive = timedelta(minutes=1)
+    """How often it looks for something to do."""
+    keep: Positive = timedelta(days=1)
+    """How long what was replaced stays, for those who still read it; at least 1h."""
+    file_size: Size = 64 << 20
+    """Bytes of a data file of a Delta table, at most. Objects of an archive hold up to 200,000 events."""
+
+
 class Sweeper(Section):
     """Stuck work, retention and dead consumers: one per deployment, under a lock."""
 
@@ -134,6 +147,7 @@ class Archiver(Section):
     streams: list[ArchiveStream] = Field(default_factory=list)
     """The streams that are archived. With neither a file nor a store: all channels, into `.holdfast/cold`."""
     lag_threshold: LagThreshold = LagThreshold()
+    compaction: Compaction = Compaction()
 
 
 class TaskType(Section):

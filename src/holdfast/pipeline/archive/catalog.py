@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError, ObjectConflict
+from holdfast.model.errors import HoldfastError, NotFound, ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.manifest import Manifest, Written, decode
+from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ class Catalog:
 
 def read_catalog(store: ObjectStore, channel: str | None = None) -> Catalog:
     """Read every manifest, of one channel or of all."""
+    while True:
+        with contextlib.suppress(NotFound):  # compacted, and the old ones removed, since they were listed
+            return _read(store, channel)
+
+
+def _read(store: ObjectStore, channel: str | None) -> Catalog:
     manifests: list[Manifest] = []
     broken: list[str] = []
 
@@ -69,7 +77,26 @@ def read_catalog(store: ObjectStore, channel: str | None = None) -> Catalog:
                 broken.append(found)
             else:
                 manifests.append(found)
-    return Catalog(sorted(manifests, key=lambda each: (each.spot, each.after or "")), broken)
+    return Catalog(list(_effective(manifests)), [name for name in broken if not _is_within(name, manifests)])
+
+
+def _effective(manifests: Iterable[Manifest]) -> Iterator[Manifest]:
+    """In the order of their chains, without those that one before them has replaced: it goes as far."""
+    end: tuple[Spot, str] | None = None
+    for manifest in sorted(manifests, key=lambda each: (each.spot, each.after or "")):
+        reached = (manifest.spot, manifest.last)
+        if end is None or end[0] != manifest.spot or reached > end:
+            end = reached
+            yield manifest
+
+
+def _is_within(name: str, manifests: Iterable[Manifest]) -> bool:
+    """Whether a manifest that cannot be read is one that another has replaced."""
+    return any(
+        each.name.rpartition("/")[0] == name.rpartition("/")[0]
+        and each.name < name < naming.manifest_name(each.spot.channel, each.spot.partition, each.last)
+        for each in manifests
+    )
 
 
 def intact_catalog(store: ObjectStore, channel: str | None = None) -> Catalog:

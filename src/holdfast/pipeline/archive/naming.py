@@ -6,6 +6,8 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
+from holdfast.model.errors import InvalidName
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OBJECTS, _MANIFESTS = "archive", "manifests"
 _SUFFIX = ".jsonl.gz"
@@ -40,6 +42,15 @@ def object_name(batch: Batch, day: int) -> str:
         f"{folder(batch.channel)}/{day_folder((_EPOCH + timedelta(days=day)).date())}/"
         f"{batch.channel}-p{batch.partition:03}-{batch.first}_{batch.last}{_SUFFIX}"
     )
+
+
+def sibling(name: str, first: str, last: str) -> str:
+    """The name of an object of the same channel, store and day with other events."""
+    place, _, file = name.rpartition("/")
+    found = _BATCH.fullmatch(file.removesuffix(_SUFFIX))
+    if found is None:
+        raise InvalidName(f"{name!r} is no object of an archive")
+    return f"{place}/{file[: found.start('first')]}{first}_{last}{_SUFFIX}"
 
 
 def parse_object(name: str) -> Batch | None:

@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 from holdfast.model.errors import Damaged, DataLost, HoldfastError, NotFound, ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import read_catalog
+from holdfast.pipeline.archive.compaction import superseded
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
 from holdfast.pipeline.archive.origin import Origin
-from holdfast.pipeline.archive.verify import check
+from holdfast.pipeline.archive.verify import begins_late, check
 from holdfast.pipeline.archive.writer import Draft, ObjectWriter, packed, seal
 from holdfast.pipeline.offsets import Spot, before
 from holdfast.pipeline.stores import ObjectStore
@@ -65,14 +66,15 @@ class ArchiveRepair:
         chains: dict[Spot, list[Manifest]] = {}
         for manifest in catalog.manifests:
             chains.setdefault(manifest.spot, []).append(manifest)
-        listed = {each.object for each in catalog.objects}
+        listed = {each.object for each in catalog.objects} | superseded(self._store)
         loose = self._loose(name for name in there if name not in listed)
         for manifest in catalog.manifests:
             self.done += self._objects(manifest)
         for spot in sorted({*chains, *loose, *filter(self._origin.belongs, cursors)}):
             chain, candidates = chains.get(spot, []), loose.get(spot, [])
             broken = [name for name in catalog.broken if name.startswith(_folder(spot))]
-            for gap in _gaps(spot, chain, candidates, broken, cursors.get(spot)):
+            late = bool(chain) and begins_late(self._origin, chain[0])
+            for gap in _gaps(spot, chain, candidates, broken, cursors.get(spot), late=late):
                 if self._is_ours(chain):
                     self.done += self._fill(gap, candidates, broken)
                 else:
@@ -193,16 +195,20 @@ class ArchiveRepair:
 
 
 def _gaps(
-    spot: Spot, chain: Sequence[Manifest], loose: Sequence[Lines], broken: Sequence[str], cursor: str | None
+    spot: Spot,
+    chain: Sequence[Manifest],
+    loose: Sequence[Lines],
+    broken: Sequence[str],
+    cursor: str | None,
+    *,
+    late: bool,
 ) -> Iterator[Gap]:
     """What no manifest of a chain covers, up to the cursor. Before the first one only where something shows
     that there was one: an archive may begin anywhere."""
     if chain and chain[0].after is not None:
         first = chain[0].after
-        shown = any(each.written.last <= first for each in loose) or any(
-            _after(name) < first for name in broken
-        )
-        if shown:
+        shown = any(each.written.last <= first for each in loose)
+        if late or shown or any(_after(name) < first for name in broken):
             yield Gap(spot, None, first)
     for one, other in pairwise(chain):
         if other.after is not None and one.last < other.after:

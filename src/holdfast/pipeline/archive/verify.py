@@ -16,7 +16,8 @@ import pyarrow as pa
 from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import Catalog, frame, read_catalog
-from holdfast.pipeline.archive.manifest import Written
+from holdfast.pipeline.archive.compaction import superseded
+from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
 from holdfast.pipeline.archive.origin import Origin
 from holdfast.pipeline.offsets import Spot
@@ -111,7 +112,11 @@ def _unlike_log(origin: Origin, catalog: Catalog) -> Iterator[Problem]:
     """Manifests that list more or fewer events than the log has in their place, where it still has them."""
     for spot, manifests in groupby(catalog.manifests, key=lambda each: each.spot):
         trimmed, last = origin.extent(spot)
-        chain = [each for each in manifests if (each.after or "") >= trimmed and each.last <= last]
+        whole = list(manifests)
+        if begins_late(origin, whole[0]):
+            message = f"begins after {whole[0].after}, and the log has events before that: some are missing"
+            yield Problem("gap", whole[0].name, f"{message}; see holdfast archive repair")
+        chain = [each for each in whole if (each.after or "") >= trimmed and each.last <= last]
         if not chain or origin.count(spot, chain[0].after, chain[-1].last) == sum(m.rows for m in chain):
             continue
         for manifest in chain:
@@ -121,12 +126,19 @@ def _unlike_log(origin: Origin, catalog: Catalog) -> Iterator[Problem]:
                 yield Problem("gap", manifest.name, message)
 
 
+def begins_late(origin: Origin, first: Manifest) -> bool:
+    """Whether the log has events from before the first manifest of a chain: its beginning is lost, or was
+    archived elsewhere."""
+    known = first.spot.partition < len(origin.connection.backends)
+    return first.after is not None and known and origin.count(first.spot, None, first.after) > 0
+
+
 def _unlisted(
     store: ObjectStore, catalog: Catalog, there: list[str], ends: Mapping[Spot, str]
 ) -> Iterator[Problem]:
     """Objects that are in no manifest. Only one whose every event is in another object can be removed."""
-    listed = {each.object for each in catalog.objects}
-    for name in sorted(set(there) - listed):
+    known = {each.object for each in catalog.objects} | superseded(store)
+    for name in sorted(set(there) - known):
         batch, lines = naming.parse_object(name), read_lines(store, name)
         if lines is not None and _is_elsewhere(store, catalog, lines):
             message = (

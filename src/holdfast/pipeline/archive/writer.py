@@ -126,7 +126,12 @@ def seal(store: ObjectStore, draft: Draft) -> Written:
 
 def packed(draft: Draft) -> bytes:
     """A draft's lines as they are stored: the same draft gives the same bytes again."""
-    data: bytes = igzip.compress(b"".join(draft.content), LEVEL, mtime=0)
+    return compressed(b"".join(draft.content))
+
+
+def compressed(text: bytes) -> bytes:
+    """Lines as they are stored."""
+    data: bytes = igzip.compress(text, LEVEL, mtime=0)
     return data
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
@@ -124,9 +124,13 @@ class DeltaWarehouse:
 
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
-        if events:
-            with self._translated():
-                put_failed(self._files, events)
+        if not events:
+            return None
+        with self._translated():
+            for _ in range(_TRIES):
+                with suppress(CommitFailedError):
+                    return put_failed(self._files, events)
+        raise Unavailable(f"{self.url}: other writers of {FAILED!r} were faster {_TRIES} times")
 
     def failed(self, status: Status | None = None, limit: int = 1000) -> list[FailedEvent]:
         """See the contract."""

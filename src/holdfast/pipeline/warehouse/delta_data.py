@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from holdfast import failpoints
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores import ObjectStore
+from holdfast.pipeline.warehouse.delta_files import without_views
 from holdfast.pipeline.warehouse.delta_index import Hashes
 from holdfast.pipeline.warehouse.tables import DAY
 
@@ -54,13 +55,22 @@ class Staged(NamedTuple):
 
     def added(self, *, data_change: bool = True) -> AddAction:
         """As an action of a commit."""
-        now = int(time.time() * 1000)
-        return AddAction(self.path, self.size, {DAY: self.day}, now, data_change, self.stats)
+        now, partition = int(time.time() * 1000), {DAY: self.day} if self.path.startswith(DAY) else {}
+        return AddAction(self.path, self.size, partition, now, data_change, self.stats)
 
 
 def stage(store: ObjectStore, table: str, rows: pa.Table) -> list[Staged]:
     """Write rows of a table's columns as files."""
-    return [_write(store, table, day, part) for day, part in by_day(rows)]
+    return [
+        _write(store, table, f"{DAY}={text or _NO_DAY}/", text, part)
+        for day, part in by_day(rows)
+        for text in (None if day is None else day.isoformat(),)
+    ]
+
+
+def stage_whole(store: ObjectStore, table: str, rows: pa.Table) -> list[Staged]:
+    """Write rows of a table without partitions as one file."""
+    return [_write(store, table, "", None, rows)]
 
 
 def by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
@@ -93,17 +103,17 @@ def read_hashes(store: ObjectStore, table: str, path: str) -> Hashes:
 _known: OrderedDict[tuple[str, str, str], Hashes] = OrderedDict()
 
 
-def read_rows(store: ObjectStore, table: str, path: str, hashes: Hashes, columns: list[str]) -> pa.Table:
+def read_rows(
+    store: ObjectStore, table: str, path: str, hashes: Hashes, columns: list[str]
+) -> Iterator[pa.Table]:
     """Rows of a file with one of these hashes: only the row groups that have one are read."""
     with store.reader(f"{table}/{path}") as file:
         parquet = pq.ParquetFile(file)
-        found = [parquet.schema_arrow.empty_table().select(columns)]
         wanted = pa.array(hashes, pa.int64())
         for group in range(parquet.num_row_groups):
             held = pc.is_in(parquet.read_row_group(group, ["transaction_hash"])["transaction_hash"], wanted)
             if pc.any(held).as_py():
-                found.append(parquet.read_row_group(group, columns).filter(held))
-        return pa.concat_tables(found)
+                yield without_views(parquet.read_row_group(group, columns)).filter(held)
 
 
 def read_file(store: ObjectStore, table: str, path: str, size: int) -> pa.Table:
@@ -111,13 +121,13 @@ def read_file(store: ObjectStore, table: str, path: str, size: int) -> pa.Table:
     data = store.get(f"{table}/{path}")
     if len(data) != size:
         raise Damaged(f"{store.url}/{table}/{path} has {len(data)} bytes, and the log says {size}")
-    return pq.read_table(pa.BufferReader(data), partitioning=None)
+    return without_views(pq.read_table(pa.BufferReader(data), partitioning=None))
 
 
 def removal(file: Mapping[str, Any], *, data_change: bool = True) -> RemoveAction:
     """That a live file is no longer one, as an action of a commit."""
-    day = file[f"partition.{DAY}"]
-    values = {DAY: None if day is None else day.isoformat()}
+    day = file.get(f"partition.{DAY}")
+    values: dict[str, str | None] = {DAY: day and day.isoformat()} if f"partition.{DAY}" in file else {}
     now = int(time.time() * 1000)
     return RemoveAction(file["path"], data_change, now, file["size_bytes"], values)
 
@@ -128,21 +138,20 @@ def discard(store: ObjectStore, table: str, staged: Iterable[Staged]) -> None:
         store.delete(f"{table}/{each.path}")
 
 
-def _write(store: ObjectStore, table: str, day: date | None, rows: pa.Table) -> Staged:
+def _write(store: ObjectStore, table: str, folder: str, day: str | None, rows: pa.Table) -> Staged:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", row_group_size=ROW_GROUP)
     data = sink.getvalue().to_pybytes()
-    text = None if day is None else day.isoformat()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = f"{DAY}={text or _NO_DAY}/{stamp}-{secrets.token_hex(12)}.parquet"
+    path = f"{folder}{stamp}-{secrets.token_hex(12)}.parquet"
     store.put(f"{table}/{path}", data)
     failpoints.hit("delta.after_stage")
-    return Staged(path, len(data), text, rows.num_rows, _statistics(rows))
+    return Staged(path, len(data), day, rows.num_rows, _statistics(rows))
 
 
 def _statistics(rows: pa.Table) -> str:
     lows, highs = {}, {}
-    for name in _DESCRIBED:
+    for name in set(_DESCRIBED).intersection(rows.column_names):
         found = pc.min_max(rows[name])
         low, high = found["min"].as_py(), found["max"].as_py()
         if isinstance(low, str) and max(len(low), len(high)) > _LONGEST:

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import duckdb
 import pyarrow as pa
+from deltalake import CommitProperties
 
 from holdfast.pipeline.warehouse.contract import FailedEvent, Status
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles
@@ -36,7 +37,14 @@ def put_failed(files: DeltaFiles, events: Sequence[FailedEvent]) -> None:
     delta = files.open(FAILED, _SCHEMA)
     before = delta.version()
     news = pa.Table.from_pylist(rows, _SCHEMA)
-    merge = delta.merge(news, "old.id = new.id", source_alias="new", target_alias="old")
+    # Without deltalake's retries: they do not see that a file that is merged into was replaced meanwhile.
+    merge = delta.merge(
+        news,
+        "old.id = new.id",
+        source_alias="new",
+        target_alias="old",
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
     files.settle(FAILED, before)
 

@@ -24,6 +24,15 @@ class DeltaFiles:
         self._root = root.rstrip("/")
         self._is_folder = "://" not in root
 
+    def names(self) -> list[str]:
+        """The tables that are there."""
+        if self._is_folder and not Path(self._root).is_dir():
+            return []
+        there = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self._root, self._options()))
+        entries = there.get_file_info(pyarrow.fs.FileSelector("", recursive=False))
+        folders = [each.path for each in entries if each.type == pyarrow.fs.FileType.Directory]
+        return sorted(name for name in folders if not name.startswith(("_", ".")) and self.find(name))
+
     def find(self, name: str) -> DeltaTable | None:
         """A table at its latest version."""
         try:
@@ -106,11 +115,15 @@ class DeltaFiles:
 
 def live_files(delta: DeltaTable) -> pa.Table:
     """The files of a version: `path`, `size_bytes`, `num_records`, and `min.…` and `max.…` of columns."""
-    found = pa.table(delta.get_add_actions(flatten=True))
-    views = [
-        field.with_type(pa.string()) if field.type == pa.string_view() else field for field in found.schema
-    ]
-    return found.cast(pa.schema(views))
+    return without_views(pa.table(delta.get_add_actions(flatten=True)))
+
+
+def without_views(rows: pa.Table) -> pa.Table:
+    """With plain text in place of deltalake's views of text, which Arrow can hardly compute with."""
+    if pa.string_view() not in rows.schema.types:
+        return rows
+    fields = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 def between(files: pa.Table, column: str, low: object, high: object) -> pc.Expression:

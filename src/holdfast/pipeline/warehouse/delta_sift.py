@@ -43,7 +43,7 @@ def candidates(store: ObjectStore, table: str, live: Collection[str], rows: pa.T
     hashes = rows["transaction_hash"].to_numpy()
     hits, unknown = HashIndex(store, table).find(hashes, live)
     hits |= {path for path in unknown if np.isin(read_hashes(store, table, path), hashes).any()}
-    found = [read_rows(store, table, path, hashes, _COMPARED) for path in sorted(hits)]
+    found = [part for path in sorted(hits) for part in read_rows(store, table, path, hashes, _COMPARED)]
     return pa.concat_tables([_NOTHING, *found])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
@@ -23,7 +23,16 @@ from deltalake.transaction import AddAction, RemoveAction
 from holdfast import failpoints
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, discard, read_file, read_hashes, removal, stage
+from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.warehouse.delta_data import (
+    NO_HOOKS,
+    discard,
+    read_file,
+    read_hashes,
+    removal,
+    stage,
+    stage_whole,
+)
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
 from holdfast.pipeline.warehouse.delta_index import HashIndex
 from holdfast.pipeline.warehouse.tables import DAY
@@ -42,18 +51,6 @@ _REMOVED = 1000
 _ORDER = [("channel", "ascending"), ("partition", "ascending"), ("position", "ascending")]
 
 
-class Upkept(NamedTuple):
-    """What was done, in files."""
-
-    merged: int = 0
-    into: int = 0
-    indexed: int = 0
-    removed: int = 0
-
-    def plus(self, other: Upkept) -> Upkept:
-        return Upkept(*(one + two for one, two in zip(self, other, strict=True)))
-
-
 @dataclass(frozen=True)
 class TableUpkeep:
     """The upkeep of one table."""
@@ -69,13 +66,13 @@ class TableUpkeep:
     def step(self, now: datetime) -> Upkept:
         """One merge, and what the index needs; all zero where there is nothing to do."""
         delta = self.files.find(self.name)
-        if delta is None or delta.metadata().partition_columns != [DAY]:
+        if delta is None:
             return Upkept()
         self.checkpoint(delta)
         live: list[dict[str, Any]] = live_files(delta).to_pylist()
         group = chosen(live, now.date(), self.target)
         done = self._merge(delta, group) if group else Upkept()
-        return done.plus(self._cover())
+        return done.plus(self._cover()) if _is_by_day(delta) else done
 
     def clean(self, now: datetime) -> Upkept:
         """Remove what has not been live for a while, and entries of the log from before that."""
@@ -100,12 +97,14 @@ class TableUpkeep:
 
     def _merge(self, delta: DeltaTable, group: Sequence[Mapping[str, Any]]) -> Upkept:
         parts = [read_file(self.store, self.name, each["path"], each["size_bytes"]) for each in group]
-        rows = pa.concat_tables(parts, promote_options="default").sort_by(_ORDER)
+        rows = pa.concat_tables(parts, promote_options="default")
         if rows.num_rows != sum(each["num_records"] for each in group):
             raise Damaged(
                 f"files of table {self.name!r} have other rows than its log says; see holdfast reconcile"
             )
-        staged = stage(self.store, self.name, rows)
+        by_day = _is_by_day(delta)
+        write, ordered = (stage, rows.sort_by(_ORDER)) if by_day else (stage_whole, rows)
+        staged = write(self.store, self.name, ordered)
         actions: list[AddAction | RemoveAction] = [
             *(removal(each, data_change=False) for each in group),
             *(each.added(data_change=False) for each in staged),
@@ -121,7 +120,7 @@ class TableUpkeep:
                     actions,
                     "append",
                     delta.schema(),
-                    DAY,
+                    DAY if by_day else None,
                     commit_properties=CommitProperties(max_commit_retries=0),
                     post_commithook_properties=NO_HOOKS,
                 )
@@ -154,6 +153,10 @@ class TableUpkeep:
         return Upkept(indexed=done)
 
 
+def _is_by_day(delta: DeltaTable) -> bool:
+    return delta.metadata().partition_columns == [DAY]
+
+
 def _bounded(files: Iterable[Mapping[str, Any]]) -> Iterable[list[str]]:
     """Files in groups of some million rows."""
     part: list[str] = []
@@ -176,12 +179,12 @@ def chosen(files: Iterable[Mapping[str, Any]], today: date, target: int) -> list
     """
 
     def key(each: Mapping[str, Any]) -> str:
-        return str(each[f"partition.{DAY}"])
+        return str(each.get(f"partition.{DAY}"))
 
     groups = []
     for _, found in groupby(sorted(files, key=key), key):
         group = _prefix(sorted(found, key=lambda each: each["size_bytes"]), target)
-        day = group[0][f"partition.{DAY}"] if group else None
+        day = group[0].get(f"partition.{DAY}") if group else None
         over = day is not None and day < today
         least, factor = (2, 4) if over else (FEW, 1)
         while len(group) >= least and group[-1]["size_bytes"] > factor * _size(group[:-1]):
