@@ -12,7 +12,7 @@ import pyarrow as pa
 from bench.feed import BATCH, CHANNEL, data, tell
 from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
 from holdfast.pipeline.wal import BatchKey
-from holdfast.pipeline.warehouse import Tables, open_warehouse
+from holdfast.pipeline.warehouse import Load, Tables, open_warehouse
 
 SHALLOW = 1_000_000
 ROUNDS = 5
@@ -40,7 +40,7 @@ def costs(folder: Path, rows: int) -> dict[int, float]:
 def _cost(folder: Path, depth: int) -> float:
     file = folder / f"deep-{depth}.duckdb"
     warehouse = open_warehouse(f"duckdb://{file}", Tables())
-    warehouse.rehearse(CHANNEL, batch(0))  # makes the table
+    warehouse.rehearse(batch(0))  # makes the table
     warehouse.close()
     began = time.perf_counter()
     fill(file, depth)
@@ -51,7 +51,7 @@ def _cost(folder: Path, depth: int) -> float:
     for turn in range(ROUNDS):
         rows = batch(turn)
         began = time.perf_counter()
-        outcome = warehouse.load(_key(turn), CHANNEL, rows)
+        [outcome] = warehouse.load([Load(_key(turn), (CHANNEL,), rows)])
         took.append(time.perf_counter() - began)
         if outcome.inserted != BATCH:
             raise SystemExit(f"{outcome.inserted} rows went in instead of {BATCH}")
@@ -73,6 +73,8 @@ def batch(turn: int) -> pa.Table:
     first = _FIRST + turn * BATCH
     source = pa.table(
         {
+            "partition": pa.repeat(pa.scalar(0, pa.int32()), BATCH),
+            "channel": pa.repeat(CHANNEL, BATCH),
             "position": [f"0001-{first + n:016x}" for n in range(BATCH)],
             "id": [f"new-{first + n}" for n in range(BATCH)],
             "source": pa.repeat("default", BATCH),

@@ -119,7 +119,7 @@ def damage(place: Place, event_id: str) -> None:
     """Cut the record of a failed event short."""
     found = FailedEvents(place.wal, place.warehouse, place.tables).find()
     [event] = [event for event in found if event.event_id == event_id]
-    file = place.path_of(f"failed/{event.batch}/{event.transaction_id}@{event.position}.json")
+    file = place.path_of(f"failed/{event.batch}/{event.channel}@{event.partition}@{event.position}.json")
     file.write_bytes(file.read_bytes()[:-9])
 
 

@@ -289,7 +289,7 @@ def given_up(place: Place, *names: str) -> list[Batch]:
 def own_record(place: Place, batch: Batch) -> Path:
     """The record of the one event of the first batch that failed by itself, as `typed`."""
     [found] = [event for event in service(place).find() if event.event_id == "typed"]
-    return place.path_of(f"failed/{found.batch}/{found.transaction_id}@{found.position}.json")
+    return place.path_of(f"failed/{found.batch}/{found.channel}@{found.partition}@{found.position}.json")
 
 
 DAMAGES: dict[str, Callable[[Place, Batch], Path]] = {

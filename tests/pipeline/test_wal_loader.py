@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from walkit import Place, balance, position, source_rows
+from walkit import Place, balance, load, position, source_rows
 
 from holdfast import failpoints
 from holdfast.pipeline.failed.service import FailedEvents
@@ -253,7 +253,7 @@ def test_a_loader_that_is_late_cannot_load_what_another_gave_up(place: Place) ->
         results.append(place.loader("late").load(batch))
     assert results == [Result.EXPIRED, Result.EXPIRED]
     rows = segments.read_all(place.wal.store, batch.segments)
-    assert place.warehouse.load(batch.name, "orders", rows).refused == "expired"
+    assert load(place.warehouse, batch.name, rows).refused == "expired"
     assert place.ids() == []
 
 

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from walkit import CHANNEL, Place, position, source_rows
+from walkit import CHANNEL, Place, load, name, position, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
 from holdfast.pipeline.wal import BatchKey
-from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, open_warehouse
-from holdfast.pipeline.warehouse.contract import has
+from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
 KEY, OTHER = (BatchKey(0, CHANNEL, position(n), position(n)).name for n in (1, 2))
 Make = Callable[..., Place]
-NUMBERS = Tables({"orders": Table("orders", (Column("total", "$.total", "integer"),))})
+TOTAL = Column("total", "$.total", "integer")
+NUMBERS = Tables({"orders": Table("orders", (TOTAL,))})
 
 
 @pytest.fixture(params=["duckdb", "delta"])
@@ -46,12 +46,10 @@ def rows(ids: list[str], *data: bytes, **more: object) -> pa.Table:
 
 def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None:
     before = datetime.now(UTC)
-    loaded = place.warehouse.load(
-        KEY, CHANNEL, rows(["a"], b'{"x":1}', headers=[("b", "2"), ("a", "1")], key="k")
-    )
-    assert loaded == Outcome(1, 0, ())
-    [row] = place.query("SELECT * EXCLUDE (time, ingested_at, transaction_hash) FROM events")
-    assert row == (
+    row = rows(["a"], b'{"x":1}', headers=[("b", "2"), ("a", "1")], key="k")
+    assert load(place.warehouse, KEY, row) == Outcome(1, 0, ())
+    [found] = place.query("SELECT * EXCLUDE (time, ingested_at, transaction_hash) FROM events")
+    assert found == (
         *("orders", 0, position(1), "a", "default", "event", "k", '{"a":"1","b":"2"}', '{"x":1}', None),
         *(rows(["a"])["transaction_id"][0].as_py(), KEY),
     )
@@ -59,25 +57,25 @@ def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None
 
 
 def test_bytes_that_are_no_json_are_wrapped(place: Place) -> None:
-    place.warehouse.load(KEY, CHANNEL, rows(["a", "b"], b"\x00\xff", b'"\\u0000"'))
+    load(place.warehouse, KEY, rows(["a", "b"], b"\x00\xff", b'"\\u0000"'))
     found = place.query("SELECT data, data_base64 FROM events ORDER BY id")
     assert found == [(None, "AP8="), ('"\\u0000"', None)]
 
 
 def test_a_replay_changes_nothing_and_answers_the_same(place: Place) -> None:
-    first = place.warehouse.load(KEY, CHANNEL, rows(["a", "b"]))
+    first = load(place.warehouse, KEY, rows(["a", "b"]))
     for _ in range(2):
-        assert place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"])) == first
+        assert load(place.warehouse, KEY, rows(["a", "b", "c"])) == first
         place.warehouse.close()
     assert place.ids() == ["a", "b"]
-    assert has(place.warehouse, KEY)
-    assert not has(place.warehouse, OTHER)
+    assert place.warehouse.outcome(KEY, [CHANNEL]) == first
+    assert place.warehouse.outcome(OTHER, [CHANNEL]) is None
 
 
 def test_the_same_content_is_a_duplicate_and_other_content_a_conflict(place: Place) -> None:
-    place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"]))
+    load(place.warehouse, KEY, rows(["a", "b", "c"]))
     again = rows(["a", "b", "c", "d"], b'{"id": "a"}', b'{"id": "changed"}', b'{"id": "c"}', b"{}", first=10)
-    assert place.warehouse.load(OTHER, CHANNEL, again) == Outcome(1, 2, (position(11),))
+    assert load(place.warehouse, OTHER, again) == Outcome(1, 2, (name(again, 1),))
     assert place.ids() == ["a", "b", "c", "d"]
     assert place.query("SELECT data FROM events WHERE id = 'b'") == [('{"id": "b"}',)]
 
@@ -92,14 +90,64 @@ def test_the_same_content_is_a_duplicate_and_other_content_a_conflict(place: Pla
     ],
 )
 def test_content_is_type_key_and_data(place: Place, changed: dict[str, object], same: int) -> None:
-    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
-    assert place.warehouse.load(OTHER, CHANNEL, rows(["a"], first=2, **changed)).duplicates == same
+    load(place.warehouse, KEY, rows(["a"]))
+    assert load(place.warehouse, OTHER, rows(["a"], first=2, **changed)).duplicates == same
 
 
 def test_rivals_inside_one_batch_are_told_apart(place: Place) -> None:
     twice = rows(["a", "a", "a", "b"], b"1", b"1", b"2", b"3")
-    assert place.warehouse.load(KEY, CHANNEL, twice) == Outcome(2, 1, (position(3),))
+    assert load(place.warehouse, KEY, twice) == Outcome(2, 1, (name(twice, 2),))
     assert place.query("SELECT id, data FROM events ORDER BY id") == [("a", "1"), ("b", "3")]
+
+
+def of_channel(channel: str, ids: list[str], *data: bytes, first: int = 1) -> pa.Table:
+    found = source_rows(ids, channel=channel, data=data or None, first=first)
+    return to_segment_rows(channel, pa.Table.from_batches([found]), Rule())
+
+
+def test_many_loads_go_in_together_and_each_has_its_outcome(place: Place) -> None:
+    """Of an event that two of them have, the first one's row is the one that counts."""
+    one, other = rows(["a", "b"]), of_channel("returns", ["a"])
+    both = pa.concat_tables([rows(["b", "c"], b'{"id": "b"}', b'{"id": "c"}', first=5), other])
+    rival = rows(["c", "d"], b'{"other": 1}', b"{}", first=9)
+    known = load(place.warehouse, KEY, one)
+    loads = [
+        Load(OTHER, (CHANNEL, "returns"), both),
+        Load(KEY, (CHANNEL,), rows(["never"], first=20)),
+        Load("third", (CHANNEL,), rival),
+    ]
+    found = place.warehouse.load(loads)
+    assert found == [Outcome(2, 1, ()), known, Outcome(1, 0, (name(rival, 0),))]
+    assert place.warehouse.load(loads) == found
+    assert place.ids() == ["a", "a", "b", "c", "d"]
+    batches = place.query("SELECT channel, id, batch FROM events ORDER BY ALL")
+    assert [each[2] for each in batches] == [KEY, KEY, OTHER, "third", OTHER]
+
+
+def test_loads_of_several_tables_have_one_outcome(make: Make) -> None:
+    place = make(tables=Tables({CHANNEL: Table("orders"), "returns": Table("returned")}))
+    load(place.warehouse, "before", of_channel("returns", ["r"]))
+    mixed = pa.concat_tables([rows(["a", "b"]), of_channel("returns", ["r", "s"], first=7)])
+    assert load(place.warehouse, KEY, mixed) == Outcome(2 + 1, 1, ())
+    assert place.warehouse.outcome(KEY, [CHANNEL, "returns"]) == Outcome(3, 1, ())
+    assert (place.ids("orders"), place.ids("returned")) == (["a", "b"], ["r", "s"])
+    assert place.warehouse.refuse(KEY, [CHANNEL, "returns"], "expired") == Outcome(3, 1, ())
+
+
+def test_one_row_that_does_not_fit_keeps_all_loads_out_of_all_tables(make: Make) -> None:
+    tables = Tables({CHANNEL: Table("orders"), "returns": Table("returned", (TOTAL,))})
+    place = make(tables=tables)
+    good, bad = rows(["a"]), of_channel("returns", ["r"], b'{"total": "many"}')
+    with pytest.raises(Terminal):
+        place.warehouse.load([Load(KEY, (CHANNEL,), good), Load(OTHER, ("returns",), bad)])
+    assert place.warehouse.outcome(KEY, [CHANNEL]) is None
+    assert load(place.warehouse, KEY, good) == Outcome(1, 0, ())
+
+
+def test_a_load_without_rows_is_known_all_the_same(place: Place) -> None:
+    empty = Load(KEY, (CHANNEL,), rows(["a"]).slice(1))
+    assert place.warehouse.load([empty]) == [Outcome(0, 0, ())]
+    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == Outcome(0, 0, ())
 
 
 def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
@@ -109,19 +157,19 @@ def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
         place_of = table.schema.get_field_index("transaction_hash")
         return table.set_column(place_of, "transaction_hash", pa.array([7] * table.num_rows, pa.int64()))
 
-    place.warehouse.load(KEY, CHANNEL, collide(rows(["a", "b"])))
-    assert place.warehouse.load(OTHER, CHANNEL, collide(rows(["b", "c"], first=10))) == Outcome(1, 1, ())
+    load(place.warehouse, KEY, collide(rows(["a", "b"])))
+    assert load(place.warehouse, OTHER, collide(rows(["b", "c"], first=10))) == Outcome(1, 1, ())
     assert place.ids() == ["a", "b", "c"]
 
 
 def test_the_same_id_from_another_source_or_channel_is_another_event(place: Place) -> None:
-    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
-    assert place.warehouse.load(OTHER, CHANNEL, rows(["a"], b"1", first=2, source="other")).inserted == 1
+    load(place.warehouse, KEY, rows(["a"]))
+    assert load(place.warehouse, OTHER, rows(["a"], b"1", first=2, source="other")).inserted == 1
     third = to_segment_rows(
         "x", pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rule()
     )
     key = BatchKey(0, "x", position(1), position(1)).name
-    assert place.warehouse.load(key, "x", third).inserted == 1
+    assert load(place.warehouse, key, third).inserted == 1
 
 
 def test_parts_of_the_data_become_columns_with_types(make: Make) -> None:
@@ -140,7 +188,7 @@ def test_parts_of_the_data_become_columns_with_types(make: Make) -> None:
         b'{"user":{"name":"A"},"total":"12.50","count":3,"ratio":0.5,"paid":true,'
         b'"at":"2026-01-02T03:04:05Z","items":[1,{"a":2}]}'
     )
-    place.warehouse.load(KEY, CHANNEL, rows(["a", "b", "c"], data, b"{}", b"\xff"))
+    load(place.warehouse, KEY, rows(["a", "b", "c"], data, b"{}", b"\xff"))
     paid_at = "paid_at = '2026-01-02T03:04:05Z'::TIMESTAMPTZ"
     names = f"name, total::VARCHAR, count, ratio, paid, {paid_at}, day::VARCHAR, items"
     found = place.query(f"SELECT {names} FROM orders ORDER BY id")
@@ -152,20 +200,20 @@ def test_parts_of_the_data_become_columns_with_types(make: Make) -> None:
 
 
 def test_a_new_column_is_added_and_old_rows_have_none(place: Place) -> None:
-    place.warehouse.load(KEY, CHANNEL, rows(["a"], b'{"total":1}'))
+    load(place.warehouse, KEY, rows(["a"], b'{"total":1}'))
     place.warehouse.close()
     grown = Tables({">": Table("events", (Column("total", "$.total", "integer"),))})
-    place.other(grown).load(OTHER, CHANNEL, rows(["b"], b'{"total":2}', first=2))
+    load(place.other(grown), OTHER, rows(["b"], b'{"total":2}', first=2))
     assert place.query("SELECT id, total FROM events ORDER BY id") == [("a", None), ("b", 2)]
 
 
 def test_a_column_does_not_change_its_type(make: Make) -> None:
     place = make(tables=NUMBERS)
-    place.warehouse.load(KEY, CHANNEL, rows(["a"], b"{}"))
+    load(place.warehouse, KEY, rows(["a"], b"{}"))
     place.warehouse.close()
     other = Tables({"orders": Table("orders", (Column("total", "$.total", "text"),))})
     with pytest.raises(InvalidInput, match=r"'total' of table 'orders' is (BIGINT|int64)"):
-        place.other(other).load(OTHER, CHANNEL, rows(["b"], first=2))
+        load(place.other(other), OTHER, rows(["b"], first=2))
 
 
 @pytest.mark.parametrize("value", ['"x"', "1.5", '"1.5"', "99999999999999999999", "[]"])
@@ -173,27 +221,27 @@ def test_a_value_that_its_type_cannot_hold_is_terminal_and_leaves_no_trace(make:
     place = make(tables=NUMBERS)
     bad = rows(["a", "b"], b'{"total":1}', f'{{"total":{value}}}'.encode())
     with pytest.raises(Terminal):
-        place.warehouse.rehearse(CHANNEL, bad)
+        place.warehouse.rehearse(bad)
     with pytest.raises(Terminal):
-        place.warehouse.load(KEY, CHANNEL, bad)
-    assert place.warehouse.outcome(KEY) is None
-    place.warehouse.rehearse(CHANNEL, bad.slice(0, 1))
+        load(place.warehouse, KEY, bad)
+    assert place.warehouse.outcome(KEY, [CHANNEL]) is None
+    place.warehouse.rehearse(bad.slice(0, 1))
     assert place.ids("orders") == []
 
 
 def test_rows_are_visible_all_or_none(place: Place) -> None:
     with failpoints.active("loader.before_commit", "raise"), pytest.raises(FailpointError):
-        place.warehouse.load(KEY, CHANNEL, rows(["a", "b"]))
-    assert place.warehouse.outcome(KEY) is None
+        load(place.warehouse, KEY, rows(["a", "b"]))
+    assert place.warehouse.outcome(KEY, [CHANNEL]) is None
     assert place.ids() == []
-    assert place.warehouse.load(KEY, CHANNEL, rows(["a", "b"])).inserted == 2
+    assert load(place.warehouse, KEY, rows(["a", "b"])).inserted == 2
 
 
 def test_what_was_refused_is_never_loaded_and_what_was_loaded_never_refused(place: Place) -> None:
-    assert place.warehouse.refuse(KEY, "expired") == Outcome(0, 0, (), "expired")
-    assert place.warehouse.load(KEY, CHANNEL, rows(["a"])).refused == "expired"
-    place.warehouse.load(OTHER, CHANNEL, rows(["b"]))
-    assert place.warehouse.refuse(OTHER, "expired") == Outcome(1, 0, ())
+    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == Outcome(0, 0, (), "expired")
+    assert load(place.warehouse, KEY, rows(["a"])).refused == "expired"
+    load(place.warehouse, OTHER, rows(["b"]))
+    assert place.warehouse.refuse(OTHER, [CHANNEL], "expired") == Outcome(1, 0, ())
     assert place.ids() == ["b"]
 
 
@@ -206,7 +254,7 @@ def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) 
 
     def intrude() -> None:
         try:
-            second.load(OTHER, CHANNEL, rows(["a"], first=2))
+            load(second, OTHER, rows(["a"], first=2))
         except Unavailable as error:
             seen.append(error)
 
@@ -217,22 +265,22 @@ def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) 
         thread.join()
 
     with failpoints.active("loader.before_commit", start_and_wait):
-        place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+        load(place.warehouse, KEY, rows(["a"]))
     assert len(seen) == 1
-    assert second.load(OTHER, CHANNEL, rows(["a"], first=2)) == Outcome(0, 1, ())
+    assert load(second, OTHER, rows(["a"], first=2)) == Outcome(0, 1, ())
     second.close()
     assert place.ids() == ["a"]
 
 
 def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.warehouse.load(KEY, CHANNEL, rows(["a"]))
+    load(place.warehouse, KEY, rows(["a"]))
     program = (
         "import sys\n"
         "from holdfast.pipeline.warehouse import Tables, duck_file, open_warehouse\n"
         "duck_file.PATIENCE = float(sys.argv[3])\n"
         "print('asks', flush=True)\n"
-        "print(open_warehouse(sys.argv[1], Tables()).outcome(sys.argv[2]))"
+        "print(open_warehouse(sys.argv[1], Tables()).outcome(sys.argv[2], ['orders']))"
     )
     command = [sys.executable, "-c", program, place.warehouse.url, KEY]
     refused = subprocess.run([*command, "0"], capture_output=True, text=True)

@@ -21,7 +21,8 @@ from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings, segments
-from holdfast.pipeline.warehouse import Tables, Warehouse, open_warehouse
+from holdfast.pipeline.wal.rows import healthy, names
+from holdfast.pipeline.warehouse import Load, Outcome, Tables, Warehouse, open_warehouse
 from holdfast.pipeline.warehouse.tables import DAY
 
 CHANNEL = "orders"
@@ -75,6 +76,17 @@ def source_rows(
         ],
         SCHEMA,
     )
+
+
+def load(warehouse: Warehouse, key: str, rows: pa.Table) -> Outcome:
+    """Load rows under one key."""
+    [outcome] = warehouse.load([Load(key, tuple(rows["channel"].unique().to_pylist()), rows)])
+    return outcome
+
+
+def name(rows: pa.Table, number: int) -> str:
+    """What a row is called in its batch."""
+    return str(names(rows)[number])
 
 
 class Place:
@@ -140,12 +152,9 @@ def balance(place: Place) -> tuple[Counter[str], Counter[str]]:
     once, without those that failed."""
     wal = place.wal
     wanted: dict[str, str] = {}
-    failed = set()
     for name in wal.journal.names("pending"):
         if wal.gave_up(name) is not None:
             continue
-        failed |= {(name, at) for at in wal.failed_positions(name)}
-        for row in segments.read_all(wal.store, wal.batch(name).segments).to_pylist():
-            if (name, row["position"]) not in failed:
-                wanted[row["transaction_id"]] = row["id"]
+        for row in healthy(wal, name, segments.read_all(wal.store, wal.batch(name).segments)).to_pylist():
+            wanted[row["transaction_id"]] = row["id"]
     return Counter(place.ids()), Counter(wanted.values())

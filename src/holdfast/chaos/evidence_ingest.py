@@ -106,7 +106,7 @@ def _delta_ledger(tables: Path) -> Iterator[tuple[str, int]]:
         for action in map(json.loads, commit.read_text().splitlines()):
             if "txn" in action:
                 key, number = action["txn"]["appId"], action["txn"]["version"]
-                name = f"{hashlib.sha256(key.encode()).hexdigest()}/{number:06}.json"
-                inserted = json.loads((tables / "_holdfast" / name).read_bytes())["inserted"]
+                name = f"{number:019}.json"
+                inserted = json.loads((tables / "_holdfast" / name).read_bytes())[key]["inserted"]
                 if inserted:
                     yield key, inserted

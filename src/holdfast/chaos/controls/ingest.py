@@ -23,7 +23,7 @@ from holdfast.pipeline.ingest.commit import Committer, Staged
 from holdfast.pipeline.offsets import Offsets
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal import Batch, Segment, segments
-from holdfast.pipeline.warehouse import Outcome, duck
+from holdfast.pipeline.warehouse import Load, Outcome, duck
 from holdfast.pipeline.warehouse.duck import DuckWarehouse
 
 Defect = Callable[[], None]
@@ -60,15 +60,16 @@ def move_cursor_first() -> None:
 def commit_twice() -> None:
     """Rows and ledger entry go in in two transactions."""
 
-    def split(self: DuckWarehouse, key: str, channel: str, rows: pa.Table) -> Outcome:
-        table, file = self._tables.of(channel), self._file
-        with file.writing(table, rows) as connection:
+    def split(self: DuckWarehouse, loads: Sequence[Load]) -> list[Outcome]:
+        file = self._file
+        with file.connection() as connection:
+            file.prepare(connection, [self._tables.of(each) for load in loads for each in load.channels])
             with file.transaction(connection):
-                outcome = duck._insert(connection, key, table, rows.num_rows)
+                outcomes = self._insert(connection, loads)
             failpoints.hit("loader.before_commit")
             with file.transaction(connection):
-                duck._record(connection, key, outcome)
-        return outcome
+                duck._record(connection, outcomes)
+        return [outcomes[load.key] for load in loads]
 
     vars(duck)["DuckWarehouse"].load = split
 

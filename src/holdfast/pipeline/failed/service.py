@@ -38,7 +38,8 @@ from holdfast.pipeline.wal import BatchKey, Wal, segments
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.log import REST
 from holdfast.pipeline.wal.records import Act, Failure
-from holdfast.pipeline.warehouse import FailedEvent, Tables, Warehouse
+from holdfast.pipeline.wal.rows import healthy
+from holdfast.pipeline.warehouse import FailedEvent, Load, Tables, Warehouse
 from holdfast.pipeline.warehouse.contract import Status
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class FailedEvents:
         """The failed events of one batch, in the order of the log; `Damaged` where it cannot be read."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
         for failure in sorted(failures(self._wal, batch), key=lambda each: each.position):
-            yield self._event(batch, failure, acts.get(failed_id(batch, failure.position), ()))
+            yield self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
 
     def _listed(self, batch: str, after: tuple[str, str] | None = None) -> Iterator[_Listed]:
         """The failed events of one batch, in the order of the log, and an entry for what cannot be read;
@@ -126,16 +127,16 @@ class FailedEvents:
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
         for name, failure in readable(self._wal, batch, after):
             if isinstance(failure, Failure):
-                entry = self._event(batch, failure, acts.get(failed_id(batch, failure.position), ()))
+                entry = self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
                 yield failure, entry
                 continue
-            failed = failed_id(batch, name.rpartition("@")[2])
+            failed = failed_id(batch, name)
             done, _ = self._acts(batch, failed, acts.get(failed, ()))
             yield None, damaged_event(batch, name, _known_since(self._wal, batch), str(failure), done)
 
     def _event(self, batch: str, failure: Failure, numbers: Iterable[str]) -> FailedEvent:
         """After what was done about it, as far as that can be read: what cannot is its last error."""
-        done, damage = self._acts(batch, failed_id(batch, failure.position), numbers)
+        done, damage = self._acts(batch, failed_id(batch, failure.name), numbers)
         event = event_of(batch, failure, done, self._tables.of(failure.channel))
         return event if damage is None else replace(event, last_error=str(damage))
 
@@ -260,9 +261,9 @@ class FailedEvents:
     def _load(self, event: FailedEvent, failure: Failure) -> str | None:
         """Put one record into the warehouse, under a key of its own; answers what was wrong."""
         number = event.retry_count
-        key = f"{event.batch}#{failure.position}#{number}"
+        key = f"{event.batch}#{failure.name}#{number}"
         try:
-            outcome = self._warehouse.load(key, failure.channel, _row(failure))
+            [outcome] = self._warehouse.load([Load(key, (failure.channel,), _row(failure))])
         except Terminal as error:
             return str(error)
         return "the warehouse holds this id with other content" if outcome.conflicts else None
@@ -284,8 +285,7 @@ class FailedEvents:
     def _locate(self, failed: str) -> tuple[Failure | None, FailedEvent]:
         """One of them, without its failure where that cannot be read; `NotFound` where there is none."""
         for batch, names in _by_batch(self._wal.journal.names("failed")).items():
-            positions = {name.rpartition("@")[2] for name in names}
-            if REST in names or failed in {failed_id(batch, each) for each in positions}:
+            if REST in names or failed in {failed_id(batch, each) for each in names}:
                 for failure, event in self._listed(batch):
                     if event.id == failed:
                         return failure, event
@@ -332,7 +332,7 @@ def readable(
 def _order(batch: str, name: str) -> tuple[str, str]:
     """Where the record of a failure stands in the list of its batch: at a position, with an id."""
     position = name.rpartition("@")[2]
-    return BatchKey.parse(batch).first if name == REST else position, failed_id(batch, position)
+    return BatchKey.parse(batch).first if name == REST else position, failed_id(batch, name)
 
 
 def _place_of(after: str | None) -> tuple[str, tuple[str, str] | None]:
@@ -353,8 +353,8 @@ def _rest(wal: Wal, batch: str) -> Iterator[Failure]:
             stored = wal.batch(batch)
         except NotFound:
             raise Damaged(f"the record of batch {batch}, which has failed, is missing") from None
-        rows = segments.read_all(wal.store, stored.segments).to_pylist()
-        yield from rest_of(stored.key, rows, gave_up, wal.failed_positions(batch), stored.created_at)
+        rows = healthy(wal, batch, segments.read_all(wal.store, stored.segments))
+        yield from rest_of(rows.to_pylist(), gave_up, stored.created_at)
 
 
 def _known_since(wal: Wal, batch: str) -> datetime:

@@ -25,7 +25,6 @@ _UNREADABLE = "(damaged)"
 
 
 def failure_of(
-    key: BatchKey,
     row: dict[str, Any],
     *,
     created_at: datetime,
@@ -38,8 +37,8 @@ def failure_of(
     """The failure of one row of a segment."""
     return Failure(
         transaction_id=row["transaction_id"],
-        channel=key.channel,
-        partition=key.partition,
+        channel=row["channel"],
+        partition=row["partition"],
         position=row["position"],
         id=row["id"],
         source=row["source"],
@@ -58,26 +57,18 @@ def failure_of(
     )
 
 
-def rest_of(
-    key: BatchKey,
-    rows: Iterable[dict[str, Any]],
-    gave_up: GaveUp,
-    own: set[str],
-    created_at: datetime,
-) -> Iterator[Failure]:
-    """What failed with its batch: every row but those at the positions of failures of their `own`."""
+def rest_of(rows: Iterable[dict[str, Any]], gave_up: GaveUp, created_at: datetime) -> Iterator[Failure]:
+    """What failed with its batch: the rows that have no failure of their own."""
     for row in rows:
-        if row["position"] not in own:
-            yield failure_of(
-                key,
-                row,
-                created_at=created_at,
-                failed_at=gave_up.failed_at,
-                reason=gave_up.reason,
-                layer=gave_up.layer,
-                error=gave_up.error,
-                attempts=gave_up.attempts,
-            )
+        yield failure_of(
+            row,
+            created_at=created_at,
+            failed_at=gave_up.failed_at,
+            reason=gave_up.reason,
+            layer=gave_up.layer,
+            error=gave_up.error,
+            attempts=gave_up.attempts,
+        )
 
 
 def event_of(batch: str, failure: Failure, acts: Sequence[Act], table: Table) -> FailedEvent:
@@ -87,7 +78,7 @@ def event_of(batch: str, failure: Failure, acts: Sequence[Act], table: Table) ->
         for name in ("session_key", "correlation_key")
     }
     event = FailedEvent(
-        id=failed_id(batch, failure.position),
+        id=failed_id(batch, failure.name),
         transaction_id=failure.transaction_id,
         event_id=failure.id,
         session_key=keys["session_key"],
@@ -123,10 +114,10 @@ def damaged_event(batch: str, name: str, at: datetime, error: str, acts: Sequenc
     It has the id that the failed event had, or one of its own where it stands for the rest of a batch.
     """
     key = BatchKey.parse(batch)
-    transaction, _, position = name.rpartition("@")
+    position = name.rpartition("@")[2]
     event = FailedEvent(
-        id=failed_id(batch, position),
-        transaction_id=transaction,
+        id=failed_id(batch, name),
+        transaction_id=_UNREADABLE,
         event_id=_UNREADABLE,
         session_key=None,
         correlation_key=None,
@@ -147,7 +138,7 @@ def damaged_event(batch: str, name: str, at: datetime, error: str, acts: Sequenc
         updated_at=at,
         channel=key.channel,
         partition=key.partition,
-        position=position if transaction else key.first,
+        position=key.first if position == name else position,
         batch=batch,
     )
     for act in acts:

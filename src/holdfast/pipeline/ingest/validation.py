@@ -101,7 +101,8 @@ def to_segment_rows(channel: str, rows: pa.Table, rule: Rule) -> pa.Table:
     data: list[bytes] = rows["data"].to_pylist()
     judged = [judge(rule, each) for each in data]
     names, hashes = transaction_ids(channel, rows["source"].to_pylist(), rows["id"].to_pylist())
-    columns = {name: rows[name] for name in ("position", "id", "source", "type", "key", "time")}
+    columns = {name: rows[name] for name in ("partition", "channel", "position", "id")}
+    columns |= {name: rows[name] for name in ("source", "type", "key", "time")}
     columns["headers"] = headers_text(rows["headers"])
     if all(is_json for is_json, _ in judged):
         columns["data"] = rows["data"].cast(pa.string())

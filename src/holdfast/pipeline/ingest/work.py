@@ -215,7 +215,7 @@ class Work:
                 raise Overloaded("the WAL is full, and the ingest was told to stop: nothing was read")
 
     def _settled(self, batch: Batch, result: Result) -> None:
-        failed = len(self._wal.failed_positions(batch.name)) if result in _LOADED else 0
+        failed = len(self._wal.failed_names(batch.name)) if result in _LOADED else 0
         self._around.metrics.settled(batch, result, failed)
         if result in _LOADED:
             self._around.summary.loaded += batch.rows - failed

@@ -26,7 +26,7 @@ from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.records import Attempt, Confirmation, GaveUp
 from holdfast.pipeline.wal.rows import healthy
-from holdfast.pipeline.warehouse import Outcome, Warehouse
+from holdfast.pipeline.warehouse import Load, Outcome, Warehouse
 
 log = logging.getLogger(__name__)
 Watch = Callable[[Batch, Result], None]
@@ -98,19 +98,19 @@ class Loader:
             return Result.RETRY
 
     def _put(self, batch: Batch, hold: Hold) -> Result:
-        known = self.warehouse.outcome(batch.name)
+        known = self.warehouse.outcome(batch.name, batch.channels)
         if known is not None:
             return self._settle(batch, hold, known, again=True)
         rows = healthy(self.wal, batch.name, segments.read_all(self.wal.store, batch.segments))
         rejects = Rejects(self.wal, self.warehouse, batch, hold)
         rows = rejects.invalid(rows)
-        load = partial(self.warehouse.load, batch.name, batch.key.channel)
+        load = partial(Load, batch.name, batch.channels)
         try:
-            outcome = load(rows)
+            [outcome] = self.warehouse.load([load(rows)])
         except Terminal as error:
             if not rejects.poison(rows):
                 raise error  # it is not the data: try again
-            outcome = load(healthy(self.wal, batch.name, rows))
+            [outcome] = self.warehouse.load([load(healthy(self.wal, batch.name, rows))])
         return self._settle(batch, hold, outcome)
 
     def _settle(self, batch: Batch, hold: Hold, outcome: Outcome, *, again: bool = False) -> Result:
@@ -118,7 +118,7 @@ class Loader:
         if outcome.refused is not None:
             return self._give_up(batch, hold, outcome.refused)
         Rejects(self.wal, self.warehouse, batch, hold).rivals(outcome.conflicts)
-        failed = len(self.wal.failed_positions(batch.name))
+        failed = len(self.wal.failed_names(batch.name))
         counts = (batch.rows, outcome.inserted, outcome.duplicates, failed)
         self.wal.confirm(batch.name, Confirmation(self.wal.clock(), self.holder, *counts))
         failpoints.hit("loader.after_confirm")
@@ -126,7 +126,7 @@ class Loader:
 
     def _give_up(self, batch: Batch, hold: Hold, reason: str) -> Result:
         """Only after the ledger was told: a loader that is late, and still at it, is then refused."""
-        outcome = self.warehouse.refuse(batch.name, reason)
+        outcome = self.warehouse.refuse(batch.name, batch.channels, reason)
         if outcome.refused is None:
             return self._settle(batch, hold, outcome, again=True)
         last = self.wal.last_attempt(batch.name)

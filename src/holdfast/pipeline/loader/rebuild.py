@@ -6,9 +6,9 @@ import logging
 
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.wal import Wal, segments
+from holdfast.pipeline.wal import BatchKey, Wal, segments
 from holdfast.pipeline.wal.rows import healthy
-from holdfast.pipeline.warehouse import Warehouse
+from holdfast.pipeline.warehouse import Load, Warehouse
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ def rebuild(wal: Wal, warehouse: Warehouse, failed: FailedEvents) -> int:
         except Damaged as damage:
             log.error("batch %s cannot be loaded again: %s", name, damage)
             continue
-        warehouse.load(name, batch.key.channel, rows)
+        warehouse.load([Load(name, batch.channels, rows)])
         loaded += 1
     for name in survey.failed:
         gave_up = wal.gave_up(name)
         if gave_up is not None:
-            warehouse.refuse(name, gave_up.reason)
+            warehouse.refuse(name, (BatchKey.parse(name).channel,), gave_up.reason)
     failed.mirror(everything=True)
     return loaded

@@ -17,7 +17,7 @@ from holdfast.pipeline.loader.decisions import CONFLICT, INVALID, REJECTED, VALI
 from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.leases import Hold
-from holdfast.pipeline.wal.rows import only
+from holdfast.pipeline.wal.rows import named
 from holdfast.pipeline.warehouse import Warehouse
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,7 @@ class Rejects:
 
     def poison(self, rows: pa.Table) -> bool:
         """Find the rows that the warehouse does not take, and fail each as it is found."""
-        rehearse = partial(self._warehouse.rehearse, self._batch.key.channel)
-        found = False
+        rehearse, found = self._warehouse.rehearse, False
         try:
             rehearse(rows)
         except Terminal as error:
@@ -50,10 +49,10 @@ class Rejects:
                 found = True
         return found
 
-    def rivals(self, positions: Sequence[str]) -> None:
+    def rivals(self, names: Sequence[str]) -> None:
         """Fail the rows whose ids the warehouse holds with other content."""
-        if positions:
-            rows = only(segments.read_all(self._wal.store, self._batch.segments), set(positions))
+        if names:
+            rows = named(segments.read_all(self._wal.store, self._batch.segments), names)
             error = "the warehouse holds this id with other content"
             self._fail([(row, error) for row in rows.to_pylist()], CONFLICT)
 
@@ -68,7 +67,6 @@ class Rejects:
     def _write(self, reason: str, rejected: tuple[dict[str, Any], str]) -> None:
         row, error = rejected
         failure = failure_of(
-            self._batch.key,
             row,
             created_at=self._batch.created_at,
             failed_at=self._wal.clock(),
@@ -82,6 +80,6 @@ class Rejects:
                 "event %s of %s failed for good: reason %s in %s at attempt %s: %s "
                 "(failed event %s, transaction %s, source %s, type %s, partition %s, position %s, batch %s)",
                 *(failure.id, failure.channel, reason, failure.layer, failure.attempts, error),
-                *(failed_id(self._batch.name, failure.position), failure.transaction_id, failure.source),
+                *(failed_id(self._batch.name, failure.name), failure.transaction_id, failure.source),
                 *(failure.type, failure.partition, failure.position, self._batch.name),
             )

@@ -19,6 +19,7 @@ from holdfast.model.errors import HoldfastError, Terminal
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.loader.decisions import isolate
+from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.rebuild.sources import Found, Sources
 from holdfast.pipeline.reconcile.bounds import Books
 from holdfast.pipeline.reconcile.job import examine
@@ -183,7 +184,11 @@ class _Channel:
         if not dry_run:
             rows = self._taken(warehouse, rows)
             positions = [each for each in positions if each not in self._done.refused]
-            self._done.removed += warehouse.replace(batch, positions, rows) if positions else 0
+            self._done.removed += (
+                warehouse.replace(batch.name, Spot(batch.partition, batch.channel), positions, rows)
+                if positions
+                else 0
+            )
         self._done.positions += len(positions)
         if found is not None:
             self._done.restored[found.place] += rows.num_rows
@@ -192,7 +197,7 @@ class _Channel:
         """Those that the warehouse takes: its mapping may have changed since they went in."""
 
         def rehearse(some: pa.Table) -> None:
-            warehouse.rehearse(self._books.channel, some)
+            warehouse.rehearse(some)
 
         try:
             rehearse(rows)

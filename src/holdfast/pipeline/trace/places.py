@@ -86,7 +86,7 @@ def in_wal(wal: Wal, place: Place) -> Iterator[Step]:
             continue
         for failure in failures(wal, name):
             if failure.position == place.position:
-                failed = failed_id(name, failure.position)
+                failed = failed_id(name, failure.name)
                 yield from failure_steps(failed, failure, _acts(wal, name, failed))
 
 

@@ -4,7 +4,7 @@
     pending/{batch}.json                                  the one atomic step: the WAL has the events
     leases/{batch}/{n}.json                               who works on it, and until when
     attempts/{batch}/{n}.json                             what went wrong, and when to try again
-    failed/{batch}/{transaction id}@{position}.json       one record that gave up, with its event
+    failed/{batch}/{channel}@{partition}@{position}.json  one record that gave up, with its event
     failed/{batch}/rest.json                              the batch gave up: all others of its records
     confirmed/{batch}.json                                the warehouse has it
     quarantine/{batch}/{n}.json                           damaged, until repairs/{batch}/{n}.json is there

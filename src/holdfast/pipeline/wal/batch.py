@@ -61,6 +61,10 @@ class Batch:
         return self.key.name
 
     @property
+    def channels(self) -> tuple[str, ...]:
+        return (self.key.channel,)
+
+    @property
     def rows(self) -> int:
         return sum(segment.rows for segment in self.segments)
 

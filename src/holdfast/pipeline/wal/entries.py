@@ -12,6 +12,7 @@ import orjson
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.log import Wal
 from holdfast.pipeline.wal.records import Attempt, Confirmation, Failure, GaveUp, Lease
+from holdfast.pipeline.wal.rows import names
 
 State = Literal["pending", "confirmed", "failed", "quarantined"]
 
@@ -87,18 +88,19 @@ def status(wal: Wal, name: str) -> BatchStatus:
 def entries(wal: Wal, name: str) -> Iterator[Entry]:
     """The entries of a batch, in the order of the log. A damaged batch raises `Damaged`."""
     batch, known = wal.batch(name), status(wal, name)
-    failures = {failure.position: failure for failure in wal.failures(name)}
-    for row in segments.read_all(wal.store, batch.segments).to_pylist():
-        yield _entry(batch.key.channel, row, known, failures.get(row["position"]))
+    failures = {failure.name: failure for failure in wal.failures(name)}
+    rows = segments.read_all(wal.store, batch.segments)
+    for each, row in zip(names(rows).to_pylist(), rows.to_pylist(), strict=True):
+        yield _entry(each, row, known, failures.get(each))
 
 
-def _entry(channel: str, row: dict[str, Any], known: BatchStatus, failure: Failure | None) -> Entry:
+def _entry(name: str, row: dict[str, Any], known: BatchStatus, failure: Failure | None) -> Entry:
     fate = failure or known.gave_up
     confirmation = None if fate else known.confirmation
     return Entry(
-        id=f"{known.name}/{row['position']}",
+        id=f"{known.name}/{name}",
         transaction_id=row["transaction_id"],
-        channel=channel,
+        channel=row["channel"],
         event_id=row["id"],
         position=row["position"],
         payload=payload(row["data"], row["data_base64"]),

@@ -31,9 +31,9 @@ def transaction_ids(channel: str, sources: Iterable[str], ids: Iterable[str]) ->
     return texts, hashes
 
 
-def failed_id(batch: str, position: str) -> str:
-    """The id of a failed record: one for each record of the log, however often it is written down."""
-    return str(uuid.uuid5(_NAMESPACE, f"{batch}/{position}"))
+def failed_id(batch: str, name: str) -> str:
+    """The id of a failed record, by its name in its batch: one, however often it is written down."""
+    return str(uuid.uuid5(_NAMESPACE, f"{batch}/{name}"))
 
 
 def _prefix(channel: str, source: str) -> hashlib._Hash:

@@ -155,10 +155,6 @@ class Wal:
         failpoints.hit("loader.after_failed")
         return done
 
-    def failed_positions(self, name: str) -> set[str]:
-        """The positions of the records that failed by themselves, without reading them."""
-        return {each.rpartition("@")[2] for each in self.failed_names(name)}
-
     def failed_names(self, name: str) -> list[str]:
         """The names of the records that failed by themselves, without reading them."""
         return [each for each in self.journal.names(f"failed/{name}") if each != REST]

@@ -114,8 +114,8 @@ class Failure(Record):
 
     @property
     def name(self) -> str:
-        """Its name inside the batch. The position tells two rivals under one id apart."""
-        return f"{self.transaction_id}@{self.position}"
+        """Its name inside the batch: its place in the log, which tells two rivals under one id apart."""
+        return f"{self.channel}@{self.partition}@{self.position}"
 
 
 @dataclass(frozen=True, slots=True)

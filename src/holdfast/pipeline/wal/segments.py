@@ -1,4 +1,4 @@
-"""Segments: rows of one channel as a compressed, checksummed Parquet file."""
+"""Segments: rows of the WAL as a compressed, checksummed Parquet file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ STAMP = "%Y%m%dT%H%M%SZ"
 
 SCHEMA = pa.schema(
     {
+        "partition": pa.int32(),
+        "channel": pa.string(),
         "position": pa.string(),
         "id": pa.string(),
         "source": pa.string(),
@@ -50,7 +52,7 @@ def encode(rows: pa.Table) -> bytes:
     """Rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     # Ids are all different: a dictionary of them costs time and saves nothing.
-    repeated = ["source", "type", "headers", "problem"]
+    repeated = ["partition", "channel", "source", "type", "headers", "problem"]
     pq.write_table(rows.cast(SCHEMA), sink, compression="zstd", compression_level=1, use_dictionary=repeated)
     data: bytes = sink.getvalue().to_pybytes()
     return data

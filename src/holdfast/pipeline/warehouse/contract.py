@@ -2,7 +2,7 @@
 
 Its verbs are called from one thread at a time. `Transient` (`Unavailable` and the like) means: the same call
 may succeed later. `Terminal` means that some row cannot go in, whatever the weather; nothing was changed.
-A load whose answer was lost is repeated with the same key.
+A load whose result was lost is repeated with the same key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.pipeline.wal.batch import BatchKey
+    from holdfast.pipeline.offsets import Spot
 
 Status = Literal["pending", "retrying", "resolved", "abandoned"]
 
@@ -27,9 +27,25 @@ class Outcome(NamedTuple):
     duplicates: int
     """Rows whose event was there before, with the same content."""
     conflicts: tuple[str, ...]
-    """Positions of rows whose id was there before with other content. They did not go in."""
+    """Names (`wal.rows.names`) of rows whose id was there before with other content. They did not go in."""
     refused: str | None = None
     """Why nothing of this key will ever be loaded; None where it was."""
+
+
+class Load(NamedTuple):
+    """Rows that go in under one key of the ledger."""
+
+    key: str
+    """The name of a batch; for one record of it that is tried again, `#` and what tells the tries apart."""
+    channels: tuple[str, ...]
+    """Those of the batch, also where no row of one is left."""
+    rows: pa.Table
+    """As `wal.segments.SCHEMA` has them."""
+
+    @property
+    def batch(self) -> str:
+        """What the column `batch` says."""
+        return self.key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +103,32 @@ class Warehouse(Protocol):
     layer: str
     """What `failure_layer` says of rows that it does not take."""
 
-    def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
-        """Put rows (`wal.segments.SCHEMA`) and the ledger's entry for `key` in, in one transaction.
+    def load(self, loads: Sequence[Load]) -> list[Outcome]:
+        """Put the rows of all loads and their entries in the ledger in, in one transaction for each table;
+        returns the outcomes in their order.
 
-        Where the ledger knows the key, nothing is changed and the answer is the one from then. Rows of events
-        that are there, by the whole transaction id, do not go in again.
+        A key that the ledger knows changes nothing and has the outcome from then. Rows of events that are
+        there, or in an earlier load, by the whole transaction id, do not go in again. `Terminal` where one
+        row of any load cannot go in: nothing is changed. Where a table's transaction fails, those of other
+        tables may be in; the same call again goes on from there.
         """
 
-    def rehearse(self, channel: str, rows: pa.Table) -> None:
+    def rehearse(self, rows: pa.Table) -> None:
         """See whether the rows could go in, without a trace: `Terminal` where one of them cannot."""
 
-    def refuse(self, key: str, reason: str) -> Outcome:
-        """Write into the ledger that `key` is not to be loaded, so that a loader that is late cannot.
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
+        """Write into the ledger that `key`, with these channels, is not to be loaded, so that a loader that
+        is late cannot.
 
-        Where the ledger knows the key, nothing is changed and the answer is the one from then.
+        Where the ledger knows the key, nothing is changed and the outcome is the one from then.
         """
 
-    def outcome(self, key: str) -> Outcome | None:
-        """What the ledger says of a key; None where it does not know it."""
+    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
+        """What the ledger says of a key with these channels; None where it does not know all of it."""
 
-    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
-        """Remove what stands at these positions of the batch's channel and partition, and put rows of that
-        batch there, in one transaction; returns how many were removed.
+    def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
+        """Remove what stands at these positions of a channel and partition, and put rows of that batch
+        there, in one transaction; returns how many were removed.
 
         The ledger is neither asked nor changed. To repeat it changes nothing.
         """
@@ -131,9 +151,3 @@ class Warehouse(Protocol):
 
     def close(self) -> None:
         """Let go of it, so that others can read."""
-
-
-def has(warehouse: Warehouse, key: str) -> bool:
-    """Whether the rows of a key are in."""
-    found = warehouse.outcome(key)
-    return found is not None and found.refused is None

@@ -1,15 +1,15 @@
 """Delta as a warehouse: a folder or a bucket of Delta tables, for clusters and other engines to read.
 
-A commit of a table carries the rows and, as an application transaction, the number of the ledger's entry for
-their key. deltalake records such transactions and does not enforce them. So a load looks the key up and
-compares with the rows of one version of the table, and commits as the very next version or not at all; where
-another writer was faster, it begins anew.
+A commit of a table carries the rows of some loads and, as an application transaction for each key, the number
+of the ledger's object that has their entries. deltalake records such transactions and does not enforce them.
+So a load looks its keys up and compares with the rows of one version of the table, and commits as the very
+next version or not at all; where another writer was faster, it begins anew.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
@@ -26,21 +26,24 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from holdfast import failpoints
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.wal.batch import BatchKey
-from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing, Status
+from holdfast.pipeline.wal.segments import SCHEMA
+from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Standing, Status
 from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, Staged, discard, read_file, removal, stage
 from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, between, live_files
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
-from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, shape, sift
+from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, sift
 from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
+from holdfast.pipeline.warehouse.incoming import by_table, incoming, total
 from holdfast.pipeline.warehouse.projection import mapped
 from holdfast.pipeline.warehouse.tables import DAY, FIXED, Column, Table, Tables
 
 log = logging.getLogger(__name__)
-Decide = Callable[[DeltaTable], tuple[list[Staged], Outcome]]
-"""From a version of a table to the files that are to go in, and the ledger's entry."""
+Decide = Callable[[DeltaTable, Sequence[Load]], tuple[list[Staged], list[Outcome]]]
+"""From a version of a table and loads that it does not know to the files that are to go in, and the ledger's
+entry for each load."""
 Bounds = dict[str, tuple[object, object]]
 """The least and the greatest value of columns that are looked for."""
 _COMPARED = [name for name in FIXED if name != "batch"]
@@ -60,45 +63,67 @@ class DeltaWarehouse:
         self._tables, self._files = tables, DeltaFiles(root)
         self._root = root
 
-    def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
+    def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """See the contract."""
-        table = self._tables.of(channel)
+        found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
+        tables = list(by_table(self._tables, loads))
+        if len(tables) > 1:  # else a row that does not fit is found before anything is committed
+            with self._translated():
+                for table, its in tables:
+                    projected(table, its)
+        for table, its in tables:
+            for load, outcome in zip(its, self._settle(table, its, self._sifted(table)), strict=True):
+                found[load.key].append(outcome)
+        return [total(found[load.key]) for load in loads]
 
-        def sifted(delta: DeltaTable) -> tuple[list[Staged], Outcome]:
+    def _sifted(self, table: Table) -> Decide:
+        def decide(delta: DeltaTable, loads: Sequence[Load]) -> tuple[list[Staged], list[Outcome]]:
             live = set(live_files(delta)["path"].to_pylist())
-            stored = candidates(self._store, table.name, live, rows)
-            fresh, outcome = sift(stored, table, key, rows)
-            return stage(self._store, table.name, fresh), outcome
+            stored = candidates(self._store, table.name, live, incoming(loads))
+            fresh, outcomes = sift(stored, table, loads)
+            return stage(self._store, table.name, fresh), outcomes
 
-        return self._settle(key, table, sifted)
+        return decide
 
-    def rehearse(self, channel: str, rows: pa.Table) -> None:
+    def rehearse(self, rows: pa.Table) -> None:
         """See the contract."""
+        load = Load("", tuple(rows["channel"].unique().to_pylist()), rows)
         with self._translated():
-            shape(self._tables.of(channel), rows)
+            for table, its in by_table(self._tables, [load]):
+                projected(table, its)
 
-    def refuse(self, key: str, reason: str) -> Outcome:
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
         """See the contract."""
-        return self._settle(key, self._table_of(key), lambda _: ([], Outcome(0, 0, (), reason)))
+        load, refused = Load(key, tuple(channels), SCHEMA.empty_table()), Outcome(0, 0, (), reason)
+        return total(
+            self._settle(table, its, lambda *_: ([], [refused]))[0]
+            for table, its in by_table(self._tables, [load])
+        )
 
-    def outcome(self, key: str) -> Outcome | None:
+    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
         """See the contract."""
+        found = []
         with self._translated():
-            table = self._table_of(key)
-            delta = self._files.find(table.name)
-            return None if delta is None else self._known(delta, table, key)
+            for table in sorted(set(map(self._tables.of, channels)), key=lambda each: each.name):
+                delta = self._files.find(table.name)
+                known = None if delta is None else self._known(delta, table, key)
+                if known is None:
+                    return None
+                found.append(known)
+        return total(found)
 
-    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
+    def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
         """See the contract. The files that have some of the positions are written anew."""
-        table, name = self._tables.of(batch.channel), self._tables.of(batch.channel).name
+        table, name = self._tables.of(spot.channel), self._tables.of(spot.channel).name
+        load = Load(batch, (spot.channel,), rows)
         with self._translated():
             for _ in range(_TRIES):
                 delta = self._open(table, grow=True)
                 actions: list[AddAction | RemoveAction] = []
-                staged, removed = stage(self._store, name, projected(table, batch, rows)), 0
-                for file in self._files_at(delta, batch, positions):
+                staged, removed = stage(self._store, name, projected(table, [load])), 0
+                for file in self._files_at(delta, spot.channel, positions):
                     held = read_file(self._store, name, file["path"], file["size_bytes"])
-                    others = held.filter(pc.invert(_is_at(held, batch, positions)))
+                    others = held.filter(pc.invert(_is_at(held, spot, positions)))
                     if others.num_rows == held.num_rows:
                         continue
                     removed += held.num_rows - others.num_rows
@@ -113,10 +138,10 @@ class DeltaWarehouse:
                 discard(self._store, name, staged)
         raise Unavailable(f"{self.url}: other writers of {name!r} were faster {_TRIES} times")
 
-    def _files_at(self, delta: DeltaTable, batch: BatchKey, positions: Sequence[str]) -> list[dict[str, Any]]:
+    def _files_at(self, delta: DeltaTable, channel: str, positions: Sequence[str]) -> list[dict[str, Any]]:
         """Files that may have rows at these positions."""
         files = live_files(delta)
-        fits = between(files, "channel", batch.channel, batch.channel) & between(
+        fits = between(files, "channel", channel, channel) & between(
             files, "position", min(positions), max(positions)
         )
         found: list[dict[str, Any]] = files.filter(fits).to_pylist() if positions else []
@@ -197,20 +222,17 @@ class DeltaWarehouse:
     def _ledger(self) -> Ledger:
         return Ledger(self._store)
 
-    def _table_of(self, key: str) -> Table:
-        return self._tables.of(BatchKey.parse(key.partition("#")[0]).channel)
-
-    def _settle(self, key: str, table: Table, decide: Decide) -> Outcome:
-        """What the ledger says of a key; where it says nothing, what is decided and committed now."""
+    def _settle(self, table: Table, loads: Sequence[Load], decide: Decide) -> list[Outcome]:
+        """What the ledger says of each load; where it says nothing, what is decided and committed now."""
         with self._translated():
             for _ in range(_TRIES):
                 delta = self._open(table, grow=True)
-                found = self._known(delta, table, key)
-                if found is not None:
-                    return found
-                staged, outcome = decide(delta)
-                if self._commit(delta, table, key, staged, outcome):
-                    return outcome
+                known = {load.key: self._known(delta, table, load.key) for load in loads}
+                news = [load for load in loads if known[load.key] is None]
+                staged, made = decide(delta, news) if news else ([], [])
+                outcomes = {load.key: outcome for load, outcome in zip(news, made, strict=True)}
+                if not news or self._commit(delta, table, staged, outcomes):
+                    return [known[load.key] or outcomes[load.key] for load in loads]
                 discard(self._store, table.name, staged)
         raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
 
@@ -223,7 +245,7 @@ class DeltaWarehouse:
 
     def _open(self, table: Table, *, grow: bool = False) -> DeltaTable:
         """The table at its latest version; with `grow`, with all the columns of the mapping."""
-        wanted = shape(table)
+        wanted = projected(table, []).schema
         delta = self._files.open(table.name, wanted.append(pa.field(DAY, pa.date32())), DAY)
         there = {field.name: field.type for field in pa.schema(delta.schema().to_arrow())}
         if delta.metadata().partition_columns != [DAY]:
@@ -245,11 +267,12 @@ class DeltaWarehouse:
         return delta
 
     def _commit(
-        self, delta: DeltaTable, table: Table, key: str, staged: list[Staged], outcome: Outcome
+        self, delta: DeltaTable, table: Table, staged: list[Staged], outcomes: Mapping[str, Outcome]
     ) -> bool:
-        """Rows and ledger entry as the version that follows `delta`'s; False where that one is taken."""
-        number = self._ledger.prepare(key, outcome)
-        properties = CommitProperties(app_transactions=[Transaction(key, number)], max_commit_retries=0)
+        """Rows and ledger entries as the version that follows `delta`'s; False where that one is taken."""
+        number = self._ledger.prepare(outcomes)
+        named = [Transaction(key, number) for key in outcomes]
+        properties = CommitProperties(app_transactions=named, max_commit_retries=0)
         failpoints.hit("loader.before_commit")
         if not self._committed(delta, table, [each.added() for each in staged], properties):
             return False
@@ -309,6 +332,6 @@ class DeltaWarehouse:
             raise Unavailable(f"{self.url}: {str(error).partition(chr(10))[0]}") from error
 
 
-def _is_at(rows: pa.Table, batch: BatchKey, positions: Sequence[str]) -> pa.ChunkedArray:
-    here = pc.and_(pc.equal(rows["channel"], batch.channel), pc.equal(rows["partition"], batch.partition))
+def _is_at(rows: pa.Table, spot: Spot, positions: Sequence[str]) -> pa.ChunkedArray:
+    here = pc.and_(pc.equal(rows["channel"], spot.channel), pc.equal(rows["partition"], spot.partition))
     return pc.and_(here, pc.is_in(rows["position"], pa.array(positions, pa.string())))

@@ -1,14 +1,15 @@
 """The ledger of a Delta warehouse: entries that are prepared as objects, and counted by a table's commit.
 
-    _holdfast/{hash of the key}/{number}.json
+    _holdfast/{number}.json
 
-An entry means nothing until a commit of the table names its number under the key. So an entry that a writer
-left behind when it died, or when another was faster, does no harm.
+holds the entries of all keys of one commit. It means nothing until a commit of the table names its number
+under these keys. So one that a writer left behind when it died, or when another was faster, does no harm.
 """
 
 from __future__ import annotations
 
-import hashlib
+import secrets
+from collections.abc import Mapping
 
 import orjson
 from deltalake import DeltaTable
@@ -31,25 +32,21 @@ class Ledger:
         number = delta.transaction_version(key)
         if number is None:
             return None
-        found = orjson.loads(self._store.get(_name(key, number)))
+        found = orjson.loads(self._store.get(_name(number)))[key]
         return Outcome(found["inserted"], found["duplicates"], tuple(found["conflicts"]), found["refused"])
 
-    def prepare(self, key: str, outcome: Outcome) -> int:
-        """Write down what is to become of a key; answers the number for the commit."""
-        body = orjson.dumps({"key": key} | outcome._asdict(), option=orjson.OPT_SORT_KEYS)
-        number = sum(1 for _ in self._store.list(_folder(key)))
+    def prepare(self, outcomes: Mapping[str, Outcome]) -> int:
+        """Write down what is to become of keys; returns the number for the commit."""
+        entries = {key: outcome._asdict() for key, outcome in outcomes.items()}
+        body = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)
         while True:
-            number += 1
+            number = secrets.randbits(62)
             try:
-                self._store.put(_name(key, number), body)
+                self._store.put(_name(number), body)
                 return number
-            except ObjectConflict:  # another writer prepares the same key
+            except ObjectConflict:  # a number that was drawn before
                 continue
 
 
-def _folder(key: str) -> str:
-    return f"{FOLDER}/{hashlib.sha256(key.encode()).hexdigest()}"
-
-
-def _name(key: str, number: int) -> str:
-    return f"{_folder(key)}/{number:06}.json"
+def _name(number: int) -> str:
+    return f"{FOLDER}/{number:019}.json"

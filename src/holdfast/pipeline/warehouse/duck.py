@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -11,9 +11,10 @@ import duckdb
 import pyarrow as pa
 
 from holdfast import failpoints
-from holdfast.pipeline.wal.batch import BatchKey
-from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome, Standing, Status
+from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Standing, Status
 from holdfast.pipeline.warehouse.duck_file import QUERIES, DuckFile, first_times, quote
+from holdfast.pipeline.warehouse.incoming import by_table, incoming, outcomes, total
 from holdfast.pipeline.warehouse.projection import mapped, projection
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
@@ -29,56 +30,68 @@ class DuckWarehouse:
         self._file, self._tables = DuckFile(path), tables
         self.url = self._file.url
 
-    def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
-        """See the contract."""
-        table = self._tables.of(channel)
-        with self._file.writing(table, rows) as connection, self._file.transaction(connection):
-            connection.execute(QUERIES["take_turn"])
-            found = _outcome(connection, key)
-            if found is not None:
-                return found
-            outcome = _insert(connection, key, table, rows.num_rows)
-            _record(connection, key, outcome)
-            failpoints.hit("loader.before_commit")
+    def load(self, loads: Sequence[Load]) -> list[Outcome]:
+        """See the contract. One transaction holds all tables."""
+        keys = [load.key for load in loads]
+        tables = [self._tables.of(channel) for load in loads for channel in load.channels]
+        with self._file.connection() as connection:
+            self._file.prepare(connection, tables)
+            with self._file.transaction(connection):
+                connection.execute(QUERIES["take_turn"])
+                known = _outcomes(connection, keys)
+                fresh = [load for load in loads if load.key not in known]
+                made = self._insert(connection, fresh)
+                _record(connection, made)
+                failpoints.hit("loader.before_commit")
         failpoints.hit("loader.after_commit")
-        return outcome
+        return [(known | made)[key] for key in keys]
 
-    def rehearse(self, channel: str, rows: pa.Table) -> None:
+    def _insert(self, connection: duckdb.DuckDBPyConnection, loads: Sequence[Load]) -> dict[str, Outcome]:
+        found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
+        for table, its in by_table(self._tables, loads):
+            with self._file.registered(connection, incoming(its)):
+                for load, outcome in zip(its, _insert(connection, table, its), strict=True):
+                    found[load.key].append(outcome)
+        return {key: total(parts) for key, parts in found.items()}
+
+    def rehearse(self, rows: pa.Table) -> None:
         """See the contract."""
-        table = self._tables.of(channel)
-        with self._file.writing(table, rows) as connection:
-            select = ", ".join(projection(table).values())
-            # Whatever is selected is also evaluated: a table that nobody keeps takes it.
-            connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE rehearsal AS SELECT {select} FROM incoming",  # noqa: S608 - the mapping is checked
-                {"batch": "", "channel": channel, "partition": 0, "now": datetime.now(UTC)},
-            )
-            connection.execute("DROP TABLE rehearsal")
+        load = Load("", tuple(rows["channel"].unique().to_pylist()), rows)
+        for table, its in by_table(self._tables, [load]):
+            with self._file.writing(table, incoming(its)) as connection:
+                select = ", ".join(projection(table).values())
+                # Whatever is selected is also evaluated: a table that nobody keeps takes it.
+                connection.execute(
+                    f"CREATE OR REPLACE TEMP TABLE rehearsal AS SELECT {select} FROM incoming",  # noqa: S608 - the mapping is checked
+                    {"now": datetime.now(UTC)},
+                )
+                connection.execute("DROP TABLE rehearsal")
 
-    def refuse(self, key: str, reason: str) -> Outcome:
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
         """See the contract."""
         with self._file.connection() as connection, self._file.transaction(connection):
             connection.execute(QUERIES["take_turn"])
-            found = _outcome(connection, key)
+            found = _outcomes(connection, [key]).get(key)
             if found is None:
                 found = Outcome(0, 0, (), reason)
-                _record(connection, key, found)
+                _record(connection, {key: found})
         return found
 
-    def outcome(self, key: str) -> Outcome | None:
-        """See the contract."""
+    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
+        """See the contract. One ledger serves all tables."""
         with self._file.connection() as connection:
-            return _outcome(connection, key)
+            return _outcomes(connection, [key]).get(key)
 
-    def replace(self, batch: BatchKey, positions: Sequence[str], rows: pa.Table) -> int:
+    def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
         """See the contract."""
-        table = self._tables.of(batch.channel)
-        place = {"channel": batch.channel, "partition": batch.partition}
-        with self._file.writing(table, rows) as connection, self._file.transaction(connection):
+        table = self._tables.of(spot.channel)
+        given = incoming([Load(batch, (spot.channel,), rows)])
+        with self._file.writing(table, given) as connection, self._file.transaction(connection):
             connection.execute(QUERIES["take_turn"])
             statement = QUERIES["remove"].format(table=quote(table.name))
-            [(removed,)] = connection.execute(statement, place | {"positions": list(positions)}).fetchall()
-            _put(connection, batch, table, QUERIES["put"])
+            place = spot._asdict() | {"positions": list(positions)}
+            [(removed,)] = connection.execute(statement, place).fetchall()
+            _put(connection, table, QUERIES["put"])
             failpoints.hit("repair.before_commit")
         return int(removed)
 
@@ -138,33 +151,33 @@ class DuckWarehouse:
         self._file.close()
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, key: str, table: Table, rows: int) -> Outcome:
-    quoted = quote(table.name)
+def _insert(connection: duckdb.DuckDBPyConnection, table: Table, loads: Sequence[Load]) -> list[Outcome]:
     for step in ("standing", "suspects", "rivals"):
-        connection.execute(QUERIES[step].format(table=quoted))
-    rivals = connection.execute('SELECT "position", same FROM rivals ORDER BY 1').fetchall()
-    _put(connection, BatchKey.parse(key.partition("#")[0]), table, QUERIES["insert"])
-    conflicts = tuple(position for position, same in rivals if not same)
-    return Outcome(rows - len(rivals), len(rivals) - len(conflicts), conflicts)
+        connection.execute(QUERIES[step].format(table=quote(table.name)))
+    rivals = connection.execute(QUERIES["rivals_found"]).fetchall()
+    _put(connection, table, QUERIES["insert"])
+    return outcomes(loads, rivals)
 
 
-def _put(connection: duckdb.DuckDBPyConnection, batch: BatchKey, table: Table, statement: str) -> None:
+def _put(connection: duckdb.DuckDBPyConnection, table: Table, statement: str) -> None:
     values = projection(table)
     columns = {"columns": ", ".join(map(quote, values)), "values": ", ".join(values.values())}
-    given = {"batch": batch.name, "channel": batch.channel, "partition": batch.partition}
-    connection.execute(
-        statement.format(table=quote(table.name), **columns), given | {"now": datetime.now(UTC)}
-    )
+    connection.execute(statement.format(table=quote(table.name), **columns), {"now": datetime.now(UTC)})
 
 
-def _record(connection: duckdb.DuckDBPyConnection, key: str, outcome: Outcome) -> None:
-    inserted, duplicates, conflicts, refused = outcome
-    entry = [key, inserted, duplicates, list(conflicts), refused, datetime.now(UTC)]
-    connection.execute(QUERIES["record"], entry)
+def _record(connection: duckdb.DuckDBPyConnection, made: Mapping[str, Outcome]) -> None:
+    now = datetime.now(UTC)
+    for key, (inserted, duplicates, conflicts, refused) in made.items():
+        entry = [key, inserted, duplicates, list(conflicts), refused, now]
+        connection.execute(QUERIES["record"], entry)
 
 
-def _outcome(connection: duckdb.DuckDBPyConnection, key: str) -> Outcome | None:
-    found = connection.execute(QUERIES["outcome"], [key]).fetchall()  # one left unread blocks the rest
-    for inserted, duplicates, conflicts, refused in found:
-        return Outcome(inserted, duplicates, tuple(conflicts), refused)
-    return None
+def _outcomes(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> dict[str, Outcome]:
+    """What the ledger says of those keys that it knows."""
+    found = connection.execute(
+        QUERIES["outcomes"], [list(keys)]
+    ).fetchall()  # one left unread blocks the rest
+    return {
+        key: Outcome(inserted, duplicates, tuple(conflicts), refused)
+        for key, inserted, duplicates, conflicts, refused in found
+    }

@@ -89,8 +89,8 @@ SELECT column_name, data_type FROM information_schema.columns WHERE table_name =
 -- name: take_turn
 UPDATE holdfast_turn SET turn = turn + 1;
 
--- name: outcome
-SELECT inserted, duplicates, conflicts, refused FROM holdfast_ledger WHERE key = ?;
+-- name: outcomes
+SELECT key, inserted, duplicates, conflicts, refused FROM holdfast_ledger WHERE key IN (SELECT unnest(?));
 
 -- name: record
 INSERT INTO holdfast_ledger VALUES (?, ?, ?, ?, ?, ?);
@@ -112,35 +112,40 @@ UNION
 SELECT transaction_id FROM incoming GROUP BY transaction_id HAVING count(*) > 1;
 
 -- name: rivals
--- Every incoming row whose event is there already, or stands earlier in the same batch.
+-- Every incoming row whose event is there already, or stands earlier among them.
 CREATE OR REPLACE TEMP TABLE rivals AS
 WITH candidates AS (
-    SELECT "position", transaction_id, type, key, data, data_base64,
-           row_number() OVER (PARTITION BY transaction_id ORDER BY "position") AS copy
+    SELECT row, load, channel, "partition", "position", transaction_id, type, key, data, data_base64,
+           row_number() OVER (PARTITION BY transaction_id ORDER BY row) AS copy
     FROM incoming
     WHERE transaction_id IN (SELECT transaction_id FROM suspects)
 ),
 originals AS (
-    SELECT NULL AS "position", * FROM standing
+    SELECT NULL AS row, * FROM standing
     UNION ALL
-    SELECT "position", transaction_id, type, key, data, data_base64
+    SELECT row, transaction_id, type, key, data, data_base64
     FROM candidates
     WHERE copy = 1 AND transaction_id NOT IN (SELECT transaction_id FROM standing)
 )
-SELECT candidate."position" AS "position",
+SELECT candidate.row AS row,
+       candidate.load AS load,
+       concat_ws('@', candidate.channel, candidate."partition", candidate."position") AS name,
        candidate.type = original.type
        AND candidate.key IS NOT DISTINCT FROM original.key
        AND candidate.data IS NOT DISTINCT FROM original.data
        AND candidate.data_base64 IS NOT DISTINCT FROM original.data_base64 AS same
 FROM candidates AS candidate
 JOIN originals AS original USING (transaction_id)
-WHERE candidate."position" IS DISTINCT FROM original."position";
+WHERE candidate.row IS DISTINCT FROM original.row;
+
+-- name: rivals_found
+SELECT load, name, same FROM rivals ORDER BY row;
 
 -- name: insert
 INSERT INTO {table} ({columns})
 SELECT {values}
 FROM incoming
-WHERE "position" NOT IN (SELECT "position" FROM rivals);
+WHERE row NOT IN (SELECT row FROM rivals);
 
 -- name: remove
 DELETE FROM {table}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,19 +74,24 @@ class DuckFile:
     def writing(self, table: Table, rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection to fill a table by, which is as the mapping wants it; the rows stand as `incoming`."""
         with self.incoming(rows) as connection:
-            self._prepare(connection, table)
+            self.prepare(connection, [table])
             yield connection
 
     @contextmanager
     def incoming(self, rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection where rows stand as `incoming`."""
-        with self.connection() as connection:
-            connection.register("incoming", rows)
-            try:
-                yield connection
-            finally:
-                if self._open is connection:
-                    connection.unregister("incoming")
+        with self.connection() as connection, self.registered(connection, rows):
+            yield connection
+
+    @contextmanager
+    def registered(self, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
+        """Have rows stand as `incoming` for the length of a block."""
+        connection.register("incoming", rows)
+        try:
+            yield
+        finally:
+            if self._open is connection:
+                connection.unregister("incoming")
 
     @contextmanager
     def transaction(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
@@ -106,10 +111,12 @@ class DuckFile:
         self._open = None
         self._ready.clear()
 
+    def prepare(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[Table]) -> None:
+        """Make tables, and add the columns that they lack."""
+        for table in set(tables) - self._ready:
+            self._prepare(connection, table)
+
     def _prepare(self, connection: duckdb.DuckDBPyConnection, table: Table) -> None:
-        """Make the table, and add the columns that it lacks."""
-        if table in self._ready:
-            return
         quoted = quote(table.name)
         with self.transaction(connection):
             connection.execute(QUERIES["create_table"].format(table=quoted))

@@ -1,7 +1,7 @@
 """The projection: what goes into each column of a table, as SQL over the rows of a segment.
 
-The dialect is DuckDB's; another warehouse can have it computed by a DuckDB in memory. The parameters are
-$batch, $channel, $partition and $now.
+The dialect is DuckDB's; another warehouse can have it computed by a DuckDB in memory. The rows have
+`batch` beside their own columns; the parameter is $now.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.pipeline.warehouse.tables import FIXED, Column, Table
 
-_PARAMETERS = {"batch": "$batch", "channel": "$channel", "partition": "$partition", "ingested_at": "$now"}
+_PARAMETERS = {"ingested_at": "$now"}
 _TYPES = {
     "text": "VARCHAR",
     "integer": "BIGINT",

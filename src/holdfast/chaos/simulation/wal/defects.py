@@ -53,11 +53,10 @@ class SilentExpiry(Loader):
 class TornLoad(MemoryWarehouse):
     """Writes its ledger after the rows, in a transaction of its own."""
 
-    def _commit(self, key: str, rows: list[dict[str, Any]]) -> Outcome:
-        outcome = self._insert(key, rows)
+    def _commit(self, found: dict[str, list[dict[str, Any]]]) -> None:
+        outcomes = {key: self._insert(key, rows) for key, rows in found.items()}
         Process.turn("write the ledger")
-        self.ledger[key] = outcome
-        return outcome
+        self.ledger |= outcomes
 
 
 class RivalsAreDuplicates(MemoryWarehouse):

@@ -9,7 +9,7 @@ from holdfast.chaos.simulation.stage import Stage
 from holdfast.chaos.simulation.wal.log import SOURCE, SPOT, Log, Published
 from holdfast.chaos.simulation.wal.warehouse import MemoryWarehouse, Standing
 from holdfast.pipeline.wal import Batch, Wal
-from holdfast.pipeline.wal.identity import failed_id, transaction_id
+from holdfast.pipeline.wal.identity import transaction_id
 from holdfast.pipeline.wal.journal import SUFFIX, unseal
 from holdfast.pipeline.wal.log import REST
 from holdfast.pipeline.wal.segments import STAMP
@@ -122,14 +122,13 @@ class WalJudge:
         return [
             position
             for name, positions in self._failed(wal).items()
-            for position in sorted(positions)
-            if failed_id(name, position) not in known
+            for position in sorted(positions - known.get(name, set()))
         ]
 
     def _failed(self, wal: Wal) -> dict[str, set[str]]:
         """The positions that have failed in each batch, by themselves or with it."""
         return {
-            name: wal.failed_positions(name)
+            name: {each.rpartition("@")[2] for each in wal.failed_names(name)}
             if wal.gave_up(name) is None
             else {each.position for each in self._log.within(batch.key.first, batch.key.last)}
             for name, batch in self._batches.items()

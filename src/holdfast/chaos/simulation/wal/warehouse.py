@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 from holdfast.chaos.simulation.actors import Process
 from holdfast.chaos.simulation.stage import Stage
 from holdfast.model.errors import Terminal, Unavailable
-from holdfast.pipeline.warehouse.contract import FailedEvent, Outcome
+from holdfast.pipeline.wal.rows import names
+from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome
 
 POISON = b'{"poison":true}'
 
@@ -33,30 +35,29 @@ class MemoryWarehouse:
         self._stage, self._inserted = stage, inserted
         self.rows: dict[str, Standing] = {}
         self.ledger: dict[str, Outcome] = {}
-        self.failed: dict[str, str] = {}
-        """The positions of `failed_events`, by their ids."""
+        self.failed: dict[str, set[str]] = defaultdict(set)
+        """The positions of `failed_events`, by their batches."""
         self.down = False
 
-    def load(self, key: str, channel: str, rows: pa.Table) -> Outcome:
+    def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """See the contract."""
         self._ask("load")
-        known = self.ledger.get(key)
-        if known is None:
-            found: list[dict[str, Any]] = rows.to_pylist()
-            _refuse_poison(found)
-            known = self._commit(key, found)
+        found = {load.key: _listed(load.rows) for load in loads if load.key not in self.ledger}
+        for rows in found.values():
+            _refuse_poison(rows)
+        self._commit(found)
+        for key in found:
+            known = self.ledger[key]
             self._stage.say(
                 f"{known.inserted} in, {known.duplicates} duplicates, {len(known.conflicts)} rivals"
             )
         if Process.turn("answer to load"):
             self._stage.lose("load")
-        return known
+        return [self.ledger[load.key] for load in loads]
 
-    def _commit(self, key: str, rows: list[dict[str, Any]]) -> Outcome:
-        """One transaction: the rows and the ledger's entry."""
-        outcome = self._insert(key, rows)
-        self.ledger[key] = outcome
-        return outcome
+    def _commit(self, found: dict[str, list[dict[str, Any]]]) -> None:
+        """One transaction: the rows and the ledger's entries."""
+        self.ledger |= {key: self._insert(key, rows) for key, rows in found.items()}
 
     def _insert(self, key: str, rows: list[dict[str, Any]]) -> Outcome:
         inserted, duplicates, conflicts = 0, 0, []
@@ -70,15 +71,15 @@ class MemoryWarehouse:
             elif known.data == standing.data:
                 duplicates += 1
             else:
-                conflicts.append(standing.position)
+                conflicts.append(row["name"])
         return Outcome(inserted, duplicates, tuple(conflicts))
 
-    def rehearse(self, channel: str, rows: pa.Table) -> None:
+    def rehearse(self, rows: pa.Table) -> None:
         """See the contract."""
         self._ask("rehearse")
         _refuse_poison(rows.to_pylist())
 
-    def refuse(self, key: str, reason: str) -> Outcome:
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
         """See the contract."""
         self._ask("refuse")
         outcome = self.ledger.setdefault(key, Outcome(0, 0, (), reason))
@@ -86,7 +87,7 @@ class MemoryWarehouse:
             self._stage.lose("refuse")
         return outcome
 
-    def outcome(self, key: str) -> Outcome | None:
+    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
         """See the contract."""
         self._ask("ask the ledger")
         return self.ledger.get(key)
@@ -94,7 +95,8 @@ class MemoryWarehouse:
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
         """See the contract."""
         self._ask("tell what failed")
-        self.failed |= {event.id: event.position for event in events}
+        for event in events:
+            self.failed[event.batch].add(event.position)
         if Process.turn("answer to tell what failed"):
             self._stage.lose("tell what failed")
 
@@ -104,6 +106,11 @@ class MemoryWarehouse:
         if self.down:
             self._stage.count("warehouse away")
             raise Unavailable("the warehouse is away")
+
+
+def _listed(rows: pa.Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rows.append_column("name", names(rows)).to_pylist()
+    return found
 
 
 def _refuse_poison(rows: list[dict[str, Any]]) -> None:
