@@ -25,6 +25,7 @@ from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal import Batch, Segment, segments
 from holdfast.pipeline.warehouse import Load, Outcome, duck
 from holdfast.pipeline.warehouse.duck import DuckWarehouse
+from holdfast.pipeline.warehouse.incoming import incoming
 
 Defect = Callable[[], None]
 
@@ -62,7 +63,7 @@ def commit_twice() -> None:
 
     def split(self: DuckWarehouse, loads: Sequence[Load]) -> list[Outcome]:
         file = self._file
-        with file.connection() as connection:
+        with file.incoming(incoming([])) as connection:
             file.prepare(connection, [self._tables.of(each) for load in loads for each in load.channels])
             with file.transaction(connection):
                 outcomes = self._insert(connection, loads)

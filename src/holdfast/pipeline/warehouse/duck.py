@@ -34,7 +34,7 @@ class DuckWarehouse:
         """See the contract. One transaction holds all tables."""
         keys = [load.key for load in loads]
         tables = [self._tables.of(channel) for load in loads for channel in load.channels]
-        with self._file.connection() as connection:
+        with self._file.incoming(incoming([])) as connection:
             self._file.prepare(connection, tables)
             with self._file.transaction(connection):
                 connection.execute(QUERIES["take_turn"])
@@ -49,9 +49,9 @@ class DuckWarehouse:
     def _insert(self, connection: duckdb.DuckDBPyConnection, loads: Sequence[Load]) -> dict[str, Outcome]:
         found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
         for table, its in by_table(self._tables, loads):
-            with self._file.registered(connection, incoming(its)):
-                for load, outcome in zip(its, _insert(connection, table, its), strict=True):
-                    found[load.key].append(outcome)
+            connection.register("incoming", incoming(its))
+            for load, outcome in zip(its, _insert(connection, table, its), strict=True):
+                found[load.key].append(outcome)
         return {key: total(parts) for key, parts in found.items()}
 
     def rehearse(self, rows: pa.Table) -> None:

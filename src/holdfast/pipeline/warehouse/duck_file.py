@@ -80,18 +80,13 @@ class DuckFile:
     @contextmanager
     def incoming(self, rows: pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection where rows stand as `incoming`."""
-        with self.connection() as connection, self.registered(connection, rows):
-            yield connection
-
-    @contextmanager
-    def registered(self, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> Iterator[None]:
-        """Have rows stand as `incoming` for the length of a block."""
-        connection.register("incoming", rows)
-        try:
-            yield
-        finally:
-            if self._open is connection:
-                connection.unregister("incoming")
+        with self.connection() as connection:
+            connection.register("incoming", rows)
+            try:
+                yield connection
+            finally:
+                if self._open is connection:
+                    connection.unregister("incoming")
 
     @contextmanager
     def transaction(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
