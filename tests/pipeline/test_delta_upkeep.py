@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from test_wal_warehouse import rows
-from walkit import CHANNEL, START, Place, load, position
+from walkit import CHANNEL, START, Place, position
+from walkit import load as load_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
@@ -46,7 +47,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def load(place: Place, number: int, *ids: str, **row: object) -> Outcome:
     first = 100 * number + 1
     key = BatchKey(0, CHANNEL, position(first), position(first + len(ids) - 1)).name
-    return load(place.other(Tables()), key, rows(list(ids), first=first, **row))
+    return load_rows(place.other(Tables()), key, rows(list(ids), first=first, **row))
 
 
 def upkeep(place: Place, keep: timedelta = timedelta(0)) -> TableUpkeep:
@@ -313,7 +314,7 @@ def load_at(place: Place, number: int, times: list[datetime]) -> None:
     key = BatchKey(0, CHANNEL, position(first), position(first + len(ids) - 1)).name
     given = rows(ids, first=first)
     column = pa.array(times, given.schema.field("time").type)
-    load(place.warehouse, key, given.set_column(given.schema.get_field_index("time"), "time", column))
+    load_rows(place.warehouse, key, given.set_column(given.schema.get_field_index("time"), "time", column))
 
 
 def elsewhere(act: Callable[[], object]) -> Callable[[], None]:
