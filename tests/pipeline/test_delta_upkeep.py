@@ -83,7 +83,7 @@ def test_small_files_become_one_and_rows_are_still_found(
     assert files(place).num_rows == 1
     assert sorted(place.query("SELECT * FROM events")) == before
     assert load(place, 50, "a3", "b4", "new") == Outcome(1, 2, ())
-    assert load(place, 51, "a3", type="other") == Outcome(0, 0, (position(5101),))
+    assert load(place, 51, "a3", type="other") == Outcome(0, 0, (f"{CHANNEL}@0@{position(5101)}",))
 
 
 @pytest.mark.usefixtures("few")
