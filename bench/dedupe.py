@@ -26,7 +26,7 @@ from deltalake import CommitProperties
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.warehouse.delta_data import stage
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
-from holdfast.pipeline.warehouse.delta_sift import candidates, shape
+from holdfast.pipeline.warehouse.delta_sift import candidates, projected
 from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
 from holdfast.pipeline.warehouse.tables import DAY, Table
 
@@ -40,7 +40,7 @@ def main() -> int:
     chance = np.random.default_rng(7)
     with tempfile.TemporaryDirectory(prefix="holdfast-dedupe-") as folder:
         store, files = open_store(folder), DeltaFiles(folder)
-        schema = shape(TABLE)
+        schema = projected(TABLE, []).schema
         upkeep = TableUpkeep(files, store, TABLE.name, 64 << 20, timedelta(days=1))
         filled = 0
         print(
