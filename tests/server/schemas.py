@@ -150,6 +150,7 @@ def main() -> int:
     """0 when nothing was found with any token, and every operation was asked."""
     options = _options()
     logging.disable(logging.WARNING)  # each refusal is one
+    logging.getLogger("holdfast.pipeline").setLevel(logging.CRITICAL)  # events are meant to fail
     with Postgres() as postgres, options.log.open("w") as log:
         wells = [_told(name, postgres, options, log) for name in options.tokens]
     sys.stdout.write(f"{options.log} says more\n")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.names import check_name
-from holdfast.model.scopes import ADMIN, ANYBODY_READS, VERBS, Verb, may
+from holdfast.model.scopes import ADMIN, ANYBODY_READS, VERBS, Verb
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN, Shown, shown
 from holdfast.server.context import Known, System
@@ -64,7 +64,7 @@ class Need:
         caller.require(self.verb, channel, consumer)
         alone = found.bearer is not None and found.bearer.scope.allows(self.verb, channel, consumer)
         if self.pair and found.tokens and not alone:
-            _check_pair(found, self.verb, channel, consumer)
+            _check_pair(found, channel, consumer)
 
     def _by_session(self, request: Request) -> bool:
         return self.page or (self.scrape and "Authorization" not in request.headers)
@@ -150,12 +150,11 @@ async def _tell(request: Request, system: System, caller: Caller | None, refusal
         log.warning("the audit of a refused call was not written: %s", error)
 
 
-def _check_pair(found: Shown, verb: Verb, channel: str | None, consumer: str | None) -> None:
-    """Both tokens, and what they allow together; a bearer token that does not cover it adds nothing."""
+def _check_pair(found: Shown, channel: str | None, consumer: str | None) -> None:
+    """Both tokens must be there, and the second be the consumer's. One of them allows what is asked for: the
+    caller may do it, and not by a bearer token."""
     if found.channel is None or found.consumer is None:
         raise Unauthorized(f"this needs both {CHANNEL_TOKEN} and {CONSUMER_TOKEN}, or a bearer token")
-    if not may((found.channel.scope, found.consumer.scope), verb, channel, consumer):
-        raise Forbidden(verb, channel, consumer)
     if not found.consumer.scope.allows("consume", channel, consumer):
         raise Forbidden("consume", channel, consumer)
 
