@@ -42,14 +42,15 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
     if isinstance(case.body, dict) and re.fullmatch(r"[0-9][0-9.a-z]*", str(case.body.get("wait", ""))):
         case.body = {**case.body, "wait": "10ms"}
     operation = str(case.operation.definition.raw.get("operationId"))
+    made = case._meta  # to look at `meta` would judge the case anew, with the token in it
+    fits = made is not None and made.generation.mode is GenerationMode.POSITIVE
     for given in (case.path_parameters, case.query):
         often = _often(given)  # a consumer of another channel is none
         for name in given or {}:
-            there = _there(operation, name)
+            there = _there(operation, name) if fits or name != "after" else None
             if there is not None and often and _could_be(name, given[name]):
                 given[name] = there
-    made = case._meta  # to look at `meta` would judge the case anew, with the token in it
-    if made is not None and made.generation.mode is GenerationMode.POSITIVE:
+    if fits:
         case.body = _filled(operation, case.body)
         if operation == "start_operation" and isinstance(case.body, dict) and _often(case.body):
             case.body = _sensible(case.body)

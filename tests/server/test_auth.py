@@ -189,6 +189,7 @@ async def test_readiness_tells_strangers_no_host_port_or_database(frail: list[st
         {"Host": "127.0.0.1.evil.example"},
         {"Host": "[::1"},
         {"Origin": "https://evil.example"},
+        {"Origin": "https://evil.example", "Sec-Fetch-Site": "none"},
         {"Origin": "null"},
         {"Origin": ""},
     ],
