@@ -26,6 +26,8 @@ PAGES = (
     "/channels/orders",
     "/channels/orders/consumers/billing",
     "/pipeline",
+    "/query",
+    "/query?example=failures",
     "/trace",
     "/trace?id=o-1&channel=orders",
     "/deadletters",

@@ -86,7 +86,7 @@ def archive(
     effective = wiring.configured(flat(urls), config)
     flags = (stream, destination, batch_size, batch_timeout, consumer)
     todo = [from_flags(effective, *flags)] if stream or destination else policies(effective, consumer)
-    logs.configure(log_format or effective.log_format, as_json=as_json)
+    logs.configure_driver("archive", log_format, effective, as_json=as_json)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said below
     _print(_archive(effective, todo, checkpoints, master, once=once), as_json)
 
@@ -94,8 +94,8 @@ def archive(
 def _archive(
     config: Config, todo: list[ArchivePolicy], checkpoints: Path, master: str, *, once: bool
 ) -> Metrics:
+    from holdfast.cli.spark import session
     from holdfast.pipeline.archive.archiver import Archiver
-    from holdfast.pipeline.session import session
 
     with wiring.addresses(config.url) as urls, session(master, name="holdfast archive") as spark:
         archiver = Archiver(spark, urls, todo, checkpoints)
@@ -227,8 +227,8 @@ def _origins(config: Config, where: list[str], consumer: str) -> Iterator[dict[s
 @contextmanager
 def _verifier(master: str, what: str) -> Iterator[Callable[[str, Origin | None], Report]]:
     """Verifies archives, for the length of a block."""
+    from holdfast.cli.spark import session
     from holdfast.pipeline.archive.verify import verify
-    from holdfast.pipeline.session import session
 
     with session(master, name=f"holdfast archive {what}") as spark:
         yield partial(verify, spark)

@@ -100,8 +100,8 @@ def _write_day(source: str, day: str, master: str, *, as_json: bool) -> None:
         wanted = date.fromisoformat(day)
     except ValueError:
         raise InvalidInput(f"--day {day!r} is no day; write 2026-02-14") from None
+    from holdfast.cli.spark import session
     from holdfast.pipeline.compact import compact as write_parquet
-    from holdfast.pipeline.session import session
 
     check_archive(source)
     with session(master, name="holdfast compact") as spark:

@@ -95,7 +95,7 @@ def ingest(
         "ingest.metrics_port": metrics_port,
     }
     effective = load(config, flags=flags).config
-    logs.configure(log_format or effective.log_format, as_json=as_json)
+    logs.configure_driver("ingest", log_format, effective, as_json=as_json)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
     summary = _ingest(effective, plan_of(effective), checkpoints, master, once=once)
     _print(summary, as_json)
@@ -192,7 +192,7 @@ def plan_of(config: Config) -> IngestPlan:
         channels=tuple(given.channels),
         warehouse=given.warehouse,
         wal=settings,
-        tables=Tables(tables),
+        tables=Tables(tables, {name: each.schema for name, each in rules.items() if each.schema is not None}),
         rules=Rules(rules),
         namespace=config.namespace,
         archives=_archives(config),
@@ -217,8 +217,8 @@ def _schema(file: str | None) -> str | None:
 
 
 def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *, once: bool) -> Summary:
+    from holdfast.cli.spark import session
     from holdfast.pipeline.ingest.driver import Ingest
-    from holdfast.pipeline.session import session
 
     with (
         wiring.addresses(config.url) as urls,

@@ -36,6 +36,12 @@ class PipelineLedgers:
         tracer = Tracer(self._urls, books_of(self._config, self._urls, None), refuse)
         return tracer.trace(Question(event_id, channel, source))
 
+    async def query(self, sql: str, *, rows: int, size: int, audit: bool) -> bytes:
+        """On the warehouse of the configuration."""
+        from holdfast.pipeline.query import Limits, ask
+
+        return await ask(self._config.ingest.warehouse, sql, Limits(rows=rows, bytes=size), audit=audit)
+
 
 @contextmanager
 def ledgers(config: Config, file: Path | None, urls: Sequence[str]) -> Iterator[PipelineLedgers | None]:

@@ -8,9 +8,14 @@ import sys
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.cli.output import safe
+from holdfast.cli.output import safe, say
 from holdfast.correlation import ids
+from holdfast.wiring import home
+
+if TYPE_CHECKING:
+    from holdfast.config.config import Config
 
 LONG = 16 << 20
 
@@ -54,6 +59,22 @@ def configure(form: str, *, as_json: bool, file: Path | None = None) -> None:
     handler = logging.StreamHandler() if file is None else _file_handler(file)
     handler.setFormatter(Lines("%(asctime)s %(levelname)s %(message)s") if people else JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def configure_driver(command: str, form: str | None, config: Config, *, as_json: bool) -> None:
+    """A driver's logs: where a person looks on, from INFO on into `COMMAND.log`, and only warnings to the
+    terminal; otherwise, and where a form is asked for, as `configure`."""
+    if form is not None or not sys.stderr.isatty():
+        configure(form or config.log_format, as_json=as_json)
+        return
+    folder = home() / "logs" if config.log_folder is None else Path(config.log_folder)
+    file = folder / f"{command}.log"
+    configure(config.log_format, as_json=as_json, file=file)
+    people = logging.StreamHandler()
+    people.setLevel(logging.WARNING)
+    people.setFormatter(Lines("%(levelname)s %(message)s"))
+    logging.getLogger().addHandler(people)
+    say(f"log: {file}")
 
 
 def _file_handler(file: Path) -> logging.Handler:

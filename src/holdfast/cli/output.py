@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +24,8 @@ from holdfast.model.errors import HoldfastError
 # What an error's text or an event's id must not do to somebody's terminal.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _WIDE = 10_000
+_CUT = 40
+_NUMBERS = re.compile(r"(TINY|SMALL|BIG|HUGE|U)*(INT|INTEGER)|DECIMAL.*|FLOAT|DOUBLE")
 
 
 @cache
@@ -66,6 +69,48 @@ def write_pairs(pairs: Mapping[str, object]) -> None:
     for name, value in pairs.items():
         table.add_row(Text(name), Text(safe(show(value))))
     _print(table)
+
+
+def write_result(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> None:
+    """Rows of a query under their names, numbers to the right. Where a terminal is too narrow, long texts are
+    cut; where that does not help, each row stands as pairs. Whole in a pipe."""
+    cells = [[" ".join(safe(_cell(value)).split()) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        room = stderr().width
+        if _natural(columns, cells) > room:
+            cut = [[each if len(each) <= _CUT else f"{each[: _CUT - 1]}…" for each in row] for row in cells]
+            if _natural(columns, cut) > room:
+                for number, row in enumerate(cells, 1):
+                    write_line(f"-- row {number:,}")
+                    write_pairs({safe(name): each for (name, _), each in zip(columns, row, strict=True)})
+                return
+            cells = cut
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, kind in columns:
+        table.add_column(
+            Text(safe(name)), justify="right" if _NUMBERS.fullmatch(kind) else "left", no_wrap=True
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
+    _print(table)
+
+
+def _natural(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[str]]) -> int:
+    """How wide a table is that has room for everything."""
+    widths = [max(map(cell_len, [name, *each])) for (name, _), *each in zip(columns, *cells, strict=True)]
+    return sum(widths) + 2 * len(widths)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "true" if value else "false"
+        case list() | dict():
+            return orjson.dumps(value).decode()
+        case _:
+            return str(value)
 
 
 def show(value: object) -> str:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "sweep": "sweep",
     "reconcile": "reconcile",
     "trace": "trace",
+    "query": "query",
     "replay": "replay",
     "compact": "compact",
     "check": "check",

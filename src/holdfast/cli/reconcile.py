@@ -52,8 +52,8 @@ def reconcile(
     check_name(channel)
     wanted = parse_day(day)
     effective = settings(urls, config, archive, wal, warehouse, channel)
+    from holdfast.cli.spark import session
     from holdfast.pipeline.reconcile.job import reconcile as compare
-    from holdfast.pipeline.session import session
 
     with wiring.addresses(effective.url) as stores:
         if channel not in asyncio.run(channels_of(effective, stores)):

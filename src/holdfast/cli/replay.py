@@ -42,8 +42,8 @@ def replay(
     text), data_base64. Into the channel that they came from, what the store still knows changes nothing.
     """
     check_name(to)
+    from holdfast.cli.spark import session
     from holdfast.pipeline.replay import count, publish, refuse_forgotten, select
-    from holdfast.pipeline.session import session
 
     effective = wiring.configured(flat(urls), config)
     check_archive(source)

@@ -46,7 +46,7 @@ def trace(
     """
     if channel is not None:
         check_name(channel)
-    from holdfast.pipeline.session import session
+    from holdfast.cli.spark import session
     from holdfast.pipeline.trace.job import Question, Tracer
 
     effective = settings(urls, config, archive, wal, warehouse, channel)

@@ -46,8 +46,8 @@ def rebuild(
     """
     effective = settings(urls, config, archive, wal, warehouse, None)
     plan = plan_of(effective)
+    from holdfast.cli.spark import session
     from holdfast.pipeline.rebuild.job import rebuild as fill
-    from holdfast.pipeline.session import session
 
     with wiring.addresses(effective.url) as addresses:
         names = _ingested(effective, addresses, channels)
@@ -98,8 +98,8 @@ def repair(
     """
     effective = settings(urls, config, archive, wal, warehouse, None)
     plan = plan_of(effective)
+    from holdfast.cli.spark import session
     from holdfast.pipeline.rebuild.repair import repair as mend
-    from holdfast.pipeline.session import session
 
     with wiring.addresses(effective.url) as addresses:
         names = _ingested(effective, addresses, channels)

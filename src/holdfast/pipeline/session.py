@@ -44,10 +44,15 @@ SETTINGS = {
 
 @contextmanager
 def session(
-    master: str = LOCAL, *, name: str = "holdfast", settings: Mapping[str, str] | None = None
+    master: str = LOCAL,
+    *,
+    name: str = "holdfast",
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the length of a block. `settings` are Spark's own and go before ours."""
-    spark = start(master, name=name, settings=settings)
+    """A session for the length of a block. `settings` are Spark's own and go before ours; what Java says goes
+    to the end of `log`, by default to where this process writes."""
+    spark = start(master, name=name, settings=settings, log=log)
     try:
         yield spark
     finally:
@@ -55,7 +60,11 @@ def session(
 
 
 def start(
-    master: str = LOCAL, *, name: str = "holdfast", settings: Mapping[str, str] | None = None
+    master: str = LOCAL,
+    *,
+    name: str = "holdfast",
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
     """A session on a master: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`. Stop it when done.
 
@@ -70,13 +79,28 @@ def start(
     builder = SparkSession.builder.master(master).appName(name)
     with _java(), as_file(files(__package__) / "log4j2.properties") as logging:
         quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}"}
-        for setting, value in {**SETTINGS, **_network(master), **quiet, **(settings or {})}.items():
+        chosen = {**SETTINGS, **_network(master), **quiet, **(settings or {})}
+        for setting, value in chosen.items():
             builder = builder.config(setting, value)
         with _undisturbed():
+            if log is not None:
+                _launch({**chosen, "spark.master": master, "spark.app.name": name}, log)
             spark = builder.getOrCreate()
     if not is_local(master):
         _ship(spark)
     return spark
+
+
+def _launch(settings: Mapping[str, str], log: Path) -> None:
+    """Start Java as a session would, unless it runs already, with a file for whatever it says."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        with log.open("ab") as said:
+            gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
 
 
 @contextmanager

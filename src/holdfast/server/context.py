@@ -48,6 +48,8 @@ class System:
     """For live pages."""
     searches: Places
     """For what takes a thread or a process: previews, traces, lists of failed events."""
+    queries: Places
+    """For queries on the warehouse, each of which is a process."""
     ledgers: Ledgers | None = None
     """The books of the pipeline; None where there are none to look into."""
 
@@ -77,6 +79,7 @@ def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers
         waking=Waking(bus.partitions),
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
         searches=Places("searches", each=4, total=40),
+        queries=Places("queries", each=2, total=4),
         ledgers=ledgers,
     )
 

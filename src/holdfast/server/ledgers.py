@@ -47,3 +47,9 @@ class Ledgers(Protocol):
 
     def trace(self, event_id: str, channel: str | None, source: str | None) -> Sequence[Life]:
         """Every event of that id with its whole life; `NotFound` where there is none."""
+
+    async def query(self, sql: str, *, rows: int, size: int, audit: bool) -> bytes:
+        """The result of a query on the warehouse as JSON, cut after so many rows or bytes. `InvalidInput` for
+        SQL that is wrong, not allowed or takes too much, and where the warehouse has the audit, which without
+        `audit` must not be read. `NotFound` where there is no warehouse, `Unavailable` where others have it.
+        """

@@ -62,9 +62,9 @@ class Pipeline:
         )
 
     def _archive(self, pattern: str) -> Any:
+        from holdfast.cli.spark import session
         from holdfast.pipeline.archive.archiver import Archiver
         from holdfast.pipeline.archive.policy import ArchivePolicy
-        from holdfast.pipeline.session import session
 
         self._spark = self._stack.enter_context(session(_MASTER, name="holdfast demo"))
         policy = ArchivePolicy(pattern, str(self.folder / "archive"))

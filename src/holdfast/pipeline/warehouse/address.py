@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from holdfast.config.urls import mask
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def upkeep_of(url: str, file_size: int, keep: timedelta) -> list[TableUpkeep]:
     """The tables of a warehouse that need upkeep; none where it keeps itself in order."""
-    root = _delta_root(url)
-    if root is None:
+    kind, root = place_of(url)
+    if kind != "delta":
         return []
     from holdfast.pipeline.stores import open_store
     from holdfast.pipeline.warehouse.delta_files import DeltaFiles
@@ -29,33 +29,38 @@ def upkeep_of(url: str, file_size: int, keep: timedelta) -> list[TableUpkeep]:
     return [TableUpkeep(files, store, name, file_size, keep) for name in files.names()]
 
 
-def _delta_root(url: str) -> str | None:
-    """Where the tables of a Delta warehouse are; None for another kind."""
-    parts = urlsplit(url)
-    path = unquote(parts.netloc + parts.path)
-    match parts.scheme:
-        case "delta" if path:
-            return str(Path(path).expanduser().resolve())
-        case "delta+s3" if parts.netloc:
-            return f"s3://{path.rstrip('/')}"
-    return None
+class Place(NamedTuple):
+    """Where a warehouse is: a DuckDB file, or the root of Delta tables (a folder, or `s3://bucket/prefix`)."""
+
+    kind: Literal["duckdb", "delta"]
+    path: str
 
 
-def open_warehouse(url: str, tables: Tables) -> Warehouse:
+def place_of(url: str) -> Place:
     """`duckdb:///absolute/path.duckdb` or `duckdb://relative/path.duckdb`; `delta:///folder` likewise, or
     `delta+s3://bucket/prefix`."""
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
-    if parts.scheme == "duckdb" and path:
-        from holdfast.pipeline.warehouse.duck import DuckWarehouse
-
-        return DuckWarehouse(Path(path), tables)
-    root = _delta_root(url)
-    if root is not None:
-        from holdfast.pipeline.warehouse.delta import DeltaWarehouse
-
-        return DeltaWarehouse(root, tables)
+    match parts.scheme:
+        case "duckdb" if path:
+            return Place("duckdb", path)
+        case "delta" if path:
+            return Place("delta", str(Path(path).expanduser().resolve()))
+        case "delta+s3" if parts.netloc:
+            return Place("delta", f"s3://{path.rstrip('/')}")
     raise InvalidInput(
         f"no warehouse for the URL {mask(url)!r}; write duckdb:///path/to/warehouse.duckdb, "
         "delta:///path/to/folder or delta+s3://bucket/prefix"
     )
+
+
+def open_warehouse(url: str, tables: Tables) -> Warehouse:
+    """The warehouse of a URL, as `place_of` reads it."""
+    kind, path = place_of(url)
+    if kind == "duckdb":
+        from holdfast.pipeline.warehouse.duck import DuckWarehouse
+
+        return DuckWarehouse(Path(path), tables)
+    from holdfast.pipeline.warehouse.delta import DeltaWarehouse
+
+    return DeltaWarehouse(path, tables)

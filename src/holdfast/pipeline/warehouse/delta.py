@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import duckdb
@@ -34,10 +34,12 @@ from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, Staged, discard, re
 from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, between, live_files
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
+from holdfast.pipeline.warehouse.delta_schemas import put_schemas, read_schemas
 from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, sift
 from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
 from holdfast.pipeline.warehouse.incoming import by_table, incoming, total
 from holdfast.pipeline.warehouse.projection import mapped
+from holdfast.pipeline.warehouse.schemas import Schemas
 from holdfast.pipeline.warehouse.tables import DAY, FIXED, Column, Table, Tables
 
 log = logging.getLogger(__name__)
@@ -62,11 +64,14 @@ class DeltaWarehouse:
         self.url = f"delta+{root}" if "://" in root else f"delta://{root}"
         self._tables, self._files = tables, DeltaFiles(root)
         self._root = root
+        self._schemas = Schemas(tables, partial(read_schemas, self._files), partial(put_schemas, self._files))
 
     def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """See the contract."""
         found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
-        tables = list(by_table(self._tables, loads))
+        with self._translated():
+            self._schemas.observe([load.rows for load in loads])
+            tables = list(by_table(self._schemas, loads))
         if len(tables) > 1:  # else a row that does not fit is found before anything is committed
             with self._translated():
                 for table, its in tables:
@@ -114,9 +119,9 @@ class DeltaWarehouse:
 
     def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
         """See the contract. The files that have some of the positions are written anew."""
-        table, name = self._tables.of(spot.channel), self._tables.of(spot.channel).name
         load = Load(batch, (spot.channel,), rows)
         with self._translated():
+            table, name = self._schemas.of(spot.channel), self._tables.of(spot.channel).name
             for _ in range(_TRIES):
                 delta = self._open(table, grow=True)
                 actions: list[AddAction | RemoveAction] = []

@@ -14,7 +14,7 @@ from holdfast.pipeline.warehouse.delta_files import DeltaFiles
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 
 FAILED = "failed_events"
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     {
         field.name: {
             "failed_at": pa.timestamp("us", "UTC"),
@@ -34,9 +34,9 @@ _SCHEMA = pa.schema(
 def put_failed(files: DeltaFiles, events: Sequence[FailedEvent]) -> None:
     """Write rows, over those of the same ids."""
     rows = [{field.name: getattr(event, field.name) for field in fields(FailedEvent)} for event in events]
-    delta = files.open(FAILED, _SCHEMA)
+    delta = files.open(FAILED, SCHEMA)
     before = delta.version()
-    news = pa.Table.from_pylist(rows, _SCHEMA)
+    news = pa.Table.from_pylist(rows, SCHEMA)
     # Without deltalake's retries: they do not see that a file that is merged into was replaced meanwhile.
     merge = delta.merge(
         news,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -14,7 +16,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from holdfast.pipeline.warehouse.tables import DAY
+
 _LOG = "_delta_log"
+_BOUNDED = ("channel", "time")
+"""Columns by whose statistics readers skip files."""
 
 
 class DeltaFiles:
@@ -63,7 +69,10 @@ class DeltaFiles:
         paths, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
         handler = DeltaStorageHandler(self._uri(name), self._options(), dict(zip(paths, sizes, strict=True)))
         filesystem, parquet = pyarrow.fs.PyFileSystem(handler), ds.ParquetFileFormat()
-        fragments = [parquet.make_fragment(path, filesystem) for path in paths]
+        fragments = [
+            parquet.make_fragment(each["path"], filesystem, partition_expression=_known_of(each))
+            for each in files.to_pylist()
+        ]
         return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
     def settle(self, name: str, after: int) -> None:
@@ -132,6 +141,18 @@ def between(files: pa.Table, column: str, low: object, high: object) -> pc.Expre
         return pc.scalar(True)
     least, most = pc.field(f"min.{column}"), pc.field(f"max.{column}")
     return (least.is_null() | (least <= high)) & (most.is_null() | (most >= low))
+
+
+def _known_of(file: Mapping[str, Any]) -> ds.Expression:
+    """What holds for all rows of a file, so that a reader who wants others skips it."""
+    known = ds.scalar(True)
+    if (day := file.get(f"partition.{DAY}")) is not None:
+        known = known & (ds.field(DAY) == day)
+    for name in _BOUNDED:
+        low, high = file.get(f"min.{name}"), file.get(f"max.{name}")
+        if low is not None and high is not None:
+            known = known & (ds.field(name) >= low) & (ds.field(name) <= high)
+    return known
 
 
 def _added(commit: Path) -> list[str]:

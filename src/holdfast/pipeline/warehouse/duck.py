@@ -16,6 +16,7 @@ from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Sta
 from holdfast.pipeline.warehouse.duck_file import QUERIES, DuckFile, first_times, quote
 from holdfast.pipeline.warehouse.incoming import by_table, incoming, outcomes, total
 from holdfast.pipeline.warehouse.projection import mapped, projection
+from holdfast.pipeline.warehouse.schemas import Schemas
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
 _CHUNK = 100_000
@@ -29,11 +30,13 @@ class DuckWarehouse:
     def __init__(self, path: Path, tables: Tables) -> None:
         self._file, self._tables = DuckFile(path), tables
         self.url = self._file.url
+        self._schemas = Schemas(tables, self._file.schemas, self._file.put_schemas)
 
     def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """See the contract. One transaction holds all tables."""
         keys = [load.key for load in loads]
-        tables = [self._tables.of(channel) for load in loads for channel in load.channels]
+        self._schemas.observe([load.rows for load in loads])
+        tables = [self._schemas.of(channel) for load in loads for channel in load.channels]
         with self._file.incoming(incoming([])) as connection:
             self._file.prepare(connection, tables)
             with self._file.transaction(connection):
@@ -48,7 +51,7 @@ class DuckWarehouse:
 
     def _insert(self, connection: duckdb.DuckDBPyConnection, loads: Sequence[Load]) -> dict[str, Outcome]:
         found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
-        for table, its in by_table(self._tables, loads):
+        for table, its in by_table(self._schemas, loads):
             connection.register("incoming", incoming(its))
             for load, outcome in zip(its, _insert(connection, table, its), strict=True):
                 found[load.key].append(outcome)
@@ -84,7 +87,7 @@ class DuckWarehouse:
 
     def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
         """See the contract."""
-        table = self._tables.of(spot.channel)
+        table = self._schemas.of(spot.channel)
         given = incoming([Load(batch, (spot.channel,), rows)])
         with self._file.writing(table, given) as connection, self._file.transaction(connection):
             connection.execute(QUERIES["take_turn"])
@@ -149,6 +152,7 @@ class DuckWarehouse:
     def close(self) -> None:
         """See the contract."""
         self._file.close()
+        self._schemas.forget()
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: Table, loads: Sequence[Load]) -> list[Outcome]:

@@ -86,6 +86,9 @@ CREATE TABLE IF NOT EXISTS {table} (
 -- name: columns
 SELECT column_name, data_type FROM information_schema.columns WHERE table_name = ? AND table_schema = 'main';
 
+-- name: is_view
+SELECT true FROM information_schema.tables WHERE table_name = ? AND table_type = 'VIEW';
+
 -- name: take_turn
 UPDATE holdfast_turn SET turn = turn + 1;
 

@@ -14,7 +14,10 @@ import pyarrow as pa
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.warehouse.projection import duck_type, first_values
 from holdfast.pipeline.warehouse.queries import load_queries
+from holdfast.pipeline.warehouse.schemas import QUERIES as SCHEMAS
+from holdfast.pipeline.warehouse.schemas import Schema, Schemas, from_row, history
 from holdfast.pipeline.warehouse.tables import Column, Table
+from holdfast.pipeline.warehouse.views import view, view_name
 
 log = logging.getLogger(__name__)
 QUERIES = load_queries("duck.sql")
@@ -99,6 +102,24 @@ class DuckFile:
             self._attempt(connection.rollback)
             raise
 
+    def schemas(self) -> list[Schema]:
+        """All versions of the schemas of channels."""
+        with self.connection() as connection:
+            rows = connection.execute(SCHEMAS["read"].format(table="holdfast_schemas")).fetchall()
+            return [from_row(row) for row in rows]
+
+    def put_schemas(self, news: Sequence[Schema], schemas: Schemas) -> None:
+        """Add versions, and make the views of their channels anew."""
+        with self.connection() as connection:
+            self.prepare(connection, [schemas.of(each.channel) for each in news])
+            with self.transaction(connection):
+                tables = {row[0] for row in connection.execute(SCHEMAS["tables"]).fetchall()}
+                for each in news:
+                    connection.execute(SCHEMAS["write"], each.to_row())
+                    name, fields = view_name(each.channel, tables), history(schemas.all, each.channel)
+                    stored = dict(connection.execute(QUERIES["columns"], [each.table]).fetchall())
+                    connection.execute(view(name, each.table, each.channel, fields, stored))
+
     def close(self) -> None:
         """Let go of it."""
         if self._open is not None:
@@ -114,15 +135,16 @@ class DuckFile:
     def _prepare(self, connection: duckdb.DuckDBPyConnection, table: Table) -> None:
         quoted = quote(table.name)
         with self.transaction(connection):
-            connection.execute(QUERIES["create_table"].format(table=quoted))
+            _create(connection, table.name)
             there = dict(connection.execute(QUERIES["columns"], [table.name]).fetchall())
-            for column in table.columns:
-                wanted, found = duck_type(column.type), there.get(column.name)
+            columns = {each.name: duck_type(each.type) for each in table.columns}
+            for name, wanted in (columns | {each.name: each.type for each in table.typed}).items():
+                found = there.get(name)
                 if found is None:
-                    connection.execute(f"ALTER TABLE {quoted} ADD COLUMN {quote(column.name)} {wanted}")
-                elif found != wanted:
+                    connection.execute(f"ALTER TABLE {quoted} ADD COLUMN {quote(name)} {wanted}")
+                elif found != wanted and name in columns:
                     raise InvalidInput(
-                        f"column {column.name!r} of table {table.name!r} is {found} in the warehouse and "
+                        f"column {name!r} of table {table.name!r} is {found} in the warehouse and "
                         f"{wanted} in the mapping; choose another name for the new one"
                     )
         self._ready.add(table)
@@ -135,9 +157,17 @@ class DuckFile:
             self._open = None
 
 
+def _create(connection: duckdb.DuckDBPyConnection, table: str) -> None:
+    """Make a table of events. A channel's view of that name goes; it gets another one."""
+    if connection.execute(QUERIES["is_view"], [table]).fetchall():
+        connection.execute(f"DROP VIEW {quote(table)}")
+    connection.execute(QUERIES["create_table"].format(table=quote(table)))
+
+
 def _bring_up_to_date(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET TimeZone = 'UTC'")  # a time without a zone is the same one on every machine
     connection.execute(QUERIES["schema"])
+    connection.execute(SCHEMAS["create"])
     if connection.execute(QUERIES["failed_is_old"]).fetchall() == [(True,)]:
         connection.execute(QUERIES["failed_defaults"])
     connection.execute(QUERIES["failed_indexes"])

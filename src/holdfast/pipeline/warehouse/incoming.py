@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.wal.segments import SCHEMA
 from holdfast.pipeline.warehouse.contract import Load, Outcome
+from holdfast.pipeline.warehouse.schemas import Schemas
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
 Rival = tuple[int, str, bool]
@@ -32,7 +33,7 @@ def incoming(loads: Sequence[Load]) -> pa.Table:
     return rows
 
 
-def by_table(tables: Tables, loads: Sequence[Load]) -> Iterator[tuple[Table, list[Load]]]:
+def by_table(tables: Tables | Schemas, loads: Sequence[Load]) -> Iterator[tuple[Table, list[Load]]]:
     """Each table once, in the order of their names, with the loads that have channels of it: their rows of
     these channels, or none."""
     channels: dict[Table, set[str]] = defaultdict(set)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.pipeline.warehouse.tables import FIXED, Column, Table
+from holdfast.pipeline.warehouse.tables import FIXED, Column, Table, Typed
 
 _PARAMETERS = {"ingested_at": "$now"}
 _TYPES = {
@@ -23,9 +23,16 @@ _TYPES = {
 
 
 def projection(table: Table) -> dict[str, str]:
-    """By column, in order. A value that its type cannot hold is an error, never a null."""
+    """By column, in order. What a type cannot hold is an error; in a column that was learned it is null."""
     fixed = {name: _PARAMETERS.get(name, f'"{name}"') for name in FIXED}
-    return fixed | {column.name: _value(column) for column in table.columns}
+    mapped = {column.name: _value(column) for column in table.columns}
+    return fixed | mapped | {each.name: _typed(each, table.typed) for each in table.typed}
+
+
+def _typed(column: Typed, columns: Sequence[Typed]) -> str:
+    """All fields of one type are taken from the data at once: DuckDB computes what is the same only once."""
+    structure = ", ".join(f'"{each.field}": "{each.type}"' for each in columns if each.type == column.type)
+    return f"""TRY(json_transform(data, '{{{structure}}}'))."{column.field}\""""
 
 
 def mapped(columns: Sequence[Column]) -> str:

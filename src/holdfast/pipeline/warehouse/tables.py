@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import orjson
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import compile_pattern, most_specific
+from holdfast.pipeline.warehouse.shape import NULL, Shape, declared
 
 DEFAULT_TABLE = "events"
 FIXED = (
@@ -33,10 +35,14 @@ FIXED = (
 """What every table has."""
 DAY = "event_day"
 """What a Delta table is partitioned by."""
-RESERVED = ("failed_events", "holdfast_ledger", "holdfast_turn")
+RESERVED = ("failed_events", "holdfast_ledger", "holdfast_turn", "holdfast_schemas", "all_events")
 TYPES = ("text", "integer", "number", "boolean", "time", "date", "json")
 
+STORED = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR", "TIMESTAMPTZ", "DATE")
+"""Types of fields that are stored in columns of their own."""
+
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_FIELD = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _DECIMAL = re.compile(r"decimal\(\d{1,2},\s*\d{1,2}\)")
 _STEP = re.compile(r"\.([A-Za-z0-9_]+)|\.\"([^\"\\']+)\"|\[(\d+)\]")
 _PATH = re.compile(rf"\$(?:{_STEP.pattern})+")
@@ -76,12 +82,32 @@ class Column:
         return data
 
 
+class Typed(NamedTuple):
+    """A field of the data that is stored in a column of its own, in rows where it fits this type."""
+
+    field: str
+    type: str
+    """DuckDB's name of it."""
+
+    @property
+    def name(self) -> str:
+        """The column: `total__double`."""
+        return f"{self.field}__{self.type.lower()}"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether every warehouse can have it."""
+        return self.type in STORED and _FIELD.fullmatch(self.field) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table's name and its own columns. `{channel}` in the name makes one table for each channel."""
 
     name: str = DEFAULT_TABLE
     columns: tuple[Column, ...] = ()
+    typed: tuple[Typed, ...] = ()
+    """What was learned of its channels' data."""
 
     def named_for(self, channel: str) -> Table:
         """The table of one channel."""
@@ -98,6 +124,8 @@ class Tables:
     """By pattern; the most specific one decides. A channel that none selects goes into `events`."""
 
     by_pattern: Mapping[str, Table] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """JSON Schemas of channels as text, in the same way."""
 
     def __post_init__(self) -> None:
         for pattern, table in self.by_pattern.items():
@@ -110,6 +138,16 @@ class Tables:
         """The table of a channel."""
         pattern = most_specific(self.by_pattern, channel)
         return (Table() if pattern is None else self.by_pattern[pattern]).named_for(channel)
+
+    def declared_for(self, channel: str) -> Shape:
+        """What the JSON Schema of a channel says of its data; `NULL` where there is none."""
+        pattern = most_specific(self.declared, channel)
+        return NULL if pattern is None else _shape_of(self.declared[pattern])
+
+
+@cache
+def _shape_of(schema: str) -> Shape:
+    return declared(orjson.loads(schema))
 
 
 def key_of(name: str, headers: Mapping[str, str], data: str | None, columns: Iterable[Column]) -> str | None:

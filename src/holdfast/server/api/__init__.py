@@ -26,6 +26,7 @@ from holdfast.server.api import (
     operations,
     pipeline,
     polls,
+    query,
 )
 
 PREFIX = "/api/v1"
@@ -40,6 +41,7 @@ MODULES: tuple[ModuleType, ...] = (
     operations,
     failed,
     pipeline,
+    query,
 )
 
 

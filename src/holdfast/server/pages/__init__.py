@@ -19,6 +19,7 @@ from holdfast.server.pages import (
     letters,
     operations,
     pipeline,
+    query,
     trace,
 )
 from holdfast.server.pages.house import STATIC
@@ -29,6 +30,7 @@ MODULES: tuple[ModuleType, ...] = (
     front,
     channels,
     pipeline,
+    query,
     trace,
     letters,
     asking,

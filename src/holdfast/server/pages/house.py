@@ -32,6 +32,7 @@ NAVIGATION = (
     ("Channels", "/channels"),
     ("Dead letters", "/deadletters"),
     ("Pipeline", "/pipeline"),
+    ("Query", "/query"),
     ("Trace", "/trace"),
     ("Operations", "/operations"),
     ("Audit", "/audit"),

@@ -1,0 +1,67 @@
+"""Spark for a command: what Java says goes to a log, not to the person at the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli.logs import LONG
+from holdfast.cli.output import say
+from holdfast.model.errors import HoldfastError
+from holdfast.wiring import home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TAIL = 20
+
+
+@contextmanager
+def session(master: str, *, name: str, log: Path | None = None) -> Iterator[SparkSession]:
+    """A session for the length of a block. At a terminal Java and the executors on this machine write into
+    `log`, by default `.holdfast/logs/spark.log`; elsewhere to stderr, as services want it. Where Spark fails,
+    the last lines of the log are shown and `HoldfastError` is raised."""
+    from holdfast.pipeline import session as pipeline
+
+    file = log or (home() / "logs" / "spark.log" if sys.stderr.isatty() else None)
+    if file is not None:
+        _put_aside(file)
+    start = file.stat().st_size if file is not None and file.exists() else 0
+    try:
+        with pipeline.session(master, name=name, log=file) as spark:
+            yield spark
+    except Exception as error:
+        if file is None or not _is_sparks(error):
+            raise
+        for line in _tail(file, start):
+            say(f"  {line}")
+        say(f"these are the last lines of {file}")
+        if isinstance(error, HoldfastError):
+            raise
+        raise HoldfastError(f"Spark failed: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def _is_sparks(error: BaseException | None) -> bool:
+    """Whether an error is Spark's, or comes from one."""
+    while error is not None:
+        if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _put_aside(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size > LONG:
+        file.replace(file.with_name(f"{file.name}.1"))
+
+
+def _tail(file: Path, start: int) -> list[str]:
+    """The last lines that were written since, without the frames of Java's stacks."""
+    with file.open("rb") as said:
+        said.seek(max(start, file.stat().st_size - 64_000))
+        lines = said.read().decode(errors="replace").splitlines()
+    return [line for line in lines if not line.startswith(("\tat ", "\t... "))][-_TAIL:]
