@@ -51,7 +51,7 @@ def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None
     [found] = place.query("SELECT * EXCLUDE (time, ingested_at, transaction_hash) FROM events")
     assert found == (
         *("orders", 0, position(1), "a", "default", "event", "k", '{"a":"1","b":"2"}', '{"x":1}', None),
-        *(rows(["a"])["transaction_id"][0].as_py(), KEY),
+        *(rows(["a"])["transaction_id"][0].as_py(), KEY, 1),
     )
     assert place.query(f"SELECT count(*) FROM events WHERE ingested_at >= '{before}'") == [(1,)]
 
