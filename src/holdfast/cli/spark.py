@@ -6,21 +6,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from holdfast.cli.logs import LONG
 from holdfast.cli.output import say
 from holdfast.model.errors import HoldfastError
 from holdfast.wiring import home
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _TAIL = 20
 
 
 @contextmanager
-def session(master: str, *, name: str, log: Path | None = None) -> Iterator[SparkSession]:
+def session(
+    master: str, *, name: str, log: Path | None = None
+) -> Iterator[Any]:  # Spark's own type is for the pipeline alone
     """A session for the length of a block. At a terminal Java and the executors on this machine write into
     `log`, by default `.holdfast/logs/spark.log`; elsewhere to stderr, as services want it. Where Spark fails,
     the last lines of the log are shown and `HoldfastError` is raised."""
