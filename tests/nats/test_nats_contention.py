@@ -134,30 +134,68 @@ async def counts(backend: NatsBackend) -> int:
     return sum((await backend.consumer_stats(CHANNEL, CONSUMER)).states.values())
 
 
-@pytest.mark.parametrize(
-    ("verb", "overtakes", "answer"), [(claims, claims, 0), (cancels, claims, 0), (counts, counts, 3)]
-)
+async def looks(backend: NatsBackend) -> int:
+    return len((await backend.due(10)).due)
+
+
+@pytest.mark.parametrize("verb", [claims, cancels])
 async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_consumer(
     backend: NatsBackend,
     other: NatsBackend,
     verb: Callable[[NatsBackend], Awaitable[int]],
-    overtakes: Callable[[NatsBackend], Awaitable[int]],
-    answer: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await subscribe(backend)
     await publish(backend, "a", "b")
     job = await claim_one(backend)
-    if verb is counts:
-        await publish(other, "c")  # which has no job yet
     overtaken = Overtaken(monkeypatch)
-    overtaken.act = lambda: overtakes(other)
+    overtaken.act = lambda: claims(other)
     waiting = asyncio.create_task(verb(backend))
-    async with asyncio.timeout(30):
-        await overtaken.waits.wait()
-        assert await complete(backend, job)
+    try:
+        async with asyncio.timeout(30):
+            await overtaken.waits.wait()
+            assert await complete(backend, job)
+    finally:
+        overtaken.may_go_on.set()  # whoever waits holds what closing the store needs
+    assert await waiting == 0
+
+
+@pytest.mark.parametrize(("verb", "result"), [(claims, 3), (cancels, 1), (counts, 3), (looks, 0)])
+async def test_whoever_finds_the_jobs_made_by_another_process_goes_on_at_once(
+    backend: NatsBackend,
+    other: NatsBackend,
+    verb: Callable[[NatsBackend], Awaitable[int]],
+    result: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await subscribe(backend)
+    await publish(other, "a", "b", "c")  # which have no jobs yet
+    overtaken = Overtaken(monkeypatch)
+    overtaken.act = lambda: counts(other)
     overtaken.may_go_on.set()
-    assert await waiting == answer
+    assert await verb(backend) == result
+    assert overtaken.act is None, "nobody came between"
+    assert not overtaken.waits.is_set()
+
+
+async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_take(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.randint", lambda least, most: most)
+    await subscribe(backend)
+    await publish(backend, *"abcdefgh")
+    assert await counts(other) == 8
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def twice() -> None:
+        assert ids(await claim(other, 2)) == ["a", "b"]
+        overtaken.act = lambda: claim(other, 2)
+
+    overtaken.act = twice
+    assert ids(await claim(backend, 4)) == list("efgh")
+    assert len(refusals) == 1
+    assert ids(await claim(backend)) == []
 
 
 async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,17 +25,37 @@ PAGE = 450  # a foreign client's event takes a key beside its job
 _LATEST = 1 << 60
 
 
+class _Levelling:
+    """Who asked for a consumer to become level, by number, and up to which of them it did."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.asked = self.answered = 0
+
+
 class Ingest:
     """Moves cursors. Whoever looks at a consumer's jobs brings it level with the log first."""
 
     def __init__(self, store: Store, entries: Entries, keys: Keys) -> None:
         self._store, self._entries, self._keys = store, entries, keys
+        self._levelling: defaultdict[str, _Levelling] = defaultdict(_Levelling)
 
     async def level(self, member: Member) -> None:
         """Every entry so far has a job, except for a consumer that still works on the past.
 
-        In a store that is nearly full they wait in the log: the jobs that there are can still end.
+        In a store that is nearly full they wait in the log: the jobs that there are can still end. Calls that
+        wait together share one.
         """
+        turn = self._levelling[member.ref]
+        turn.asked += 1
+        mine = turn.asked
+        async with turn.lock:
+            if turn.answered < mine:
+                covered = turn.asked
+                await self._level(member)
+                turn.answered = covered
+
+    async def _level(self, member: Member) -> None:
         stale, more = 0, True
         with suppress(Overloaded):
             while more:
@@ -43,6 +64,14 @@ class Ingest:
                         more = await self.catch_up(member, lambda: True)
                 except Stale:
                     stale = await self._again(member, stale)
+
+    async def advance(self, member: Member) -> None:
+        """The same, once: who is overtaken leaves the rest to who is at it."""
+        more = True
+        with suppress(Stale, Overloaded):
+            while more:
+                async with self._store.lock(member.ref):
+                    more = await self.catch_up(member, lambda: True)
 
     async def level_channel(self, channel: str) -> None:
         members = self._store.registry.by_channel.get(channel, ())
@@ -103,7 +132,14 @@ class Ingest:
         edit.also([state(subject, moved.encode(), cursor.revision)])
         messages = edit.messages()
         await self._store.room.use(messages, keep=_KEEP)
-        await self._store.commit(messages)
+        try:
+            await self._store.commit(messages)
+        except Stale:
+            await self._store.mirror.sync()
+            known = self._store.mirror.cursors.get(member.ref)
+            if past or known is None or known.target is not None or known.at < reached:
+                raise
+            # Another process has made these jobs: nothing is left to repeat.
         return len(found), len(found) == limit
 
     async def _foreign_keys(self, channel: str, found: list[Stored]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -43,7 +44,7 @@ class Leases:
                 return []
             try:
                 async with self._store.lock(member.ref):
-                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now)
+                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now, turn - 1)
             except Stale:
                 await self._store.look_again(turn)
                 continue
@@ -60,12 +61,18 @@ class Leases:
         return []
 
     async def _take(
-        self, member: Member, limit: int, worker: str, now: int
+        self, member: Member, limit: int, worker: str, now: int, lost_races: int
     ) -> tuple[list[Job], list[Record]]:
-        """One try, for who holds the consumer's lock: what it leased, and jobs whose event is gone."""
+        """One try, for who holds the consumer's lock: what it leased, and jobs whose event is gone.
+
+        After a lost race it asks for jobs behind those that others are taking.
+        """
+        skip = random.randint(0, limit * lost_races)  # noqa: S311 - it only keeps them apart
         full = await self._full(member, limit, now)
+        if lost_races:
+            await self._store.mirror.sync()  # what others took meanwhile is not worth another try
         lane = self._store.mirror.revision(subjects.lane(member.ref))
-        taken = self._store.mirror.queues.take_ready(member.ref, limit, now)
+        taken = self._store.mirror.queues.take_ready(member.ref, limit, now, skip)
         if full is not None and not taken:
             raise full
         try:

@@ -29,7 +29,7 @@ class Lifecycle:
         """Phase one. What was appended becomes jobs first: that follows from the log and decides nothing."""
         now = await self._store.fresh()
         members, mirror = self._store.registry.members, self._store.mirror
-        await asyncio.gather(*(self._ingest.level(member) for member in members.values()))
+        await asyncio.gather(*(self._ingest.advance(member) for member in members.values()))
         found = [
             (kind, heap.peek(limit, _wanted(kind, now), now)) for kind, heap in mirror.queues.due.items()
         ]

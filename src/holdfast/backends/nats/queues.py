@@ -161,10 +161,16 @@ class Queues:
         if self._lanes.is_free(record):
             self._ready.setdefault(record.ref, Heap(self.jobs)).push(record.rank, record)
 
-    def take_ready(self, ref: str, limit: int, now: int) -> list[Record]:
-        """The next jobs of a consumer. What has expired only waits for the lifecycle."""
+    def take_ready(self, ref: str, limit: int, now: int, skip: int = 0) -> list[Record]:
+        """The next jobs of a consumer, behind up to `skip` others. What has expired only waits for the
+        lifecycle."""
         heap = self._ready.get(ref)
-        return [] if heap is None else list(heap.take(limit, self._claimable(now)))
+        if heap is None:
+            return []
+        found = list(heap.take(limit + skip, self._claimable(now)))
+        taken = found[-limit:]
+        self.give_back(found[: len(found) - len(taken)])
+        return taken
 
     def has_ready(self, ref: str, limit: int, now: int) -> bool:
         """Whether so many would be taken."""
