@@ -17,6 +17,7 @@ from holdfast.config import fields
 from holdfast.config.config import Config, TaskTerms
 from holdfast.config.effective import settings
 from holdfast.config.load import check, load
+from holdfast.config.sections import Section
 from holdfast.config.urls import SCHEMES, mask, split_urls
 from holdfast.config.values import format_size, parse_size
 from holdfast.model.errors import InvalidInput
@@ -125,6 +126,19 @@ def test_an_empty_file_and_empty_sections_have_the_defaults(tmp_path: Path) -> N
         "sweeper:\nretention:\narchiver:\n  streams:\n  lag_threshold:\ntasks:\n",
     ):
         assert check(written(tmp_path, text)).config == Config()
+
+
+def test_no_two_configurations_share_a_section(tmp_path: Path) -> None:
+    empty = "server:\n  limits:\ndlq:\nsweeper:\n  dead_consumers:\ntasks:\n  default:\n"
+    made = [Config(), Config(), *(check(written(tmp_path, empty)).config for _ in range(2))]
+    sections = [section for config in made for section in _sections(config)]
+    assert len(sections) > 4 * 6
+    assert len({id(section) for section in sections}) == len(sections)
+
+
+def _sections(of: Section) -> list[Section]:
+    inside = [value for _, value in of if isinstance(value, Section)]
+    return inside + [each for section in inside for each in _sections(section)]
 
 
 def test_a_value_is_taken_from_flag_then_environment_then_file_then_default(tmp_path: Path) -> None:

@@ -33,17 +33,17 @@ class Config(Section):
     log_folder: str | None = None
     """Where `up` and `serve` write their logs, one file for each process. Default: `.holdfast/logs` at a
     terminal, which shows the status lines then, else stderr."""
-    sweeper: Sweeper = Sweeper()
+    sweeper: Sweeper = Field(default_factory=Sweeper)
     retention: dict[Pattern, Keep] = Field(default_factory=dict)
     """By pattern. The most specific pattern decides: compared token by token from the left, a name says more
     than `*`, and `*` more than `>`. A channel that none selects is kept for ever."""
-    dlq: Dlq = Dlq()
-    archiver: Archiver = Archiver()
+    dlq: Dlq = Field(default_factory=Dlq)
+    archiver: Archiver = Field(default_factory=Archiver)
     archival: list[ArchiveStream] = Field(default_factory=list)
     """Another spelling of `archiver.streams`; both count."""
-    ingest: Ingest = Ingest()
-    tasks: Tasks = Tasks()
-    server: Server = Server()
+    ingest: Ingest = Field(default_factory=Ingest)
+    tasks: Tasks = Field(default_factory=Tasks)
+    server: Server = Field(default_factory=Server)
 
     @property
     def archive_streams(self) -> list[ArchiveStream]:

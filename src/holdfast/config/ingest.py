@@ -82,8 +82,8 @@ class Ingest(Section):
     """Events of one batch, at most."""
     metrics_port: Port | None = None
     """Where the driver answers Prometheus. Without it, nowhere."""
-    wal: WalKnobs = WalKnobs()
-    compaction: Compaction = Compaction()
+    wal: WalKnobs = Field(default_factory=WalKnobs)
+    compaction: Compaction = Field(default_factory=Compaction)
     tables: dict[Pattern, MappedTable] = Field(default_factory=dict)
     """By pattern; the most specific one decides. A channel that none selects goes into `events`."""
     validation: dict[Pattern, Validation] = Field(default_factory=dict)

@@ -71,8 +71,8 @@ class Sweeper(Section):
     """How long the record of a job is kept after it was done, cancelled or discarded."""
     dead_letters: Positive | None = None
     """Age at which dead letters are purged. Without it they stay until somebody acts."""
-    dead_consumers: DeadConsumers = DeadConsumers()
-    lag_threshold: LagThreshold = LagThreshold()
+    dead_consumers: DeadConsumers = Field(default_factory=DeadConsumers)
+    lag_threshold: LagThreshold = Field(default_factory=LagThreshold)
     guard_groups: dict[Pattern, list[str]] = Field(default_factory=dict)
     """By pattern: foreign groups without whose acknowledgement nothing is trimmed. All patterns that select
     a channel count. A group that does not exist keeps everything."""
@@ -146,8 +146,8 @@ class Archiver(Section):
 
     streams: list[ArchiveStream] = Field(default_factory=list)
     """The streams that are archived. With neither a file nor a store: all channels, into `.holdfast/cold`."""
-    lag_threshold: LagThreshold = LagThreshold()
-    compaction: Compaction = Compaction()
+    lag_threshold: LagThreshold = Field(default_factory=LagThreshold)
+    compaction: Compaction = Field(default_factory=Compaction)
 
 
 class TaskType(Section):
@@ -173,4 +173,4 @@ class Tasks(Section):
 
     types: dict[TaskName, TaskType] = Field(default_factory=dict)
     """By name of the type."""
-    default: TaskDefault = TaskDefault()
+    default: TaskDefault = Field(default_factory=TaskDefault)

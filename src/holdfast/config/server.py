@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pydantic import Field
+
 from holdfast.config.sections import Section
 from holdfast.config.values import Batch, Count, Network, Port, Positive, Size
 
@@ -70,4 +72,4 @@ class Server(Section):
     """How far the time of a signature may be from the store's."""
     session_lifetime: Positive = timedelta(hours=12)
     """How long a browser stays signed in."""
-    limits: Limits = Limits()
+    limits: Limits = Field(default_factory=Limits)
