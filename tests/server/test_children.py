@@ -135,6 +135,17 @@ async def test_a_child_that_ends_says_why(tmp_path: Path, caplog: pytest.LogCapt
     assert "an older run" not in caplog.text
 
 
+async def test_a_child_that_is_told_to_stop_before_it_has_begun_stops_as_it_should(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.yaml"
+    os.mkfifo(config)
+    part = ChildPart("ingest", ["ingest", "--config", str(config)], os.environ, tmp_path)
+    running = asyncio.create_task(part.run())
+    with await asyncio.to_thread(config.open, "w"):  # returns when the child has opened it to read
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
 async def test_a_child_that_will_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deaf = tmp_path / "holdfast.py"
     deaf.write_text(

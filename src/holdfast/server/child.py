@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 LONG_LOG = 16 << 20
 TAIL, TAIL_BYTES, LONGEST_LINE = 15, 8 << 10, 300
 LOOK = 1.0
+_STOPPED = {0, -signal.SIGTERM, 128 + signal.SIGTERM}
+"""It has drained, or had begun nothing that it could drain: Spark was still starting."""
 Standing = Callable[[int], Awaitable[str]]
 """What the process of that number is doing."""
 
@@ -112,7 +115,7 @@ class ChildPart:
             process.kill()
             await process.wait()
             raise
-        if code:
+        if code not in _STOPPED:
             raise HoldfastError(f"holdfast {self._arguments[0]} ended with {code} when it was told to stop")
 
     def status(self) -> str:
