@@ -12,6 +12,7 @@ import pytest
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.event import Event
+from holdfast.model.policy import Policy
 from kit import until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -120,3 +121,21 @@ async def test_publishers_that_share_ids_never_wait_in_a_circle(
     transaction.execute(publish, [COPIED, "e-001"])  # it holds nothing that we could wait for
     transaction.commit()
     assert [receipt.duplicate for receipt in await publishing] == [False] * (count - 2) + [True, True]
+
+
+async def test_publishers_to_a_bounded_consumer_never_wait_in_a_circle(
+    backend: PostgresBackend, sql: Sql, transaction: Sql
+) -> None:
+    """One of them has looked whether there is room, as whoever copies does first, the other has begun."""
+    await backend.subscribe(COPIED, "billing", Policy.of(max_depth=1_000))
+    transaction.execute("SELECT holdfast.begin_bulk(%s, 1)", [COPIED])
+    publishing = asyncio.create_task(backend.publish(COPIED, [Event(b"1", "e-000")]))
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    async def waits() -> bool:
+        return len(sql.execute(waiting).fetchall()) == 1
+
+    await until(waits)
+    transaction.execute("SELECT holdfast.publish(%s, '1', id => 'e-000')", [COPIED])
+    transaction.commit()
+    assert [receipt.duplicate for receipt in await publishing] == [True]
