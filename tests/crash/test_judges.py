@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.chaos.account import Account
 from holdfast.chaos.evidence import Evidence, Logged, Row, Terms
 from holdfast.chaos.history import Call
 from holdfast.chaos.judge import cursor, delivery, errors, jobs, locks, order, stalls
@@ -410,3 +411,20 @@ def test_only_expected_warnings_may_be_logged(message: str, found: int) -> None:
     book = Book()
     book.add("logged", [{"level": "WARNING", "message": message}], [])
     assert len(list(errors.logged(book.calls, Timeline(book.calls)))) == found
+
+
+def test_what_a_slow_machine_excuses_is_counted() -> None:
+    book = Book()
+    for beat in range(30):
+        moment = int(beat * 1e9)
+        book.calls.append(Call("heartbeat", "beat", [{"slow": 1.0}], moment, "ok", [], moment))
+    for error in ("Unavailable", "UniqueViolation"):
+        item = {"verb": "claim", "error": error, "message": "", "began": int(5e9)}
+        book.calls.append(Call("p", "raised", [item], int(15e9), "ok", [], int(15e9)))
+    timeline = Timeline(book.calls)
+    assert (timeline.seconds, timeline.lost) == (29, 29), "a second between beats is a standstill"
+    assert len(list(errors.raised(book.calls, timeline))) == 1
+    assert errors.excused(book.calls, timeline) == 1
+    account = Account("nats", excused=timeline.lost / timeline.seconds)
+    assert account.holds
+    assert not account.conclusive

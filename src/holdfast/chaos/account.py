@@ -8,6 +8,9 @@ from typing import Any
 
 from holdfast.chaos.judge import Violation
 
+MOST_EXCUSED = 0.05
+"""The share of a run without faults that may be excused, a slow machine, before it proves nothing."""
+
 
 @dataclass
 class Account:
@@ -53,6 +56,10 @@ class Account:
     """The most seconds that a ready job waited in it beside an idle worker."""
     slow: float = 0.0
     """Seconds of it that did not count in waits, since the machine itself was slow or stood still."""
+    excused: float = 0.0
+    """The same as a share of all."""
+    spared: int = 0
+    """Jobs whose lease may have lapsed, and errors, that were not held against the store for that reason."""
     memory: dict[str, int] = field(default_factory=dict)
     """The most MiB that a process of a role had."""
     hits: Counter[str] = field(default_factory=Counter)
@@ -74,9 +81,15 @@ class Account:
     def holds(self) -> bool:
         return not self.violations and not self.findings
 
+    @property
+    def conclusive(self) -> bool:
+        """Whether enough of a run without faults counted that it proves something."""
+        return self.excused <= MOST_EXCUSED
+
     def to_json(self) -> dict[str, Any]:
         """Counts as plain objects."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {name: dict(value) if isinstance(value, Counter) else value for name, value in found.items()}
         verdicts = [{"invariant": each.invariant, "message": each.message} for each in self.violations]
-        return plain | {"killed": self.killed, "server_kills": self.server_kills, "violations": verdicts}
+        judged = {"violations": verdicts, "conclusive": self.conclusive}
+        return plain | {"killed": self.killed, "server_kills": self.server_kills} | judged

@@ -11,7 +11,7 @@ from holdfast.chaos import coverage
 from holdfast.chaos.account import Account
 from holdfast.chaos.evidence import Evidence
 from holdfast.chaos.history import Call, of, refused
-from holdfast.chaos.judge import Violation, judge, judge_undisturbed, stalls
+from holdfast.chaos.judge import Violation, delivery, errors, judge, judge_undisturbed, stalls
 from holdfast.chaos.judge.timeline import Timeline
 from holdfast.chaos.roles import CHANNEL
 from holdfast.chaos.siege import Siege
@@ -57,6 +57,8 @@ def _count_undisturbed(account: Account, calls: list[Call], store: Evidence) -> 
     account.operations = Counter(call.verb for call in of(calls, *_OPERATIONS) if call.outcome == "ok")
     account.longest_wait = max((each.seconds for each in stalls.waits(calls, store, timeline)), default=0.0)
     account.slow = timeline.lost
+    account.excused = timeline.lost / timeline.seconds if timeline.seconds else 0.0
+    account.spared = len(delivery.lapsed(calls, store, timeline)) + errors.excused(calls, timeline)
 
 
 def _acked(calls: list[Call]) -> Iterator[tuple[dict[str, str], dict[str, str]]]:

@@ -36,6 +36,11 @@ class Report:
         return bool(self.accounts) and all(account.holds for account in self.accounts)
 
     @property
+    def conclusive(self) -> bool:
+        """Whether it proves something: a run without faults on a machine that was too slow does not."""
+        return all(account.conclusive for account in self.accounts)
+
+    @property
     def bound(self) -> float | None:
         """With 95 % confidence, a kill breaks an invariant less often than this: the rule of three."""
         kills = self.kills + self.server_kills
@@ -75,6 +80,7 @@ class Report:
             "kills": self.kills,
             "server_kills": self.server_kills,
             "holds": self.holds,
+            "conclusive": self.conclusive,
             "bound": self.bound,
             "failpoints": {
                 name: {"hits": count, "kills": self.killed_at[name]}

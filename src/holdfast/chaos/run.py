@@ -64,8 +64,10 @@ async def _besiege(name: str, plan: Plan, keep: Path | None, tell: Tell) -> Acco
             done = "without a fault"
         tell(f"{name}: {done}; now everything is read")
         await inquire(siege, pipeline=plan.pipeline)
-    verdict = "holds" if account.holds else "VIOLATED"
-    tell(f"{name}: {verdict}, {account.events} events, {account.seconds:.0f} s")
+    verdict = "VIOLATED" if not account.holds else "holds" if account.conclusive else "proves nothing"
+    tell(
+        f"{name}: {verdict}, {account.events} events, {account.seconds:.0f} s, {account.excused:.0%} excused"
+    )
     return account
 
 

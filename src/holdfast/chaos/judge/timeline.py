@@ -43,8 +43,10 @@ class Timeline:
         }
         machine = next((sorted(each) for process, each in beats.items() if HEARTBEAT in process), [])
         self._worth = _Curve([moment for moment, _ in machine], [0.0, *accumulate(_worths(machine))])
-        self.lost = machine[-1][0] - machine[0][0] - self._worth.values[-1] if machine else 0.0
-        """Seconds that did not count, of all between the first beat and the last."""
+        self.seconds = machine[-1][0] - machine[0][0] if machine else 0.0
+        """Between the first beat and the last."""
+        self.lost = self.seconds - self._worth.values[-1] if machine else 0.0
+        """How many of them did not count."""
 
     def time(self, moment: int) -> float:
         """Of a moment in nanoseconds."""
