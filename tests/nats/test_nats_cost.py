@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -62,19 +61,6 @@ async def test_a_publisher_does_not_read_the_jobs(backend: NatsBackend, asked: l
     assert publisher._store.mirror.queues.jobs == {}
     assert await questions(asked, lambda: publish(publisher, "b")) == 1
     await publisher.close()
-
-
-async def test_calls_that_look_for_jobs_of_new_events_together_share_the_reading_of_the_log(
-    backend: NatsBackend, asked: list[str]
-) -> None:
-    await subscribe(backend)
-    names = [f"e-{n}" for n in range(20)]
-    await publish(backend, *names)
-    asked.clear()
-    cancelled = [backend.cancel(CHANNEL, "default", name, None) for name in names]
-    assert await asyncio.gather(*cancelled) == [1] * len(names)
-    pages = [question for question in asked if f"'next_by_subj': '{CHANNEL}'" in question]
-    assert 0 < len(pages) <= 3
 
 
 async def test_counts_of_the_dead_cost_the_same_however_many_there_are(
