@@ -38,7 +38,7 @@ Results go to stdout, messages to stderr.
 | 1 | failed, refused or not found; for `check` and `demo`: something is wrong |
 | 2 | wrong usage or input |
 | 3 | the store did not answer |
-| 4 | done, and something is missing: `ingest --once`, `ingest repair`, `archive repair`, `chaos run` that proves nothing |
+| 4 | done, and something is missing: `ingest --once`, `ingest repair`, `archive repair`, `chaos run` |
 | 130, 143 | interrupted by Ctrl-C, or by SIGTERM |
 """
 
