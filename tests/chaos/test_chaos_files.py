@@ -25,7 +25,8 @@ from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.stores import folder as folder_module
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings, segments
+from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.warehouse import Tables, open_warehouse
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles
 
@@ -181,8 +182,7 @@ def rows(*names: str) -> pa.RecordBatch:
 
 def commit(wal: Wal, *names: str) -> Batch:
     [part] = stage(wal.store, [rows(*names)], Rules(), {}, NOW)
-    key = BatchKey(0, "orders", part.first, part.last)
-    return wal.commit(Batch(key, None, (part.segment,), NOW))
+    return wal.commit(batch_of([part], NOW))
 
 
 def wal_on(disk: Disk) -> Wal:
@@ -216,7 +216,7 @@ def load(disk: Disk, kind: str) -> None:
     batch = commit(wal, "a", "b")
     warehouse = open_warehouse(f"{kind}://{disk.path}/warehouse", Tables())
     Loader(wal, warehouse, holder="tester", chance=lambda: 0.5).run_once()
-    assert wal.survey().confirmed == {batch.name}
+    assert list(wal.journal.names("confirmed")) == [batch.name]
     disk.cut()
     warehouse.close()
 
@@ -233,7 +233,7 @@ def in_warehouse(disk: Disk, kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["duckdb", "delta"])
 def test_what_the_wal_calls_confirmed_is_in_the_warehouse_after_a_cut(disk: Disk, kind: str) -> None:
     load(disk, kind)
-    assert len(wal_on(disk).survey().confirmed) == 1
+    assert len(list(wal_on(disk).journal.names("confirmed"))) == 1
     assert in_warehouse(disk, kind) == ["a", "b"]
 
 

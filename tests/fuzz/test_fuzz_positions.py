@@ -15,7 +15,7 @@ from holdfast.backends.postgres.places import place as postgres_place
 from holdfast.backends.redis.codec import entry_of
 from holdfast.model.errors import InvalidInput
 from holdfast.model.position import format_position, parse_position
-from holdfast.pipeline.archive.checkpoint import agrees, discard_if_at_odds
+from holdfast.pipeline.checkpoint import agrees, discard_if_at_odds
 from holdfast.pipeline.offsets import Spot, dump, load
 from holdfast.pipeline.options import Options
 

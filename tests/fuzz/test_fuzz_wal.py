@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores.folder import FolderStore
 from holdfast.pipeline.wal import segments
-from holdfast.pipeline.wal.batch import Batch, BatchKey, Segment
+from holdfast.pipeline.wal.batch import Batch, Part, Segment
 from holdfast.pipeline.wal.journal import seal, unseal
 from holdfast.pipeline.wal.log import Wal
 from holdfast.pipeline.wal.records import Act, Attempt, Confirmation, Damage, Failure, GaveUp, Lease, Record
 from holdfast.pipeline.wal.settings import WalSettings
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
-KEY = BatchKey(0, "orders", "0001-0000000000000001", "0001-0000000000000009")
-BATCH = Batch(KEY, None, (Segment("segments/orders@0/a.parquet", "0" * 64, 9, 100),), NOW)
+PART = Part(0, "orders", "0001-0000000000000001", "0001-0000000000000009", rows=3)
+BATCH = Batch((PART,), (Segment("segments/a.parquet", "0" * 64, 9, 100),), NOW)
+NAME = BATCH.name
 RECORDS: list[Record] = [
     Lease("b", 1, 1, "h", NOW, NOW),
     Attempt(1, "h", NOW, NOW, "boom", True),
@@ -165,14 +166,12 @@ def test_a_damaged_journal_stops_no_other_batch(
     tmp_path_factory: pytest.TempPathFactory, folder: str, bit: int
 ) -> None:
     wal = Wal(FolderStore(tmp_path_factory.mktemp("wal")), WalSettings(path="x"))
-    good = Batch(KEY._replace(channel="good"), None, (staged(wal, TABLE, "segments/good.parquet"),), NOW)
+    good = Batch((PART._replace(channel="good"),), (staged(wal, TABLE, "segments/good.parquet"),), NOW)
     wal.commit(good)
-    wal.commit(Batch(KEY, None, (staged(wal, TABLE),), NOW))
-    names = {"pending": KEY.name, "confirmed": KEY.name, "failed": f"{KEY.name}/rest"}
+    wal.commit(Batch((PART,), (staged(wal, TABLE),), NOW))
+    names = {"pending": NAME, "confirmed": NAME, "failed": f"{NAME}/rest"}
     path = (
-        Path(wal.store.url.removeprefix("file://"))
-        / folder
-        / f"{names.get(folder, f'{KEY.name}/000001')}.json"
+        Path(wal.store.url.removeprefix("file://")) / folder / f"{names.get(folder, f'{NAME}/000001')}.json"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(flipped(path.read_bytes() if path.exists() else seal({"a": 1}), bit))
@@ -180,12 +179,12 @@ def test_a_damaged_journal_stops_no_other_batch(
 
 
 def test_a_record_under_the_name_of_another_is_damaged(wal: Wal) -> None:
-    wal.commit(Batch(KEY, None, (staged(wal, TABLE),), NOW))
-    other = KEY._replace(channel="other")
-    wal.store.put(f"pending/{other.name}.json", wal.store.get(f"pending/{KEY.name}.json"))
-    with pytest.raises(Damaged, match="is that of orders@0"):
+    wal.commit(Batch((PART,), (staged(wal, TABLE),), NOW))
+    other = Batch((PART._replace(channel="other"),), (), NOW)
+    wal.store.put(f"pending/{other.name}.json", wal.store.get(f"pending/{NAME}.json"))
+    with pytest.raises(Damaged, match=f"is that of {NAME}"):
         wal.batch(other.name)
-    assert [batch.name for batch in wal.pending()] == [KEY.name]
+    assert [batch.name for batch in wal.pending()] == [NAME]
     assert wal.survey().quarantined == {other.name}
 
 

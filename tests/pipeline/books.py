@@ -73,7 +73,7 @@ class Site:
             for cut in connection.run(backend.cuts(CHANNEL, starts[spot], 10_000, 10_000)):
                 rows = read_range(connection, spot, starts[spot], cut.position)
                 staged = list(stage(self.wal.store, rows, self.plan.rules, starts, self.wal.clock()))
-                Committer(self.wal, cursors).commit(staged, starts)
+                Committer(self.wal, cursors).commit(staged)
         if load:
             Loader(self.wal, self.warehouse).run_once()
             self.warehouse.close()

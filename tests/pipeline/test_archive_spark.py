@@ -25,9 +25,10 @@ import holdfast
 from holdfast import Event, failpoints
 from holdfast.chaos.judge.archive import audit
 from holdfast.embedded import S3, SparkCluster
-from holdfast.pipeline.archive.archiver import Archiver, Busy
+from holdfast.pipeline.archive.archiver import Archiver
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver_lock import Busy
 from holdfast.pipeline.stores import ObjectStore, open_store
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for Spark to start
@@ -292,7 +293,7 @@ def test_objects_are_full_until_time_or_the_end_flushes_them(
         other = "gbe.events.audit.login"
         ids |= publish(database, 30, start=250, channel=other)
         ids |= publish(database, 40, start=280)
-        monkeypatch.setattr("holdfast.pipeline.turns.OUTWAITED", 1.0)
+        monkeypatch.setattr("holdfast.pipeline.driver_lock.STALE", 1.0)
         with pytest.raises(Busy, match="another archiver is at work"):
             make(database).run_once()
         assert len(objects(cold)) == 2, "neither channel has filled an object, and nothing is old"

@@ -28,9 +28,8 @@ def place(tmp_path: Path) -> Place:
     """One good event, one that no column takes, and one under an id that is taken."""
     place = Place(tmp_path, tables=TABLES)
     data = [b'{"total":1}', b'{"total":"x"}', b'{"total":2}']
-    assert (
-        place.loader().load(place.commit(source_rows(["good", "typed", "good"], data=data))) == Result.LOADED
-    )
+    batch = place.commit(source_rows(["good", "typed", "good"], data=data))
+    assert place.loader().load([batch]) == [(batch, Result.LOADED)]
     return place
 
 

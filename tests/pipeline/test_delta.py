@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from test_wal_warehouse import KEY, OTHER, rows
-from walkit import CHANNEL, Place, balance, load, name, position, source_rows
+from walkit import CHANNEL, Place, balance, load, name, position, result, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import BatchKey
 from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, Warehouse, open_warehouse
 
 
@@ -88,13 +87,13 @@ def test_rows_and_ledger_are_one_commit(place: Place) -> None:
 def test_duplicates_are_found_in_whichever_file_they_are(place: Place) -> None:
     """Ten commits make ten files, with columns that came later in some of them."""
     for number in range(10):
-        key = BatchKey(0, CHANNEL, position(10 * number), position(10 * number + 1)).name
+        key = f"batch-{number}"
         grown = (
             Tables({CHANNEL: Table("events", (Column("n", "$.n", "integer"),))}) if number > 4 else Tables()
         )
         load(place.other(grown), key, rows([f"e{number}", f"f{number}"], first=10 * number))
     again = rows(["e3", "f7", "new"], b'{"id": "e3"}', b'{"id": "other"}', b"{}", first=200)
-    key = BatchKey(0, CHANNEL, position(200), position(202)).name
+    key = "batch-200"
     assert load(place.warehouse, key, again) == Outcome(1, 1, (name(again, 1),))
     assert len(place.ids()) == 21
 
@@ -132,8 +131,8 @@ def test_what_a_load_has_answered_is_on_the_disk(place: Place, monkeypatch: pyte
 def test_a_loader_recovers_from_a_crash_after_the_commit(place: Place) -> None:
     batch = place.commit(source_rows(["a", "b"]))
     with failpoints.active("loader.after_commit", "raise"):
-        assert place.loader().load(batch) == Result.RETRY
-    assert place.loader().load(batch, at_once=True) == Result.ALREADY
+        assert result(place.loader().load([batch])) == Result.RETRY
+    assert result(place.loader().load([batch], at_once=True)) == Result.ALREADY
     held, wanted = balance(place)
     assert held == wanted
 
@@ -142,9 +141,9 @@ def test_an_unreachable_warehouse_is_tried_again(place: Place) -> None:
     blocker = place.folder / "tables"
     blocker.write_text("no folder")
     batch = place.commit(source_rows(["a"]))
-    assert place.loader().load(batch) == Result.RETRY
+    assert result(place.loader().load([batch])) == Result.RETRY
     blocker.unlink()
-    assert place.loader().load(batch, at_once=True) == Result.LOADED
+    assert result(place.loader().load([batch], at_once=True)) == Result.LOADED
     assert place.ids() == ["a"]
 
 

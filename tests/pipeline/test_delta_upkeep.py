@@ -24,7 +24,6 @@ from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, warehouse_tasks
 from holdfast.pipeline.upkept import Upkept
-from holdfast.pipeline.wal import BatchKey
 from holdfast.pipeline.warehouse import FailedEvent, Outcome, Tables, delta_upkeep
 from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
@@ -47,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(place: Place, number: int, *ids: str, **row: object) -> Outcome:
     first = 100 * number + 1
-    key = BatchKey(0, CHANNEL, position(first), position(first + len(ids) - 1)).name
+    key = f"batch-{first}"
     return load_rows(place.other(Tables()), key, rows(list(ids), first=first, **row))
 
 
@@ -312,7 +311,7 @@ def load_at(place: Place, number: int, times: list[datetime]) -> None:
     """Events with these times."""
     ids = [f"e{number}-{place}" for place in range(len(times))]
     first = 100 * number + 1
-    key = BatchKey(0, CHANNEL, position(first), position(first + len(ids) - 1)).name
+    key = f"batch-{first}"
     given = rows(ids, first=first)
     column = pa.array(times, given.schema.field("time").type)
     load_rows(place.warehouse, key, given.set_column(given.schema.get_field_index("time"), "time", column))

@@ -18,6 +18,7 @@ from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline import offsets
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer
+from holdfast.pipeline.ingest.flush import Flush
 from holdfast.pipeline.ingest.source import IngestReader
 from holdfast.pipeline.ingest.staging import read_range, split, stage
 from holdfast.pipeline.ingest.tasks import StageSegments, from_row
@@ -40,7 +41,8 @@ class Driver(PlainIngest):
     def commit(self, until: str, starts: Offsets) -> Batch:
         rows = read_range(self.connection, SPOT, starts[SPOT], until)
         staged = list(stage(self.wal.store, rows, Rules(), starts, self.wal.clock()))
-        [batch] = self.committer.commit(staged, starts)
+        batch = self.committer.commit(staged)
+        assert batch is not None
         return batch
 
     @property
@@ -68,7 +70,7 @@ def test_the_cursor_moves_only_after_the_batch_is_durable(driver: Driver) -> Non
     assert driver.cursor is None
     assert driver.wal.pending() == []
     batch = driver.commit(positions[-1], starts)
-    assert driver.cursor == batch.key.last == positions[-1]
+    assert driver.cursor == batch.parts[0].last == positions[-1]
 
 
 def test_a_batch_ahead_of_the_cursor_moves_it(driver: Driver) -> None:
@@ -76,8 +78,8 @@ def test_a_batch_ahead_of_the_cursor_moves_it(driver: Driver) -> None:
     with failpoints.active("wal.after_pending", "raise"), pytest.raises(FailpointError):
         driver.commit(positions[-1], driver.cursors.positions())
     assert driver.cursor is None
-    [batch] = driver.committer.recover()
-    assert driver.cursor == batch.key.last
+    [part] = driver.committer.recover()
+    assert driver.cursor == part.last
     assert driver.committer.recover() == []
 
 
@@ -97,7 +99,8 @@ def test_rows_at_or_below_the_cursor_are_dropped(driver: Driver) -> None:
     driver.commit(positions[1], driver.cursors.positions())
     rows = read_range(driver.connection, SPOT, None, positions[-1])
     [staged] = stage(driver.wal.store, rows, Rules(), driver.cursors.positions(), driver.wal.clock())
-    assert (staged.first, staged.last, staged.segment.rows) == (positions[2], positions[4], 3)
+    [part] = staged.parts
+    assert (part.first, part.last, part.rows) == (positions[2], positions[4], 3)
 
 
 @pytest.mark.concurrency
@@ -136,16 +139,18 @@ def test_a_query_that_is_ahead_of_the_cursor_says_where_it_began(driver: Driver,
     """So that its batch is seen to leave a gap, and the cursor does not pass over it."""
     positions = driver.publish(1, 6)
     options = Options.of({"url": driver.url, "channel": CHANNEL, "consumer": CONSUMER})
-    reader = IngestReader(options, StageSegments(str(tmp_path / "wal"), {}, Rules()))
+    reader = IngestReader(options, StageSegments(str(tmp_path / "wal"), {}, Rules()), Flush())
     start, end = ({SPOT: position} for position in (positions[2], positions[5]))
     [task] = reader.partitions(offsets.dump(start), offsets.dump(end))
     [rows] = reader.read(task)
     reader.stop()
     [described] = rows.to_pylist()
-    assert (described["after"], described["rows"]) == (positions[2], 3)
     staged = [from_row(SimpleNamespace(**described))]
+    [part] = staged[0].parts
+    assert (part.after, part.rows) == (positions[2], 3)
+    assert part.since is not None
     with pytest.raises(HoldfastError, match="set it back"):
-        driver.committer.commit(staged, {SPOT: described["after"]})
+        driver.committer.commit(staged)
     assert driver.cursor is None
 
 

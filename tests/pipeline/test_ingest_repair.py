@@ -17,6 +17,7 @@ import holdfast
 from holdfast import failpoints
 from holdfast.chaos.plain.archive import archive
 from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
+from holdfast.deadletters.audit import Audit
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.ingest.commit import CONSUMER
@@ -127,7 +128,8 @@ def test_the_loader_repairs_what_it_finds_damaged(broken_on_each: Site) -> None:
     broken.loading.round()
     assert broken.ids() == ALL
     survey = broken.wal.survey()
-    assert (survey.pending, survey.quarantined, len(survey.confirmed)) == ([], set(), 6)
+    assert (survey.pending, survey.quarantined) == ([], set())
+    assert len(list(broken.wal.journal.names("confirmed"))) == 6
     assert broken.repaired_from() == {"the log"}
     assert len(list(broken.wal.journal.names("repairs"))) == 4
     assert health(broken.wal).ready
@@ -226,7 +228,7 @@ def test_damage_before_the_cursor_moved_stops_no_driver(database: str, tmp_path:
         site.loading.round()
         assert site.ids() == ALL[:1]
         assert site.wal.survey().quarantined == set()
-        assert site.cursors.positions()[SPOT] == site.batches[0].key.last
+        assert site.cursors.positions()[SPOT] == site.batches[0].parts[0].last
     finally:
         site.close()
 
@@ -271,3 +273,37 @@ def test_an_operator_is_told_what_stays_damaged(broken: Site) -> None:
     assert (said["repaired"], len(said["left"])) == ([], 4)
     assert command(broken).returncode == 4
     assert broken.batches[0].name in command(broken).stdout
+
+
+def test_a_loss_that_is_accepted_is_recorded_and_ends_the_alarm(broken: Site) -> None:
+    broken.trim()
+    broken.loading.round()
+    lost = sorted(broken.wal.survey().quarantined)
+    warehouse = broken.warehouse.url
+    broken.warehouse.close()
+    unknown = command(broken, "--accept-loss", "nobody", "--yes", "--warehouse", warehouse)
+    assert unknown.returncode == 2
+    assert "is not damaged" in unknown.stderr
+    assert command(broken, "--accept-loss", lost[0], "--warehouse", warehouse).returncode == 1, (
+        "nobody said yes"
+    )
+    flags = [flag for name in lost for flag in ("--accept-loss", name)]
+    done = command(
+        broken, *flags, "--yes", "--by", "ann", "--notes", "disk", "--warehouse", warehouse, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["left"], [each["events"] for each in said["lost"]]) == ([], [2] * 4)
+    assert broken.wal.survey().quarantined == set()
+    assert (broken.failed.unresolved(), health(broken.wal).ready) == (0, True)
+    found = broken.failed.find()
+    assert {(event.status, event.resolved_by, event.resolution_notes) for event in found} == {
+        ("abandoned", "ann", "disk")
+    }
+    audited = [
+        json.loads(entry.event.data) for entry in broken.connection.run(Audit(broken.backend).latest(9))
+    ]
+    assert {(each["actor"], each["action"]) for each in audited} == {("ann", "accept loss")}
+    broken.loading.round()
+    assert broken.ids() == [*ALL[4:6], *ALL[10:]]
+    assert command(broken).returncode == 0

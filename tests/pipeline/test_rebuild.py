@@ -14,12 +14,12 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver_lock import Busy
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.rebuild.job import rebuild
 from holdfast.pipeline.rebuild.tasks import stretches
-from holdfast.pipeline.turns import Busy
 from holdfast.pipeline.wal import Wal
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal.upkeep import Upkeep
 
 OLD = [f"old-{number}" for number in range(12)]
 NEW = [f"new-{number}" for number in range(5)]
@@ -42,7 +42,7 @@ def site(database: str, tmp_path: Path) -> Site:
     assert failed.retry(name, "ann").status == "resolved"
     site.warehouse.close()
     later = Wal(site.wal.store, site.plan.wal, lambda: site.wal.clock() + timedelta(days=3))
-    assert clean(later).batches == 1
+    assert Upkeep(later).run_once().batches == 1
     assert site.trim() == 14
     site.publish(*NEW)
     site.publish("new-bad", data={})
@@ -99,7 +99,7 @@ def test_an_ingest_at_work_keeps_a_rebuild_out(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.file.unlink()
-    monkeypatch.setattr("holdfast.pipeline.turns.OUTWAITED", 1.0)
+    monkeypatch.setattr("holdfast.pipeline.driver_lock.STALE", 1.0)
     with Connection([site.url]) as connection:
         lock = connection.run(
             connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))
@@ -120,6 +120,6 @@ def test_manifests_go_together_until_a_batch_is_full() -> None:
     chains = [manifest(1, 4), manifest(2, 6), manifest(3, 1), manifest(1, 3, partition=1)]
     found = list(stretches(chains, rows=10))
     assert [len(each.objects) for each in found] == [2, 1, 1]
-    assert [each.key.partition for each in found] == [0, 0, 1]
+    assert [each.part.partition for each in found] == [0, 0, 1]
     assert found[0].after == chains[0].after
-    assert (found[0].key.first, found[0].key.last) == (chains[0].first, chains[1].last)
+    assert (found[0].part.first, found[0].part.last) == (chains[0].first, chains[1].last)

@@ -187,7 +187,7 @@ def test_a_warehouse_that_is_gone_is_said_to_be_and_not_made(
     site.publish(*IDS)
     site.archive()
     site.ingest(load=False)
-    site.wal.confirm(site.wal.pending()[0].name, Confirmation(DAY, "somebody", 30, 30, 0, 0))
+    site.wal.confirm(site.wal.pending()[0], Confirmation(DAY, "somebody", 30, 30, 0, 0))
     report = reconcile(spark, site.books)
     assert tallies(report) == {("warehouse", "missing"): 30}
     assert f"{kind}://{warehouse}: nothing is in it" in caplog.text

@@ -18,11 +18,12 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver_lock import Busy
+from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.rebuild.repair import Repaired, repair
 from holdfast.pipeline.reconcile.job import reconcile
-from holdfast.pipeline.turns import Busy
 from holdfast.pipeline.wal import Wal
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal.upkeep import Upkeep
 from holdfast.pipeline.warehouse import Column, Table, Tables
 
 IDS = [f"e-{number:02}" for number in range(20)]
@@ -50,7 +51,7 @@ def filled(site: Site) -> Site:
 def clean_wal(site: Site) -> None:
     """Let the WAL forget what is confirmed."""
     later = Wal(site.wal.store, site.plan.wal, lambda: site.wal.clock() + timedelta(days=3))
-    assert clean(later).batches
+    assert Upkeep(later).run_once().batches
 
 
 def execute(site: Site, *statements: str) -> None:
@@ -78,6 +79,21 @@ DAMAGE = (
 
 def mend(spark: SparkSession, site: Site, *, dry_run: bool = False) -> Repaired:
     return repair(spark, [site.url], site.plan, [site.books], lambda line: None, dry_run=dry_run)
+
+
+def test_a_failed_event_that_was_retried_and_whose_row_is_gone_is_put_in_again(
+    spark: SparkSession, site: Site
+) -> None:
+    """It has failed once; since the retry the warehouse is to have it."""
+    [bad] = site.failed().find()
+    lenient = FailedEvents(site.wal, site.warehouse, TABLES)
+    assert lenient.retry(bad.id, "ann").status == "resolved"
+    before = content(site)
+    execute(site, "DELETE FROM changes WHERE id = 'bad'")
+    assert not reconcile(spark, site.books).equal
+    done = mend(spark, site)
+    assert (done.equal, dict(done.restored)) == (True, {"wal": 1})
+    assert content(site) == before
 
 
 def from_wal(site: Site) -> None:
@@ -190,7 +206,7 @@ def test_an_empty_log_proves_nothing(spark: SparkSession, site: Site, blank: str
 def test_an_ingest_at_work_keeps_a_repair_out(
     spark: SparkSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.pipeline.turns.OUTWAITED", 1.0)
+    monkeypatch.setattr("holdfast.pipeline.driver_lock.STALE", 1.0)
     with Connection([site.url]) as connection:
         lock = connection.run(
             connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))

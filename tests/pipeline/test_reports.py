@@ -16,6 +16,7 @@ from holdfast.pipeline.archive.archiver import Archiver
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.driver import Ingest
+from holdfast.pipeline.ingest.flush import Flush
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.wal import WalSettings
 from holdfast.upkeep.reports import driver, get_report
@@ -54,7 +55,8 @@ def test_an_ingest_reports_while_it_runs_and_how_its_wal_is(
     spark: SparkSession, database: str, tmp_path: Path
 ) -> None:
     publish(database, 20)
-    plan = IngestPlan((CHANNEL,), f"duckdb://{tmp_path}/w.duckdb", WalSettings(path=str(tmp_path / "wal")))
+    wal, soon = WalSettings(path=str(tmp_path / "wal")), Flush(every=timedelta(milliseconds=200))
+    plan = IngestPlan((CHANNEL,), f"duckdb://{tmp_path}/w.duckdb", wal, flush=soon)
     job, stop = Ingest(spark, [database], plan, tmp_path / "checkpoints"), threading.Event()
     thread = threading.Thread(target=job.run, args=[stop])
     thread.start()

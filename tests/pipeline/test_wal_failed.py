@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from walkit import Place, position, source_rows
+from walkit import Place, position, result, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     place = Place(tmp_path, tables=TABLES, warehouse=urls[request.param])
     data = [b'{"total":1}', b"\xff", b'{"total":"x","session":"s-1"}', b'{"total":2}']
     rows = source_rows(["good", "bytes", "typed", "good"], data=data, headers=[("correlation_key", "c-1")])
-    assert place.loader().load(place.commit(rows)) == Result.LOADED
+    assert result(place.loader().load([place.commit(rows)])) == Result.LOADED
     return place
 
 
@@ -120,7 +120,7 @@ def test_a_permanent_failure_is_logged_with_its_context(
 ) -> None:
     batch = place.commit(source_rows(["again"], first=5, data=[b'{"total":"secret"}']))
     with caplog.at_level("ERROR"):
-        assert place.loader().load(batch) == Result.LOADED
+        assert result(place.loader().load([batch])) == Result.LOADED
     [told] = [record.getMessage() for record in caplog.records if "failed for good" in record.getMessage()]
     [event] = [event for event in service(place).find() if event.event_id == "again"]
     for value in (event.id, "again", "orders", "rejected", event.failure_layer, event.transaction_id):
@@ -136,7 +136,7 @@ def test_a_batch_that_is_given_up_is_logged_with_its_context(
     batch = place.commit(source_rows(["late"], first=5))
     place.clock.advance(days=365)
     with caplog.at_level("ERROR"):
-        assert place.loader().load(batch) == Result.EXPIRED
+        assert result(place.loader().load([batch])) == Result.EXPIRED
     [told] = [record.getMessage() for record in caplog.records if "failed for good" in record.getMessage()]
     for value in (batch.name, "orders", "expired", "consumer_wal", position(5), "1 events"):
         assert value in told
@@ -251,7 +251,7 @@ def test_what_expired_with_its_batch_can_be_retried_one_by_one(tmp_path: Path) -
     place = Place(tmp_path)
     batch = place.commit(source_rows(["a", "b"]))
     place.clock.advance(days=8)
-    assert place.loader().load(batch) == Result.EXPIRED
+    assert result(place.loader().load([batch])) == Result.EXPIRED
     failed = service(place)
     assert failed.mirror() == 2
     assert failed.retry(named(place, "a"), "ann").status == "resolved"
@@ -282,7 +282,7 @@ def given_up(place: Place, *names: str) -> list[Batch]:
     """A batch of one event for each name; all of them have expired."""
     batches = [place.commit(source_rows([name], first=10 + number)) for number, name in enumerate(names)]
     place.clock.advance(days=8)
-    assert {place.loader().load(batch) for batch in batches} == {Result.EXPIRED}
+    assert {result(place.loader().load([batch])) for batch in batches} == {Result.EXPIRED}
     return batches
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from walkit import Place, balance, load, position, source_rows
+from walkit import Place, balance, load, position, result, source_rows
 
 from holdfast import failpoints
 from holdfast.pipeline.failed.service import FailedEvents
@@ -21,7 +21,7 @@ from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.entries import entries, status
 from holdfast.pipeline.wal.identity import transaction_id
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal.upkeep import Upkeep
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from holdfast.pipeline.warehouse.duck import DuckWarehouse
 
@@ -92,9 +92,9 @@ def test_an_attempt_that_failed_does_not_make_the_next_one_a_duplicate(place: Pl
     """Nothing counts as seen before it is durable."""
     place.commit(source_rows(["a", "b"]))
     with failpoints.active("loader.before_commit", "raise"):
-        [(batch, result)] = place.loader().run_once()
-    assert result == Result.RETRY
-    assert place.loader().load(batch, at_once=True) == Result.LOADED
+        [(batch, first)] = place.loader().run_once()
+    assert first == Result.RETRY
+    assert result(place.loader().load([batch], at_once=True)) == Result.LOADED
     confirmation = place.wal.confirmation(batch.name)
     assert confirmation is not None
     assert (confirmation.inserted, confirmation.duplicates) == (2, 0)
@@ -104,9 +104,9 @@ def test_an_attempt_that_failed_does_not_make_the_next_one_a_duplicate(place: Pl
 def test_a_crash_between_commit_and_confirm_is_a_no_op_later(place: Place) -> None:
     place.commit(source_rows(["a"]))
     with failpoints.active("loader.after_commit", "raise"):
-        [(batch, result)] = place.loader().run_once()
-    assert result == Result.RETRY
-    assert place.loader().load(batch, at_once=True) == Result.ALREADY
+        [(batch, first)] = place.loader().run_once()
+    assert first == Result.RETRY
+    assert result(place.loader().load([batch], at_once=True)) == Result.ALREADY
     assert place.ids() == ["a"]
 
 
@@ -119,10 +119,10 @@ def test_the_ledger_and_not_the_lease_keeps_a_batch_from_going_in_twice(place: P
     def overtaken() -> None:
         failpoints.deactivate("loader.after_lease")
         place.clock.advance(minutes=3)
-        results.append(quick.load(batch))
+        results.append(result(quick.load([batch])))
 
     with failpoints.active("loader.after_lease", overtaken):
-        results.append(slow.load(batch))
+        results.append(result(slow.load([batch])))
     assert results == [Result.LOADED, Result.ALREADY]
     assert place.ids() == ["a", "b"]
     confirmation = place.wal.confirmation(batch.name)
@@ -133,9 +133,9 @@ def test_the_ledger_and_not_the_lease_keeps_a_batch_from_going_in_twice(place: P
 def test_a_batch_in_another_loaders_hands_is_left_alone(place: Place) -> None:
     batch = place.commit(source_rows(["a"]))
     assert place.wal.leases.claim(batch.name, "other") is not None
-    assert place.loader().load(batch) == Result.HELD
+    assert result(place.loader().load([batch])) == Result.HELD
     place.clock.advance(minutes=2)
-    assert place.loader().load(batch) == Result.LOADED
+    assert result(place.loader().load([batch])) == Result.LOADED
 
 
 def test_a_poison_record_is_isolated_and_its_batch_goes_in_without_it(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_poison_record_is_isolated_and_its_batch_goes_in_without_it(tmp_path: 
     batch = place.commit(
         source_rows(ids[:100], data=data[:100]), source_rows(ids[100:], first=101, data=data[100:])
     )
-    assert place.loader().load(batch) == Result.LOADED
+    assert result(place.loader().load([batch])) == Result.LOADED
     assert place.ids() == [name for name in ids if name not in ("e007", "e008", "e150")]
     failures = {failure.id: failure for failure in place.wal.failures(batch.name)}
     assert sorted(failures) == ["e007", "e008", "e150"]
@@ -158,7 +158,7 @@ def test_a_poison_record_is_isolated_and_its_batch_goes_in_without_it(tmp_path: 
 
 def test_permanent_errors_cost_one_attempt(place: Place) -> None:
     batch = place.commit(source_rows(["a", "b", "c"], data=[b"{}", b"{not json", b"\xff\x00"]))
-    assert place.loader().load(batch) == Result.LOADED
+    assert result(place.loader().load([batch])) == Result.LOADED
     failures = place.wal.failures(batch.name)
     assert {each.id: (each.reason, each.layer, each.attempts) for each in failures} == {
         "b": ("invalid", "validation", 1),
@@ -174,15 +174,15 @@ def test_an_outage_spends_time_and_loses_nothing(place: Place) -> None:
     waits = []
     with outage(place):
         for _ in range(9):
-            assert place.loader().load(batch) == Result.RETRY
-            assert place.loader().load(batch) == Result.WAITING
+            assert result(place.loader().load([batch])) == Result.RETRY
+            assert result(place.loader().load([batch])) == Result.WAITING
             last = place.wal.last_attempt(batch.name)
             assert last is not None
             assert (last.transient, last.error.partition(":")[0]) == (True, "Unavailable")
             waits.append((last.retry_at - last.failed_at).total_seconds())
             place.clock.now = last.retry_at
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-    assert place.loader().load(batch) == Result.LOADED
+    assert result(place.loader().load([batch])) == Result.LOADED
     assert place.ids() == ["a"]
     [entry, _] = entries(place.wal, batch.name)
     assert (entry.attempts, entry.confirmed) == (10, True)
@@ -192,7 +192,7 @@ def test_what_failed_is_dead_in_the_wal_while_the_warehouse_is_away(place: Place
     """`failed_events` is in the database whose outage would fill it: the WAL has the record first."""
     with failpoints.active("loader.before_commit", "raise"):
         batch = place.commit(source_rows(["a", "b"], data=[b"{}", b"\xff"]))
-        assert place.loader().load(batch) == Result.RETRY
+        assert result(place.loader().load([batch])) == Result.RETRY
     [failure] = place.wal.failures(batch.name)
     assert failure.id == "b"
     service = FailedEvents(place.wal, place.warehouse, place.tables)
@@ -207,14 +207,14 @@ def test_an_outage_of_any_length_neither_expires_nor_exhausts_a_batch(place: Pla
     batch = place.commit(source_rows(["a"]))
     with outage(place):
         place.clock.advance(days=8)
-        assert place.loader().load(batch, at_once=True) == Result.RETRY
+        assert result(place.loader().load([batch], at_once=True)) == Result.RETRY
     assert place.wal.gave_up(batch.name) is None
 
 
 def test_expiry_is_a_transition_with_a_record(place: Place) -> None:
     batch = place.commit(source_rows(["a", "b"]))
     place.clock.advance(hours=168)
-    assert place.loader().load(batch) == Result.EXPIRED
+    assert result(place.loader().load([batch])) == Result.EXPIRED
     assert place.wal.pending() == []
     assert status(place.wal, batch.name).state == "failed"
     assert [(e.failed_permanent, e.failure_reason) for e in entries(place.wal, batch.name)] == [
@@ -227,16 +227,16 @@ def test_expiry_is_a_transition_with_a_record(place: Place) -> None:
         ("b", "expired", "consumer_wal"),
     ]
     place.clock.advance(days=365)
-    clean(place.wal)
+    Upkeep(place.wal).run_once()
     assert len(list(entries(place.wal, batch.name))) == 2, "no storage time limit removes what was not loaded"
 
 
 def test_a_batch_that_is_in_the_warehouse_cannot_expire(place: Place) -> None:
     batch = place.commit(source_rows(["a"]))
     with failpoints.active("loader.after_commit", "raise"):
-        place.loader().load(batch)
+        result(place.loader().load([batch]))
     place.clock.advance(hours=200)
-    assert place.loader().load(batch) == Result.ALREADY
+    assert result(place.loader().load([batch])) == Result.ALREADY
     assert place.wal.gave_up(batch.name) is None
 
 
@@ -247,10 +247,10 @@ def test_a_loader_that_is_late_cannot_load_what_another_gave_up(place: Place) ->
     def give_up_meanwhile() -> None:
         failpoints.deactivate("loader.after_lease")
         place.clock.advance(hours=200)
-        results.append(place.loader("other").load(batch))
+        results.append(result(place.loader("other").load([batch])))
 
     with failpoints.active("loader.after_lease", give_up_meanwhile):
-        results.append(place.loader("late").load(batch))
+        results.append(result(place.loader("late").load([batch])))
     assert results == [Result.EXPIRED, Result.EXPIRED]
     rows = segments.read_all(place.wal.store, batch.segments)
     assert load(place.warehouse, batch.name, rows).refused == "expired"
@@ -262,9 +262,9 @@ def test_a_hundred_attempts_are_the_end(tmp_path: Path) -> None:
     batch = place.commit(source_rows(["a"]))
     with failpoints.active("loader.before_commit", "raise"):
         for _ in range(3):
-            assert place.loader().load(batch, at_once=True) == Result.RETRY
+            assert result(place.loader().load([batch], at_once=True)) == Result.RETRY
     place.clock.advance(minutes=6)
-    assert place.loader().load(batch) == Result.FAILED
+    assert result(place.loader().load([batch])) == Result.FAILED
     FailedEvents(place.wal, place.warehouse, place.tables).mirror()
     [event] = place.warehouse.failed()
     assert (event.failure_reason, event.max_retries_exceeded) == ("max_retries_exceeded", True)
@@ -278,13 +278,13 @@ def test_a_batch_that_kills_its_loader_is_not_tried_for_ever(tmp_path: Path) -> 
     for _ in range(3):
         assert place.wal.leases.claim(batch.name, "dies") is not None
         place.clock.advance(minutes=2)
-    assert place.loader().load(batch) == Result.FAILED
+    assert result(place.loader().load([batch])) == Result.FAILED
 
 
 def test_a_start_accounts_for_every_entry_it_finds(place: Place) -> None:
     committed = place.commit(source_rows(["a", "b"]))
     with failpoints.active("loader.after_commit", "raise"):
-        place.loader().load(committed)
+        result(place.loader().load([committed]))
     damaged = place.commit(source_rows(["c"], first=3))
     place.path_of(damaged.segments[0].name).unlink()
     held = place.commit(source_rows(["d"], first=4))

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from walkit import START, Place, position, source_rows
+from walkit import START, Place, position, result, source_rows
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, LeaseLost
@@ -20,7 +20,7 @@ from holdfast.pipeline.wal.entries import entries, status
 from holdfast.pipeline.wal.health import health
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.records import Confirmation
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal.upkeep import Upkeep
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_batch_is_pending_for_every_process_at_once(place: Place) -> None:
     batch = place.commit(source_rows(["a", "b"]), source_rows(["c"], first=3))
     elsewhere = Wal(open_store(place.settings.path), place.settings, place.clock)
     assert elsewhere.pending() == [batch]
-    assert (batch.rows, batch.key.first, batch.key.last) == (3, position(1), position(3))
+    assert (batch.rows, batch.parts[0].first, batch.parts[0].last) == (3, position(1), position(3))
     assert [row["id"] for row in segments.read_all(elsewhere.store, batch.segments).to_pylist()] == [
         "a",
         "b",
@@ -124,15 +124,15 @@ def test_a_damaged_note_stops_nobody(place: Place, record: str, caplog: pytest.L
     """Of a batch that is settled, or of when to try again: it is named, and the others go on."""
     first = place.commit(source_rows(["a", "b"], data=[b"{}", b"\xff"]))
     with failpoints.active("loader.before_commit", "raise"):
-        place.loader().load(first)
+        result(place.loader().load([first]))
     if record != "attempts":
-        place.loader().load(first, at_once=True)
+        result(place.loader().load([first], at_once=True))
     [file] = place.path_of(record).rglob("*.json")
     damage(file, "tear")
     place.commit(source_rows(["c"], first=3))
     place.clock.advance(days=1)
     assert Result.LOADED in {result for _, result in place.loader().run_once()}
-    clean(place.wal)
+    Upkeep(place.wal).run_once()
     FailedEvents(place.wal, place.warehouse, place.tables).mirror()
     assert place.ids() == ["a", "c"]
     assert file.stem in caplog.text
@@ -213,13 +213,13 @@ def test_confirmed_batches_go_after_their_time_and_failures_stay(place: Place) -
     place.loader().run_once()
     place.clock.advance(hours=23)
     waiting = place.commit(source_rows(["c"], first=3))
-    assert clean(place.wal).batches == 0
+    assert Upkeep(place.wal).run_once().batches == 0
     place.clock.advance(hours=1)
-    assert clean(place.wal).batches == 1
-    assert clean(place.wal).batches == 0
+    assert Upkeep(place.wal).run_once().batches == 1
+    assert Upkeep(place.wal).run_once().batches == 0
     assert place.wal.pending() == [waiting]
     kinds = {entry.name.split("/")[0] for entry in place.wal.store.list()}
-    assert kinds == {"failed", "pending", "segments"}
+    assert kinds == {"failed", "pending", "planned", "segments"}
     assert [entry.name for entry in place.wal.store.list("segments")] == [waiting.segments[0].name]
 
 
@@ -237,7 +237,7 @@ def test_a_cleanup_cut_short_never_brings_a_batch_back(place: Place) -> None:
         delete(name)
 
     place.wal.store.delete = recorded  # type: ignore[method-assign]
-    clean(place.wal)
+    Upkeep(place.wal).run_once()
     assert removed[-1] == f"confirmed/{batch.name}.json"
     for cut in range(len(removed)):
         for name in removed[cut:]:
@@ -251,9 +251,9 @@ def test_orphans_go_after_a_day(place: Place) -> None:
     stage_only(place)
     kept = place.commit(source_rows(["b"], first=2))
     place.clock.advance(hours=24)
-    assert clean(place.wal).segments == 0
+    assert Upkeep(place.wal).run_once().segments == 0
     place.clock.advance(seconds=1)
-    assert clean(place.wal).segments == 1
+    assert Upkeep(place.wal).run_once().segments == 1
     assert [entry.name for entry in place.wal.store.list("segments")] == [kept.segments[0].name]
 
 
@@ -261,7 +261,7 @@ def test_nothing_is_taken_for_an_orphan_while_a_record_cannot_be_read(place: Pla
     batch = place.commit(source_rows(["b"]))
     damage(place.path_of(f"pending/{batch.name}.json"), "flip")
     place.clock.advance(days=2)
-    assert clean(place.wal).segments == 0
+    assert Upkeep(place.wal).run_once().segments == 0
     assert place.path_of(batch.segments[0].name).exists()
 
 
@@ -281,8 +281,8 @@ def test_health_tells_what_waits_and_when_it_is_full(tmp_path: Path) -> None:
 
 def test_a_confirmation_is_written_once(place: Place) -> None:
     batch: Batch = place.commit(source_rows(["a"]))
-    assert place.wal.confirm(batch.name, Confirmation(START, "one", 1, 1, 0, 0))
-    assert not place.wal.confirm(batch.name, Confirmation(START, "two", 1, 1, 0, 0))
+    assert place.wal.confirm(batch, Confirmation(START, "one", 1, 1, 0, 0))
+    assert not place.wal.confirm(batch, Confirmation(START, "two", 1, 1, 0, 0))
     found = place.wal.confirmation(batch.name)
     assert found is not None
     assert found.holder == "one"
@@ -297,5 +297,5 @@ def test_the_whole_wal_works_on_s3(aws: None, tmp_path: Path) -> None:
     assert place.loader().run_once() == [(batch, Result.LOADED)]
     assert place.ids() == ["a"]
     place.clock.advance(days=1)
-    assert clean(place.wal).batches == 1
+    assert Upkeep(place.wal).run_once().batches == 1
     assert {entry.name.split("/")[0] for entry in place.wal.store.list()} == {"failed"}

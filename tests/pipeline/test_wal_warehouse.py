@@ -18,10 +18,9 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
-from holdfast.pipeline.wal import BatchKey
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
-KEY, OTHER = (BatchKey(0, CHANNEL, position(n), position(n)).name for n in (1, 2))
+KEY, OTHER = "batch-1", "batch-2"
 Make = Callable[..., Place]
 TOTAL = Column("total", "$.total", "integer")
 NUMBERS = Tables({"orders": Table("orders", (TOTAL,))})
@@ -168,8 +167,7 @@ def test_the_same_id_from_another_source_or_channel_is_another_event(place: Plac
     third = to_segment_rows(
         "x", pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rule()
     )
-    key = BatchKey(0, "x", position(1), position(1)).name
-    assert load(place.warehouse, key, third).inserted == 1
+    assert load(place.warehouse, "third", third).inserted == 1
 
 
 def test_parts_of_the_data_become_columns_with_types(make: Make) -> None:

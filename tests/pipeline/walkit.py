@@ -18,9 +18,10 @@ from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings, segments
+from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.wal.rows import healthy, names
 from holdfast.pipeline.warehouse import Load, Outcome, Tables, Warehouse, open_warehouse
 from holdfast.pipeline.warehouse.tables import DAY
@@ -84,6 +85,12 @@ def load(warehouse: Warehouse, key: str, rows: pa.Table) -> Outcome:
     return outcome
 
 
+def result(found: Sequence[tuple[Batch, Result]]) -> Result:
+    """What became of the only batch."""
+    [(_, result)] = found
+    return result
+
+
 def name(rows: pa.Table, number: int) -> str:
     """What a row is called in its batch."""
     return str(names(rows)[number])
@@ -114,12 +121,12 @@ class Place:
 
     def commit(self, *rows: pa.RecordBatch, after: str | None = None) -> Batch:
         """Stage rows, each record batch as a segment, and make them one pending batch."""
-        parts = [
+        staged = [
             part for each in rows for part in stage(self.wal.store, [each], self.rules, {}, self.clock())
         ]
-        spot: Spot = parts[0].spot
-        key = BatchKey(spot.partition, spot.channel, parts[0].first, parts[-1].last)
-        return self.wal.commit(Batch(key, after, tuple(part.segment for part in parts), self.clock()))
+        whole = batch_of(staged, self.clock())
+        parts = tuple(part._replace(after=after) for part in whole.parts)
+        return self.wal.commit(Batch(parts, whole.segments, whole.created_at))
 
     def query(self, question: str) -> list[tuple[Any, ...]]:
         """Ask the warehouse's files themselves."""
@@ -152,7 +159,7 @@ def balance(place: Place) -> tuple[Counter[str], Counter[str]]:
     once, without those that failed."""
     wal = place.wal
     wanted: dict[str, str] = {}
-    for name in wal.journal.names("pending"):
+    for name in {*wal.journal.names("pending"), *wal.journal.names("confirmed")}:
         if wal.gave_up(name) is not None:
             continue
         for row in healthy(wal, name, segments.read_all(wal.store, wal.batch(name).segments)).to_pylist():

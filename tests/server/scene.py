@@ -15,6 +15,7 @@ from running import Running, running
 import holdfast
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.freshness import Freshness
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
@@ -23,7 +24,8 @@ from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
+from holdfast.pipeline.wal import Wal, WalSettings
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.warehouse import Tables, open_warehouse
 from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe, until
 
@@ -33,7 +35,13 @@ NAMESPACE = "gbe"
 def ingest_reporter(folder: Path, **knobs: Any) -> Reporter:
     """The reporter of an ingest with an empty WAL."""
     wal = Wal(open_store(str(folder / "wal")), WalSettings(**knobs))
-    return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
+    return Reporter(NAMESPACE, "ingest", wal_report(wal))
+
+
+def wal_report(wal: Wal, limit: timedelta = timedelta(minutes=15)) -> WalReport:
+    """What an ingest that has just started reports of its WAL."""
+    metrics = IngestMetrics()
+    return WalReport(wal, metrics, Freshness(metrics, NAMESPACE, limit))
 
 
 def ingest(folder: Path, tables: Tables, channel: str, events: list[tuple[str, str]]) -> None:
@@ -55,12 +63,11 @@ def ingest(folder: Path, tables: Tables, channel: str, events: list[tuple[str, s
         }
         for name, position in events
     ]
-    [part] = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
-    key = BatchKey(part.spot.partition, part.spot.channel, part.first, part.last)
-    batch = wal.commit(Batch(key, None, (part.segment,), now))
+    staged = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
+    batch = wal.commit(batch_of(staged, now))
     warehouse = open_warehouse(f"duckdb://{folder}/warehouse.duckdb", tables)
     try:
-        assert Loader(wal, warehouse, holder="tester").load(batch) == Result.LOADED
+        assert Loader(wal, warehouse, holder="tester").load([batch]) == [(batch, Result.LOADED)]
     finally:
         warehouse.close()
 

@@ -11,19 +11,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from running import Running, running
-from scene import NAMESPACE, ingest_reporter, with_store
+from scene import NAMESPACE, ingest_reporter, wal_report, with_store
 
 import holdfast
 from holdfast.model.position import format_position
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.freshness import Freshness
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.ingest.walreport import WalReport
 from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, WalSettings
+from holdfast.pipeline.wal import Batch, Wal, WalSettings
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.server.child import ChildPart
 from holdfast.upkeep.reports import driver, key
 from kit import CHANNEL
@@ -97,7 +99,7 @@ async def test_a_full_wal_and_a_damaged_one_are_not_ready(bus: holdfast.Bus, tmp
     batch = wal.commit(_batch(wal))
 
     def reporter() -> Reporter:
-        return Reporter(NAMESPACE, "ingest", WalReport(wal, IngestMetrics()))
+        return Reporter(NAMESPACE, "ingest", wal_report(wal))
 
     async with running(bus, parts=[ingest_part()]) as system:
         await with_store(store.url, reporter().look)
@@ -110,6 +112,36 @@ async def test_a_full_wal_and_a_damaged_one_are_not_ready(bus: holdfast.Bus, tmp
         wal.quarantine(batch.name, "a flipped byte")
         await with_store(store.url, reporter().look)
         assert f"damaged batches: {batch.name}" in await reasons(system)
+
+
+async def test_a_warehouse_that_is_behind_is_not_ready(bus: holdfast.Bus, tmp_path: Path) -> None:
+    """Also where every cursor is at the end: what is in the WAL has no row yet."""
+    store = bus.partitions.all[0].backend
+    wal = Wal(open_store(str(tmp_path / "wal")), WalSettings())
+    now = datetime.now(UTC)
+    found = _batch(wal)
+    since = (now - timedelta(minutes=20)).isoformat()
+    part = found.parts[0]._replace(since=since)
+    batch = wal.commit(Batch((part,), found.segments, now))
+    metrics = IngestMetrics()
+    freshness = Freshness(metrics, NAMESPACE, timedelta(minutes=15))
+    freshness.found(wal.pending())
+    reporter = Reporter(NAMESPACE, "ingest", WalReport(wal, metrics, freshness))
+    async with running(bus, parts=[ingest_part()]) as system:
+        await with_store(store.url, reporter.look)
+        assert "an event has no row after 120" in await reasons(system)
+        told = await system.metrics()
+        assert told["holdfast_wal_ready"] == {(): 0}
+        assert told["holdfast_warehouse_unloaded_seconds"][()] >= 1200
+        await with_store(store.url, freshness.look)
+        alerts = await store.read(f"{NAMESPACE}.events.system.error", None, 10)
+        assert "the warehouse is 120" in alerts[-1].event.data.decode()
+        freshness.loaded(batch)
+        await with_store(store.url, Reporter(NAMESPACE, "ingest", WalReport(wal, metrics, freshness)).look)
+        await system.readiness(200)
+        told = await system.metrics()
+        assert told["holdfast_warehouse_freshness_seconds"][()] >= 1200
+        assert told["holdfast_warehouse_unloaded_seconds"] == {(): 0}
 
 
 async def test_a_busy_driver_writes_its_record_about_once_a_second(bus: holdfast.Bus) -> None:
@@ -141,5 +173,4 @@ def _batch(wal: Wal) -> Batch:
         "partition": 0,
     }
     rows = pa.RecordBatch.from_pylist([row], SCHEMA)
-    [part] = stage(wal.store, [rows], Rules(), {}, wal.clock())
-    return Batch(BatchKey(0, CHANNEL, part.first, part.last), None, (part.segment,), wal.clock())
+    return batch_of(stage(wal.store, [rows], Rules(), {}, wal.clock()), wal.clock())

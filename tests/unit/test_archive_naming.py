@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from holdfast.model.errors import HoldfastError, InvalidInput, InvalidName, ObjectConflict, Unavailable
 from holdfast.model.log import Cut, Lag
 from holdfast.model.position import format_position
-from holdfast.pipeline.archive import checkpoint, manifest, naming
-from holdfast.pipeline.archive.failure import explained
+from holdfast.pipeline import checkpoint
+from holdfast.pipeline.archive import manifest, naming
 from holdfast.pipeline.archive.manifest import Manifest, Written
-from holdfast.pipeline.archive.pace import goes_to
 from holdfast.pipeline.archive.policy import ArchivePolicy, refuse_rivals
+from holdfast.pipeline.archive.source import goes_to
+from holdfast.pipeline.failure import explained
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores.contract import check_key
 from holdfast.upkeep.alerts import lag_alert

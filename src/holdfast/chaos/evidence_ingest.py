@@ -27,11 +27,12 @@ def gather(url: str, channel: str, folder: Path, kind: str) -> Evidence:
     """What is there now, whether or not anybody has recovered yet."""
     wal = folder / "wal"
     batches = {record["name"]: record for record in _records(wal / "pending")}
+    whole = [*batches.values(), *(record["batch"] for record in _records(wal / "confirmed"))]
     over = {each["name"] for state in ("confirmed", "failed") for each in _records(wal / state)}
     rows, ledger, mirrored = (_duckdb if kind == "duckdb" else _delta)(folder)
     return Evidence(
         _cursor(url, channel),
-        {position for record in batches.values() for position in _positions(wal, record)},
+        {position for record in whole for position in _positions(wal, record)},
         sorted(batches.keys() - over),
         Counter(path.stem.rpartition("@")[2] for path in (wal / "failed").glob("*/*@*.json")),
         rows,
@@ -61,6 +62,8 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _positions(wal: Path, batch: dict[str, Any]) -> Iterator[str]:
     for segment in batch["segments"]:
+        if "name" not in batch and not (wal / segment["name"]).exists():
+            continue  # of a confirmed batch the segments go first
         data = (wal / segment["name"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != segment["sha256"]:
             raise Damaged(f"{segment['name']} is not what its batch says")

@@ -29,6 +29,7 @@ POINTS = [
     "wal.after_stage",
     "wal.before_pending",
     "wal.after_pending",
+    "wal.mid_cursors",
     "wal.after_cursor",
     "loader.after_lease",
     "loader.after_failed",

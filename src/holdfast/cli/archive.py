@@ -67,7 +67,7 @@ def archive(
     stream: Stream = None,
     destination: Destination = None,
     batch_size: BatchSize = 1000,
-    batch_timeout: BatchTimeout = "60s",
+    batch_timeout: BatchTimeout = "15m",
     consumer: ConsumerName = "archiver",
     master: Master = "local[*]",
     checkpoints: Checkpoints = CHECKPOINTS,
@@ -161,8 +161,8 @@ def repair(
     where an archiver is at work. Ends with 4 where the archive is not sound afterwards, or not proven to be.
     """
     from holdfast.pipeline.archive.repair import ArchiveRepair
+    from holdfast.pipeline.driver_lock import driver_lock, wait_for_stale_lock
     from holdfast.pipeline.stores import open_store
-    from holdfast.pipeline.turns import outwait_the_dead, turn
 
     effective, where = _places(destination, urls, config, whole=False)
     done: dict[str, ArchiveRepair] = {}
@@ -173,7 +173,7 @@ def repair(
                 raise InvalidInput("an archive is repaired from its store: name it with --url")
             done[each] = ArchiveRepair(open_store(each), origin, unproven=unproven)
             lock = f"{effective.namespace}:lock:archiver:{consumer}"
-            with turn(origin.connection, lock, "archiver", outwait_the_dead()):
+            with driver_lock(origin.connection, lock, "archiver", wait_for_stale_lock()):
                 done[each].run()
         reports = {each: read_back(each, origins[each]) for each in where}
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
+from holdfast.cli.dlq.options import By, Yes
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.places import check_wal
@@ -20,8 +22,11 @@ from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
+    from holdfast.pipeline.connection import Connection
+    from holdfast.pipeline.ingest.driver import Summary
     from holdfast.pipeline.ingest.plan import IngestPlan
-    from holdfast.pipeline.ingest.work import Summary
+    from holdfast.pipeline.ingest.repair import Unrepaired
+    from holdfast.pipeline.wal import Wal
 
 log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None)
@@ -47,6 +52,12 @@ Archive = Annotated[
     str | None,
     typer.Option(
         "--archive", metavar="URL", help="Instead of the file's archives: a folder, s3://bucket/prefix, …"
+    ),
+]
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss", metavar="BATCH", help="Give up a batch that stays damaged; may be repeated."
     ),
 ]
 MetricsPort = Annotated[
@@ -109,11 +120,17 @@ def ingest(
     epilog=examples(
         "holdfast ingest repair --config holdfast.yaml",
         "holdfast ingest repair --wal s3://bucket/wal --archive s3://bucket/prefix",
+        "holdfast ingest repair --accept-loss 4f0c… --notes 'the disk is gone' --config holdfast.yaml",
     )
 )
 def repair(
+    by: By,
+    accept_loss: AcceptLoss = None,
+    notes: Annotated[str, typer.Option("--notes", help="Why, with --accept-loss.")] = "",
+    yes: Yes = False,
     wal: WalPath = None,
     archive: Archive = None,
+    warehouse: WarehouseUrl = None,
     urls: Urls = None,
     config: ConfigFile = None,
     as_json: Json = False,
@@ -122,6 +139,10 @@ def repair(
 
     Their events are read from the log, else from the archive. The ingest does so by itself whenever it finds
     damage. It may be at work meanwhile, and loads what was repaired. Ends with 4 where a batch stays damaged.
+
+    With --accept-loss, a batch that stays damaged is given up: its events count as failed and abandoned,
+    which is audited, and the ingest is complete without them. Stop the ingest first where the warehouse is
+    a DuckDB file.
     """
     from holdfast.config.load import load
     from holdfast.pipeline.connection import Connection
@@ -129,7 +150,7 @@ def repair(
     from holdfast.pipeline.stores import open_store
     from holdfast.pipeline.wal import Wal
 
-    flags = {"url": flat(urls), "ingest.wal.path": wal}
+    flags = {"url": flat(urls), "ingest.wal.path": wal, "ingest.warehouse": warehouse}
     effective = load(config, flags=flags).config
     if not effective.ingest.channels:  # what is damaged is in the WAL, of whatever channel
         effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
@@ -139,19 +160,57 @@ def repair(
     inspect(log_of)
     with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
         repairs = Repairs(log_of, connection, plan.rules, [archive] if archive else plan.archives)
-        done = repairs.run_once()
+        done, left = repairs.run_once(), repairs.left
+        lost = []
+        if accept_loss:
+            chosen = _chosen(accept_loss, left, yes=yes)
+            lost = _accept_loss(log_of, plan, connection, chosen, by, notes or "accepted")
+            left = [each for each in left if each not in chosen]
     if as_json:
-        write_json({"repaired": done, "left": repairs.left})
-    elif not done and not repairs.left:
+        write_json({"repaired": done, "lost": lost, "left": left})
+    elif not done and not left and not lost:
         say("nothing in the WAL is damaged")
     else:
         write_table(
             ["BATCH", "EVENTS", "NOW"],
             [(each.batch, each.events, f"pending, from {each.origin}") for each in done]
-            + [(each.batch, None, f"damaged: {each.error}") for each in repairs.left],
+            + [(each["batch"], each["events"], "lost, and abandoned") for each in lost]
+            + [(each.batch, None, f"damaged: {each.error}") for each in left],
         )
-    if repairs.left:
+    if left:
         raise typer.Exit(INCOMPLETE)
+
+
+def _chosen(names: Sequence[str], left: Sequence[Unrepaired], *, yes: bool) -> list[Unrepaired]:
+    """Those of the batches that stay damaged that somebody named, and confirmed."""
+    unknown = sorted(set(names) - {each.batch for each in left})
+    if unknown:
+        raise InvalidInput(f"batch {unknown[0]!r} is not damaged, or was repaired just now; nothing was lost")
+    chosen = [each for each in left if each.batch in names]
+    if not yes:
+        told = "; ".join(f"{each.batch}: {each.error}" for each in chosen)
+        typer.confirm(f"The events of these batches are given up. {told}. Go on?", abort=True, err=True)
+    return chosen
+
+
+def _accept_loss(
+    wal: Wal, plan: IngestPlan, connection: Connection, chosen: Sequence[Unrepaired], by: str, notes: str
+) -> list[dict[str, object]]:
+    from holdfast.deadletters.audit import Audit
+    from holdfast.pipeline.failed.service import FailedEvents
+    from holdfast.pipeline.warehouse import open_warehouse
+
+    warehouse = open_warehouse(plan.warehouse, plan.tables)
+    failed = FailedEvents(wal, warehouse, plan.tables)
+    audit, lost = Audit(connection.backends[0], plan.namespace), []
+    try:
+        for each in chosen:
+            events = failed.accept_loss(each.batch, by, notes)
+            connection.run(audit.did(by, "accept loss", f"batch {each.batch}: {events} events"))
+            lost.append({"batch": each.batch, "events": events})
+    finally:
+        warehouse.close()
+    return lost
 
 
 def _missing(summary: Summary) -> str:
@@ -168,6 +227,7 @@ def _missing(summary: Summary) -> str:
 
 def plan_of(config: Config) -> IngestPlan:
     """What the configuration wants to have ingested."""
+    from holdfast.pipeline.ingest.flush import Flush
     from holdfast.pipeline.ingest.plan import IngestPlan
     from holdfast.pipeline.ingest.validation import Rule, Rules
     from holdfast.pipeline.wal import WalSettings
@@ -197,6 +257,8 @@ def plan_of(config: Config) -> IngestPlan:
         namespace=config.namespace,
         archives=_archives(config),
         max_rows=given.batch_rows,
+        flush=Flush(given.flush.rows, given.flush.bytes, given.flush.every),
+        freshness=given.freshness,
     )
 
 

@@ -71,6 +71,17 @@ class WalKnobs(Section):
     """The ingest waits while so much is pending."""
 
 
+class FlushKnobs(Section):
+    """When the events of all channels that wait become one batch, whichever comes first."""
+
+    rows: Batch = 50_000
+    """So many events wait."""
+    bytes: Size = 32 << 20
+    """So much data waits, about."""
+    every: Positive = timedelta(seconds=5)
+    """The oldest has waited for so long."""
+
+
 class Ingest(Section):
     """What goes into the warehouse."""
 
@@ -80,6 +91,9 @@ class Ingest(Section):
     """`duckdb:///path/to/file.duckdb`, `delta:///path/to/folder` or `delta+s3://bucket/prefix`."""
     batch_rows: Batch = 250_000
     """Events of one batch, at most."""
+    flush: FlushKnobs = FlushKnobs()
+    freshness: Positive = timedelta(minutes=15)
+    """An event without a row for longer raises an alert, and `/readyz` fails."""
     metrics_port: Port | None = None
     """Where the driver answers Prometheus. Without it, nowhere."""
     wal: WalKnobs = Field(default_factory=WalKnobs)

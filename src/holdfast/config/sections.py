@@ -123,7 +123,7 @@ class ArchiveStream(Section):
     """For `folder`: the folder. For `s3`: a prefix inside the bucket."""
     batch_size: Batch = 1000
     """Events per object."""
-    batch_timeout: Positive = timedelta(seconds=60)
+    batch_timeout: Positive = timedelta(minutes=15)
     """An object that is not full is written after this time."""
     format: Literal["jsonl"] = "jsonl"
     """One JSON object per line."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.contracts import Backend
 from holdfast.model.errors import DataLost, NotFound
@@ -23,6 +23,14 @@ log = logging.getLogger(__name__)
 ABREAST = 64
 """Questions under way at once: a thousand idle channels cost some dozen round trips."""
 EVERYTHING = 2**53
+
+
+class Admitted(NamedTuple):
+    """How much a batch takes of what there is, about, and where it ends on each channel."""
+
+    ends: Offsets
+    rows: int
+    bytes: int
 
 
 class Planner:
@@ -67,6 +75,13 @@ class Planner:
 
     async def latest(self, start: Offsets, rows: int | None, target: Offsets | None = None) -> Offsets:
         """How far the next batch goes: up to that many rows, or to the end, but not beyond a target."""
+        end, news = await self.news(start, target)
+        if rows:
+            return end | (await self.admit(news, rows)).ends
+        return end | {each.spot: each.until for each in news}
+
+    async def news(self, start: Offsets, target: Offsets | None = None) -> tuple[Offsets, list[Range]]:
+        """Where reading goes on, channels that are new among them, and what there is to read from there."""
         spots = [spot for spot in await self._spots() if target is None or spot in target]
         extents = await self._ask(spots, self._extent)
         end = start | await self._enter([spot for spot in spots if spot not in start], "earliest")
@@ -76,7 +91,7 @@ class Planner:
             last = extents[spot].last if target is None else target[spot]
             if last is not None and is_after(last, end[spot]):
                 news.append(Range(spot, end[spot], last))
-        return end | (await self._admit(news, rows) if rows else {each.spot: each.until for each in news})
+        return end, news
 
     async def plan(self, start: Offsets, end: Offsets) -> tuple[list[Slice], int]:
         """The slices of a batch in order, and after how many rows to begin another task."""
@@ -92,10 +107,10 @@ class Planner:
             parts = await self._cut_all(wanted, fair)
         return parts, min(every, fair)
 
-    async def _admit(self, news: list[Range], rows: int) -> Offsets:
+    async def admit(self, news: list[Range], rows: int) -> Admitted:
         """Where a batch of limited size ends on each channel that has news."""
         if not news:
-            return {}
+            return Admitted({}, 0, 0)
         # Another one comes first each time: with more busy channels than rows, each has its turn.
         self._turn += 1
         first = self._turn % len(news)
@@ -105,7 +120,8 @@ class Planner:
         found = await asyncio.gather(*(self._cut(each, reach, every) for each in news))
         quotas = portions.quotas(found, rows, self._options.max_bytes)
         ends = await asyncio.gather(*map(self._end, news, found, quotas))
-        return {each.spot: end for each, end in zip(news, ends, strict=True)}
+        size = sum(map(portions.weight, found, quotas))
+        return Admitted({each.spot: end for each, end in zip(news, ends, strict=True)}, sum(quotas), size)
 
     async def _end(self, each: Range, found: list[Cut], quota: int) -> str | None:
         if quota == sum(cut.rows for cut in found):

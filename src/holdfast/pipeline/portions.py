@@ -44,7 +44,7 @@ def quotas(found: Sequence[Sequence[Cut]], rows: int, size: int) -> list[int]:
 
     def fits(share: int) -> bool:
         taken = sum(min(share, _rows(cuts)) for cuts in found)
-        return taken <= rows and sum(_bytes(cuts, share) for cuts in found) <= size
+        return taken <= rows and sum(weight(cuts, share) for cuts in found) <= size
 
     share = bisect_left(range(1, max(map(_rows, found), default=0) + 1), True, key=lambda s: not fits(s))
     return [min(share, _rows(cuts)) for cuts in found] if share else _singles(found, rows, size)
@@ -53,7 +53,7 @@ def quotas(found: Sequence[Sequence[Cut]], rows: int, size: int) -> list[int]:
 def _singles(found: Sequence[Sequence[Cut]], rows: int, size: int) -> list[int]:
     taken: list[int] = []
     for cuts in found:
-        size -= _bytes(cuts, 1)
+        size -= weight(cuts, 1)
         taken.append(int(bool(cuts) and (not any(taken) or (sum(taken) < rows and size >= 0))))
     return taken
 
@@ -62,7 +62,7 @@ def _rows(cuts: Sequence[Cut]) -> int:
     return sum(cut.rows for cut in cuts)
 
 
-def _bytes(cuts: Sequence[Cut], rows: int) -> int:
+def weight(cuts: Sequence[Cut], rows: int) -> int:
     """About how much data the first so many rows hold."""
     total = 0
     for cut in cuts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +16,7 @@ from holdfast.model.errors import DataLost
 from holdfast.model.log import Page
 from holdfast.pipeline import offsets, portions
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.offsets import Offsets, is_after
+from holdfast.pipeline.offsets import Offsets, Spot, is_after
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.portions import Slice
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 Stored = dict[str, dict[str, str]]
 """Offsets as Spark keeps them."""
+Known = dict[Spot, tuple[str | None, str | None]]
+"""The cursor of each channel, and when the first event after it was published, where that was asked."""
+Write = Callable[[Iterator["RecordBatch"], Known], Iterator["RecordBatch"]]
+"""What a task does with its rows."""
 
 
 class BatchReader(DataSourceReader):
@@ -75,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         connection, planner = self._opened()
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begun = offsets.load(start, len(connection.backends))
-        return offsets.dump(connection.run(planner.latest(begun, rows, self._target)))
+        return offsets.dump(connection.run(self._latest(planner, begun, rows)))
 
     def partitions(self, start: Stored, end: Stored) -> list[InputPartition]:
         connection, planner = self._opened()
@@ -84,6 +88,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         return read(self._options, partition)
+
+    async def _latest(self, planner: Planner, start: Offsets, rows: int | None) -> Offsets:
+        """How far the next batch goes."""
+        return await planner.latest(start, rows, self._target)
 
     def stop(self) -> None:
         if self._open is not None:
@@ -95,6 +103,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             connection = Connection(self._options.urls)
             self._open = connection, Planner(self._options, connection.backends)
         return self._open
+
+
+class WritingReader(StreamReader):
+    """For a stream consumer: its tasks write what they read beyond its cursors, and their rows describe it.
+
+    So events never pass through the JVM, which would cost more than reading and writing together.
+    """
+
+    def __init__(self, options: Options, write: Write) -> None:
+        super().__init__(options)
+        self._write = write
+
+    def partitions(self, start: Stored, end: Stored) -> list[InputPartition]:
+        connection, _ = self._opened()
+        stores = len(connection.backends)
+        begun, ends = offsets.load(start, stores), offsets.load(end, stores)
+        planned = super().partitions(start, end)
+        # As they stand now, so that a batch that is repeated after its commit writes nothing again.
+        known = connection.run(self._known(begun, ends))
+        return [InputPartition((each, known)) for each in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        part, known = partition.value
+        return self._write(read(self._options, part), known)
+
+    async def _known(self, start: Offsets, end: Offsets) -> Known:
+        """What the tasks have to know of the channels that they read."""
+        floors = await self._cursors()
+        return {each.spot: (floors.get(each.spot), None) for each in offsets.ranges(start, end)}
+
+    async def _cursors(self) -> Offsets:
+        """Where the consumer stands."""
+        return {
+            Spot(partition, cursor.channel): cursor.position
+            for partition, backend in enumerate(self._opened()[0].backends)
+            for cursor in await backend.cursors()
+            if cursor.name == self._options.consumer
+        }
 
 
 def _plan(connection: Connection, planner: Planner, start: Offsets, end: Offsets) -> list[InputPartition]:

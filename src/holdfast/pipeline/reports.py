@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.turns import LONGEST_DELAY
+from holdfast.pipeline.driver_lock import LONGEST_DELAY
 from holdfast.upkeep.reports import driver, put_report
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,8 @@ Spark finds it through the module `pyspark_holdfast`; docs/spark.md says what it
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -14,7 +16,7 @@ from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import Planner
-from holdfast.pipeline.reader import BatchReader, StreamReader
+from holdfast.pipeline.reader import BatchReader, StreamReader, WritingReader
 
 SCHEMA = (
     "channel string, position string, id string, source string, type string, key string, "
@@ -47,3 +49,25 @@ class HoldfastSource(DataSource):
                 "endingPosition is for batch reads; use the trigger availableNow for a stream that ends"
             )
         return StreamReader(options)
+
+
+def writing_source(
+    label: str, described: str, make: Callable[[Options], WritingReader]
+) -> type[HoldfastSource]:
+    """The source of one sink, to be registered under a name; `described` is the schema of what tasks report.
+
+    Where they write travels to the tasks inside of it: as options, credentials would be shown by Spark.
+    """
+
+    class WritingSource(HoldfastSource):
+        @classmethod
+        def name(cls) -> str:
+            return label
+
+        def schema(self) -> str:
+            return described
+
+        def streamReader(self, schema: StructType) -> WritingReader:  # noqa: N802 - Spark's name
+            return make(Options.of(self.options))
+
+    return WritingSource

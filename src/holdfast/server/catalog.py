@@ -130,7 +130,21 @@ WAL_BATCHES = Family(
 WAL_BYTES = Family("holdfast_wal_bytes", "gauge", "Bytes that wait for the warehouse.")
 WAL_LIMIT = Family("holdfast_wal_limit_bytes", "gauge", "At how many the ingest waits for the loader.")
 WAL_OLDEST = Family("holdfast_wal_oldest_age_seconds", "gauge", "How long the oldest pending batch waits.")
-WAL_READY = Family("holdfast_wal_ready", "gauge", "1 while it takes events and nothing in it is damaged.")
+WAL_READY = Family(
+    "holdfast_wal_ready",
+    "gauge",
+    "1 while it takes events, nothing in it is damaged, and rows are fresh.",
+)
+FRESHNESS = Family(
+    "holdfast_warehouse_freshness_seconds",
+    "gauge",
+    "What the last batch took from the acknowledgement of its first event to its rows.",
+)
+UNLOADED = Family(
+    "holdfast_warehouse_unloaded_seconds",
+    "gauge",
+    "Age of the oldest event without a row, in the WAL or not yet read; 0: all have theirs.",
+)
 
 PART_UP = Family(
     "holdfast_part_up", "gauge", "1 while the part runs, 0 while it waits to be restarted.", ["part"]
@@ -261,6 +275,8 @@ GROUPS = (
             WAL_LIMIT,
             WAL_OLDEST,
             WAL_READY,
+            FRESHNESS,
+            UNLOADED,
         ),
     ),
     Group(

@@ -30,6 +30,7 @@ _WAL: dict[Family, str] = {
     c.WAL_LIMIT: "limit_bytes",
     c.WAL_OLDEST: "oldest_seconds",
     c.WAL_READY: "ready",
+    c.UNLOADED: "unloaded_seconds",
 }
 
 
@@ -121,6 +122,7 @@ def _wal(told: dict[str, Any]) -> list[Metric]:
     return [
         *(family(each, {(): told[field]}) for each, field in _WAL.items()),
         family(c.WAL_BATCHES, states),
+        family(c.FRESHNESS, {} if told["freshness_seconds"] is None else {(): told["freshness_seconds"]}),
     ]
 
 

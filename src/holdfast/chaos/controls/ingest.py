@@ -19,10 +19,10 @@ from holdfast.chaos.judge.ingest import falsified, judge
 from holdfast.chaos.rig import Rig
 from holdfast.chaos.trial import Trial
 from holdfast.pipeline.ingest import commit, validation
-from holdfast.pipeline.ingest.commit import Committer, Staged
-from holdfast.pipeline.offsets import Offsets
+from holdfast.pipeline.ingest.commit import Committer
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.wal import Batch, Segment, segments
+from holdfast.pipeline.wal import Batch, Segment, Staged, segments
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.warehouse import Load, Outcome, duck
 from holdfast.pipeline.warehouse.duck import DuckWarehouse
 from holdfast.pipeline.warehouse.incoming import incoming
@@ -47,13 +47,10 @@ def count_transactions() -> None:
 def move_cursor_first() -> None:
     """The cursor moves before the batch is in the WAL."""
 
-    def hasty(self: Committer, staged: Sequence[Staged], starts: Offsets) -> list[Batch]:
-        batches = []
-        for spot, parts in commit._by_spot(staged).items():
-            batch = self._batch(spot, parts, starts[spot])
-            self._advance(batch)
-            batches.append(self._wal.commit(batch))
-        return batches
+    def hasty(self: Committer, staged: Sequence[Staged]) -> Batch:
+        batch = batch_of(staged, self._wal.clock())
+        self._advance(batch.name, batch.parts)
+        return self._wal.commit(batch)
 
     vars(commit)["Committer"].commit = hasty
 

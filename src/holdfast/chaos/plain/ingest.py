@@ -18,7 +18,8 @@ from holdfast.pipeline import reader
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.commit import CONSUMER, Committer, StoreCursors
-from holdfast.pipeline.ingest.loading import Loading
+from holdfast.pipeline.ingest.freshness import Freshness
+from holdfast.pipeline.ingest.loader_thread import LoaderThread
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.ingest.repair import Repairs
@@ -60,7 +61,9 @@ class PlainIngest:
         self.loader = Loader(self.wal, self.warehouse)
         self.failed = FailedEvents(self.wal, self.warehouse, plan.tables)
         self.repairs = Repairs(self.wal, self.connection, plan.rules)
-        self.loading = Loading(self.wal, self.loader, self.failed, self.repairs, IngestMetrics())
+        metrics = IngestMetrics()
+        freshness = Freshness(metrics, plan.namespace, plan.freshness)
+        self.loading = LoaderThread(self.wal, self.loader, self.failed, self.repairs, metrics, freshness)
         self._source = Options.of({"url": url, "channel": CHANNEL})
         self.connection.run(self.connection.backends[0].attach(CHANNEL, CONSUMER))
 
@@ -83,7 +86,7 @@ class PlainIngest:
         task = InputPartition((Slice(spot, starts[spot], *cuts[0]),))
         rows = reader.read(self._source, task)
         staged = list(stage(self.wal.store, rows, self.rules, starts, self.wal.clock()))
-        self.committer.commit(staged, starts)
+        self.committer.commit(staged)
         return True
 
     def close(self) -> None:

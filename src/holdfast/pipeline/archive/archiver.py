@@ -1,22 +1,21 @@
-"""The archiver: one at a time under a lock, a query for each policy, retries, lag, a graceful end."""
+"""The archiver: a stream driver with a query for each policy, and a watch over the lag."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from holdfast.model.errors import HoldfastError, InvalidInput
-from holdfast.pipeline.archive.failure import explained
-from holdfast.pipeline.archive.job import Job, Surroundings
+from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.archive.lag import LagWatch
-from holdfast.pipeline.archive.metrics import Listener, Metrics
+from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
+from holdfast.pipeline.archive.sink import ArchiveSink
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.reports import Reporter
-from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 class Archiver:
     """Archives the channels of all policies on the given stores."""
+
+    kind, flushes = "archiver", True
 
     def __init__(
         self,
@@ -34,16 +35,16 @@ class Archiver:
     ) -> None:
         if len({policy.lock_name for policy in policies}) != 1:
             raise InvalidInput("an archiver needs policies of one consumer and namespace; start one for each")
-        self._spark, self._urls, self._policies = spark, urls, policies
-        self._checkpoints = checkpoints
+        self._policies = policies
+        self.lock_name = policies[0].lock_name
         self.metrics = Metrics()
         self._lag = LagWatch(policies, self.metrics)
-        self._reporter = Reporter(policies[0].namespace, policies[0].report_name)
+        self.reporter = Reporter(policies[0].namespace, policies[0].report_name)
+        self._driver = Driver(spark, urls, checkpoints, self)
 
     def run_once(self) -> Metrics:
         """Archive all that is there now. `Busy` where another one is at work; one that died is outwaited."""
-        with self._work(outwait_the_dead()) as (connection, jobs):
-            self._drain(connection, jobs)
+        self._driver.run_once()
         return self.metrics
 
     def run(self, stop: threading.Event) -> Metrics:
@@ -51,71 +52,36 @@ class Archiver:
 
         While another archiver is at work this one waits. A failure moves nothing and is tried again.
         """
-        delay = FIRST_DELAY
-        while not stop.is_set():
-            before = self.metrics.last_commit
-            try:
-                with self._work(lambda: not stop.wait(LOOK)) as (connection, jobs):
-                    self._watch(connection, jobs, stop)
-                    self._drain(connection, jobs)
-            except Busy:
-                return self.metrics  # told to stop while it waited
-            except HoldfastError as error:
-                if stop.is_set():
-                    raise
-                self.metrics.failures += 1
-                delay = again(stop, error, delay, progressed=self.metrics.last_commit != before)
+        self._driver.run(stop)
         return self.metrics
 
-    def _watch(self, connection: Connection, jobs: Sequence[Job], stop: threading.Event) -> None:
-        """Let the queries run until told to stop or until one fails."""
-        listener = Listener(self.metrics, {job.name for job in jobs})
-        self._spark.streams.addListener(listener)
-        queries = [(job, job.start(once=False)) for job in jobs]
-        try:
-            while not stop.wait(LOOK):
-                self._lag.look(connection)
-                self._reporter.look(connection)
-                for job, query in queries:
-                    if not query.isActive:
-                        raise explained(job.failure or query.exception())
-        finally:
-            for job, query in queries:
-                job.stop(query)
-            self._spark.streams.removeListener(listener)
-
-    def _drain(self, connection: Connection, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            query = job.start(once=True)
-            with contextlib.suppress(Exception):  # said below, in words
-                while not query.awaitTermination(1):
-                    self._reporter.look(connection)
-            for progress in query.recentProgress:
-                self.metrics.progressed(progress)
-            if (failure := job.failure or query.exception()) is not None:
-                raise explained(failure)
+    # what its driver asks
 
     @contextlib.contextmanager
-    def _work(self, wait: Callable[[], bool]) -> Iterator[tuple[Connection, list[Job]]]:
-        """The jobs, prepared, while this archiver has the lock; `wait` says whether to ask for it again."""
-        name = self._policies[0].lock_name
-        with (
-            Connection(self._urls) as connection,
-            turn(connection, name, "archiver", wait) as still_mine,
-            self._reporter.at_work(connection),
-        ):
-            around = Surroundings(
-                self._spark,
-                connection,
-                self._urls,
-                self._policies,
-                self._checkpoints,
-                self.metrics,
-                self._reporter,
-                still_mine,
-            )
-            self._lag.look(connection)  # also while the destination cannot be reached
-            jobs = [Job(policy, around) for policy in self._policies]
-            for job in jobs:
-                job.prepare()
-            yield connection, jobs
+    def open(self, context: Context) -> Iterator[Sequence[Sink]]:
+        """See the contract."""
+        yield [
+            ArchiveSink(policy, self._policies, context, self.metrics, self.reporter)
+            for policy in self._policies
+        ]
+
+    @contextlib.contextmanager
+    def beside(self, *, once: bool) -> Iterator[None]:
+        """See the contract. Nothing."""
+        yield
+
+    def look(self, connection: Connection) -> None:
+        """See the contract."""
+        self._lag.look(connection)
+
+    def progress(self) -> object:
+        """See the contract."""
+        return self.metrics.last_commit
+
+    def progressed(self, progress: Any) -> None:
+        """See the contract."""
+        self.metrics.progressed(progress)
+
+    def failed(self) -> None:
+        """See the contract."""
+        self.metrics.failures += 1

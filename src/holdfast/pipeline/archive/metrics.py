@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from holdfast.model.log import Lag
 from holdfast.pipeline.archive.manifest import Manifest
@@ -61,24 +61,3 @@ class Metrics:
         if rows := self._rows.pop((progress.name or "", progress.batchId), 0):
             seconds = progress.durationMs.get("triggerExecution", 0) / 1000
             self.batches.append(Batch(rows, seconds, progress.durationMs.get("latestOffset", 0) / 1000))
-
-
-class Listener(StreamingQueryListener):
-    """Listens to the queries of one archiver, by their names."""
-
-    def __init__(self, metrics: Metrics, names: Set[str]) -> None:
-        self._metrics, self._names = metrics, names
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to note."""
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A batch ended."""
-        if event.progress.name in self._names:
-            self._metrics.progressed(event.progress)
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to note."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """The archiver sees it by itself."""

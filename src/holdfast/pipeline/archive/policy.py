@@ -24,7 +24,7 @@ class ArchivePolicy:
     """The URL of an object store."""
     batch_size: int = 1000
     """Messages per object."""
-    batch_timeout: timedelta = timedelta(seconds=60)
+    batch_timeout: timedelta = timedelta(minutes=15)
     """How old the oldest waiting message may get before a smaller object is written."""
     consumer: str = ARCHIVER
     namespace: str = "gbe"

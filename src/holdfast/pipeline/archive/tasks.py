@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.pipeline.archive.writer import Floors, ObjectWriter
+from holdfast.pipeline.archive.writer import ObjectWriter
+from holdfast.pipeline.reader import Known
 from holdfast.pipeline.stores import open_store
 
 WRITTEN = (
@@ -41,9 +42,10 @@ class WriteObjects:
     environment: Mapping[str, str]
     batch_size: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch], floors: Floors) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch], known: Known) -> Iterator[pa.RecordBatch]:
         """Write all of a task's rows that lie beyond the cursors."""
         store = open_store(self.destination, self.environment)
+        floors = {spot: cursor for spot, (cursor, _) in known.items()}
         written = [
             (*each, floors.get(each.spot))
             for each in ObjectWriter(store, self.batch_size, floors).write(batches)

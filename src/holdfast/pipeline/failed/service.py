@@ -28,16 +28,18 @@ from holdfast.pipeline.failed.view import (
     RESOLVE,
     RETRY,
     RETRY_FAILED,
+    UNREADABLE,
     after,
     damaged_event,
     data_of,
     event_of,
     rest_of,
 )
-from holdfast.pipeline.wal import BatchKey, Wal, segments
+from holdfast.pipeline.loader.decisions import CONSUMER_WAL
+from holdfast.pipeline.wal import Wal, segments
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.log import REST
-from holdfast.pipeline.wal.records import Act, Failure
+from holdfast.pipeline.wal.records import Acceptance, Act, Failure, GaveUp
 from holdfast.pipeline.wal.rows import healthy
 from holdfast.pipeline.warehouse import FailedEvent, Load, Tables, Warehouse
 from holdfast.pipeline.warehouse.contract import Status
@@ -48,6 +50,8 @@ Validate = Callable[[str, bytes], str | None]
 _OVER = ("resolved", "abandoned")
 _ORDER: tuple[Status, ...] = ("pending", "retrying", "abandoned", "resolved")
 _BY_RETRY = "loaded by a retry"
+LOST = "lost"
+"""The reason of a batch that was damaged and could not be repaired."""
 _LOOKED = 1_000
 """Records that are read for one page of the list."""
 _EACH = 1_000
@@ -93,8 +97,8 @@ class FailedEvents:
         """
         first, place = _place_of(after)
         for batch in sorted(_by_batch(self._wal.journal.names("failed"))):
-            if batch >= first and wanted(BatchKey.parse(batch).channel):
-                for _, event in self._listed(batch, place if batch == first else None):
+            if batch >= first:
+                for _, event in self._listed(batch, wanted, place if batch == first else None):
                     yield event
 
     def page(
@@ -109,23 +113,25 @@ class FailedEvents:
         last: FailedEvent | None = None
         for looked, event in enumerate(self.each(wanted, after)):
             if last is not None and (len(found) == limit or looked >= _LOOKED or size <= 0):
-                return found, f"{last.batch}/{last.position}/{last.id}"
+                return found, f"{last.batch}/{last.channel}@{last.partition}@{last.position}"
             last, size = event, size - len(event.event_payload) - len(event.last_error or "") - _EACH
             if status is None or event.status == status:
                 found.append(event)
         return found, None
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
-        """The failed events of one batch, in the order of the log; `Damaged` where it cannot be read."""
+        """The failed events of one batch, by channel; `Damaged` where it cannot be read."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
-        for failure in sorted(failures(self._wal, batch), key=lambda each: each.position):
+        for failure in sorted(failures(self._wal, batch), key=lambda each: each.name):
             yield self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
 
-    def _listed(self, batch: str, after: tuple[str, str] | None = None) -> Iterator[_Listed]:
-        """The failed events of one batch, in the order of the log, and an entry for what cannot be read;
-        those after a position and an id, where they are given."""
+    def _listed(
+        self, batch: str, wanted: Callable[[str], bool] = lambda _: True, after: str | None = None
+    ) -> Iterator[_Listed]:
+        """The failed events of one batch, of the channels that are wanted, and an entry for what cannot be
+        read; those after a name, where one is given."""
         acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
-        for name, failure in readable(self._wal, batch, after):
+        for name, failure in readable(self._wal, batch, wanted, after):
             if isinstance(failure, Failure):
                 entry = self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
                 yield failure, entry
@@ -192,6 +198,28 @@ class FailedEvents:
         """Nothing will be done about it."""
         return self._act(self._open(failed)[1], ABANDON, by, notes)
 
+    def accept_loss(self, batch: str, by: str, notes: str) -> int:
+        """Write down that a damaged batch is lost, and abandon what it held; returns how many events.
+
+        The ledger is told first, so that nobody can load it any more. Raises `InvalidInput` where the batch
+        is not damaged.
+        """
+        damage = self._wal.damage(batch)
+        if damage is None or self._wal.is_confirmed(batch):
+            raise InvalidInput(f"batch {batch!r} is not damaged; holdfast ingest repair lists those that are")
+        channels = sorted({part.channel for part in self._wal.parts(batch)})
+        known = self._warehouse.refuse(batch, channels, LOST)
+        if known.refused is None:
+            raise InvalidInput(f"batch {batch!r} is in the warehouse: nothing is lost")
+        rows = self._wal.rows(batch)
+        self._wal.give_up(batch, GaveUp(self._wal.clock(), LOST, CONSUMER_WAL, damage.error, 0))
+        for _, event in self._listed(batch):
+            if event.status not in _OVER:
+                self._act(event, ABANDON, by, notes)
+        failpoints.hit("wal.before_lost")
+        self._wal.accept_loss(batch, Acceptance(self._wal.clock(), by, notes, damage.error, rows))
+        return rows
+
     def unresolved(self) -> int:
         """How many events have failed and nobody has dealt with; without reading their records.
 
@@ -199,9 +227,12 @@ class FailedEvents:
         """
         open_ = 0
         for batch, names in _by_batch(self._wal.journal.names("failed")).items():
+            if self._wal.is_lost(batch):
+                continue
             own = sum(1 for name in names if name != REST)
             open_ += own if REST not in names else max(self._wal.rows(batch), own + 1)
-        return open_ - sum(1 for _, act in self._last_acts() if act.act in (RESOLVE, ABANDON))
+        closed = [batch for batch, _, act in self._last_acts() if act.act in (RESOLVE, ABANDON)]
+        return open_ - sum(1 for batch in closed if not self._wal.is_lost(batch))
 
     def mirror(self, *, everything: bool = False) -> int:
         """Tell the warehouse what it does not know yet, or all; answers how many events it was told of.
@@ -212,7 +243,8 @@ class FailedEvents:
         journal, told = self._wal.journal, 0
         for batch, what in sorted(self._unmirrored(everything).items()):
             try:
-                events = list(self.of(batch))
+                lost = self._wal.is_lost(batch)
+                events = [event for _, event in self._listed(batch)] if lost else list(self.of(batch))
             except Damaged as damage:
                 log.error("the failed events of batch %s cannot be read: %s", batch, damage)
                 self._wal.quarantine(batch, str(damage))
@@ -229,10 +261,10 @@ class FailedEvents:
         journal, survey = self._wal.journal, self._wal.survey()
         known = set() if everything else set(journal.names("mirrored"))
         news: dict[str, list[str]] = defaultdict(list)
-        settled = survey.confirmed | survey.failed
         for batch, names in _by_batch(journal.names("failed")).items():
             # Failures of a batch under way are told at once, and the rest when it is settled.
-            marker = "settled" if batch in settled else f"{len(names)}"
+            settled = batch in survey.failed or f"{batch}/settled" in known or self._wal.is_confirmed(batch)
+            marker = "settled" if settled else f"{len(names)}"
             if f"{batch}/{marker}" not in known:
                 news[batch].append(marker)
         for name in journal.names("acts"):
@@ -247,16 +279,17 @@ class FailedEvents:
 
     def _left_retrying(self) -> Iterator[tuple[str, Act]]:
         """Those whose last act is a retry, with that act."""
-        return ((failed, act) for failed, act in self._last_acts() if act.act == RETRY)
+        return ((failed, act) for _, failed, act in self._last_acts() if act.act == RETRY)
 
-    def _last_acts(self) -> Iterator[tuple[str, Act]]:
-        """What was done last about each that anything was done about, as far as it can be read."""
+    def _last_acts(self) -> Iterator[tuple[str, str, Act]]:
+        """By batch and id what was done last about each that anything was done about, as far as it can be
+        read."""
         latest = {name.split("/")[1]: name for name in self._wal.journal.names("acts")}
         for failed, name in latest.items():
             batch, _, number = name.split("/")
             done, _ = self._acts(batch, failed, [number])
             if done:
-                yield failed, done[0]
+                yield batch, failed, done[0]
 
     def _load(self, event: FailedEvent, failure: Failure) -> str | None:
         """Put one record into the warehouse, under a key of its own; answers what was wrong."""
@@ -308,40 +341,57 @@ def _pending_first(event: FailedEvent) -> tuple[int, float, str]:
 
 
 def failures(wal: Wal, batch: str) -> Iterator[Failure]:
-    """Everything that failed in a batch, by itself or with it; `Damaged` where it cannot be read."""
+    """Everything that failed in a batch, by itself or with it; `Damaged` where it cannot be read. Of a batch
+    whose loss was accepted there is no more than what failed by itself."""
     yield from wal.failures(batch)
-    yield from _rest(wal, batch)
+    if not wal.is_lost(batch):
+        yield from _rest(wal, batch)
+
+
+def without_rows(wal: Wal, batch: str) -> Iterator[Failure]:
+    """Everything that failed in a batch and that no retry has put into the warehouse; `Damaged` where it
+    cannot be read."""
+    acts = _by_batch(wal.journal.names(f"acts/{batch}"))
+    for failure in failures(wal, batch):
+        failed = failed_id(batch, failure.name)
+        last = [
+            Act.from_json(wal.journal.read(f"acts/{batch}/{failed}/{n}")) for n in acts.get(failed, ())[-1:]
+        ]
+        if not any(act.act == RESOLVE and act.notes == _BY_RETRY for act in last):
+            yield failure
 
 
 def readable(
-    wal: Wal, batch: str, after: tuple[str, str] | None = None
+    wal: Wal, batch: str, wanted: Callable[[str], bool] = lambda _: True, after: str | None = None
 ) -> Iterator[tuple[str, Failure | Damaged]]:
-    """By name what failed in a batch, in the order of the log, or what is wrong with its record; those after
-    a position and an id, where they are given. Failures of their own are read one by one."""
+    """By name what failed in a batch, or what is wrong with its record, by channel in the order of the log:
+    of the channels that are wanted, after a name where one is given. Failures of their own are read one by
+    one."""
     known: dict[str, Failure | Damaged] = {}
     try:
         known = {each.name: each for each in _rest(wal, batch)}
     except Damaged as damage:
-        known = {REST: damage}
-    places = sorted((_order(batch, name), name) for name in (*wal.failed_names(batch), *known))
-    for place, name in places:
-        if after is None or place > after:
+        known = dict.fromkeys(_rests(wal, batch), damage)
+    for name in sorted({*wal.failed_names(batch), *known}):
+        if wanted(name.partition("@")[0]) and (after is None or name > after):
             yield name, known.get(name) or wal.read_failure(batch, name)
 
 
-def _order(batch: str, name: str) -> tuple[str, str]:
-    """Where the record of a failure stands in the list of its batch: at a position, with an id."""
-    position = name.rpartition("@")[2]
-    return BatchKey.parse(batch).first if name == REST else position, failed_id(batch, name)
+def _rests(wal: Wal, batch: str) -> list[str]:
+    """Names for what failed with its batch and cannot be read: one for each channel on each store."""
+    try:
+        return [f"{part.channel}@{part.partition}@{REST}" for part in wal.parts(batch)]
+    except (Damaged, NotFound):
+        return [f"{UNREADABLE}@0@{REST}"]
 
 
-def _place_of(after: str | None) -> tuple[str, tuple[str, str] | None]:
-    """A batch, and a position and an id in it, from what a page gave."""
+def _place_of(after: str | None) -> tuple[str, str | None]:
+    """A batch, and the name of a record in it, from what a page gave."""
     if after is None:
         return "", None
     match after.split("/"):
-        case [batch, position, failed]:
-            return batch, (position, failed)
+        case [batch, name] if name.count("@") == 2:
+            return batch, name
     raise InvalidInput(f"{after!r} is no place in this list; take one that a page gave you")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from holdfast.pipeline.loader.decisions import CONSUMER_WAL, EXHAUSTED
-from holdfast.pipeline.wal.batch import BatchKey
 from holdfast.pipeline.wal.entries import payload
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.records import Act, Failure, GaveUp
@@ -21,7 +20,7 @@ from holdfast.pipeline.warehouse.tables import Table, key_of
 RETRY, RETRY_FAILED, RESOLVE, ABANDON = "retry", "retry_failed", "resolve", "abandon"
 DAMAGED = "damaged"
 """The reason of an entry that stands for records that cannot be read."""
-_UNREADABLE = "(damaged)"
+UNREADABLE = "(damaged)"
 
 
 def failure_of(
@@ -111,17 +110,17 @@ def event_of(batch: str, failure: Failure, acts: Sequence[Act], table: Table) ->
 def damaged_event(batch: str, name: str, at: datetime, error: str, acts: Sequence[Act]) -> FailedEvent:
     """The entry for a record of a failure, `name` within its batch, that cannot be read.
 
-    It has the id that the failed event had, or one of its own where it stands for the rest of a batch.
+    It has the id that the failed event had, or one of its own where it stands for all that failed with its
+    batch of one channel.
     """
-    key = BatchKey.parse(batch)
-    position = name.rpartition("@")[2]
+    channel, partition, position = name.split("@")
     event = FailedEvent(
         id=failed_id(batch, name),
-        transaction_id=_UNREADABLE,
-        event_id=_UNREADABLE,
+        transaction_id=UNREADABLE,
+        event_id=UNREADABLE,
         session_key=None,
         correlation_key=None,
-        source=_UNREADABLE,
+        source=UNREADABLE,
         event_payload="null",
         failed_at=at,
         failure_reason=DAMAGED,
@@ -136,9 +135,9 @@ def damaged_event(batch: str, name: str, at: datetime, error: str, acts: Sequenc
         resolution_notes=None,
         created_at=at,
         updated_at=at,
-        channel=key.channel,
-        partition=key.partition,
-        position=key.first if position == name else position,
+        channel=channel,
+        partition=int(partition),
+        position=position,
         batch=batch,
     )
     for act in acts:

@@ -1,35 +1,34 @@
-"""The commit: staged segments become pending batches, and the cursor follows. Needs no Spark.
+"""The commit: staged segments become one pending batch, and the cursors follow. Needs no Spark.
 
-The order is what nothing may change: segments durable, then the batch durable, then the cursor. Whatever a
-crash leaves undone follows from what is there: a segment without a batch is garbage, a batch ahead of the
+The order is what nothing may change: segments durable, then the batch durable, then the cursors. Whatever a
+crash leaves undone follows from what is there: a segment without a batch is garbage, a batch ahead of a
 cursor moves it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from holdfast import failpoints
-from holdfast.contracts import Backend
-from holdfast.model.errors import Damaged, HoldfastError
+from holdfast.model.errors import Damaged, HoldfastError, NotFound
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Offsets, Spot, is_after
-from holdfast.pipeline.wal import Batch, BatchKey, Segment, Wal
+from holdfast.pipeline.wal import Batch, Part, Staged, Wal
+from holdfast.pipeline.wal.batch import batch_of
 
 log = logging.getLogger(__name__)
 CONSUMER = "ingest"
 
 
-class Staged(NamedTuple):
-    """A segment, and which part of the log it holds."""
+class Move(NamedTuple):
+    """One step of one cursor."""
 
     spot: Spot
-    first: str
-    last: str
-    segment: Segment
+    expected: str | None
+    position: str
 
 
 class Cursors(Protocol):
@@ -38,8 +37,8 @@ class Cursors(Protocol):
     def positions(self) -> Offsets:
         """All of them."""
 
-    def move(self, spot: Spot, expected: str | None, position: str) -> bool:
-        """Compare and swap."""
+    def move(self, moves: Sequence[Move]) -> list[bool]:
+        """Compare and swap each of them; returns which were moved."""
 
 
 class StoreCursors:
@@ -57,10 +56,18 @@ class StoreCursors:
             if cursor.name == CONSUMER
         }
 
-    def move(self, spot: Spot, expected: str | None, position: str) -> bool:
-        """See the contract."""
-        backend: Backend = self._connection.backends[spot.partition]
-        return self._connection.run(backend.move(spot.channel, CONSUMER, expected, position))
+    def move(self, moves: Sequence[Move]) -> list[bool]:
+        """See the contract. Several are under way at once."""
+        return self._connection.run(self._move(moves))
+
+    async def _move(self, moves: Sequence[Move]) -> list[bool]:
+        async def step(each: Move) -> bool:
+            backend = self._connection.backends[each.spot.partition]
+            done = await backend.move(each.spot.channel, CONSUMER, each.expected, each.position)
+            failpoints.hit("wal.mid_cursors")
+            return done
+
+        return await asyncio.gather(*map(step, moves))
 
 
 class Committer:
@@ -69,62 +76,71 @@ class Committer:
     def __init__(self, wal: Wal, cursors: Cursors) -> None:
         self._wal, self._cursors = wal, cursors
 
-    def recover(self) -> list[Batch]:
-        """Let the cursors follow what is durable in the WAL; answers the batches that moved one."""
-        survey, positions = self._wal.survey(), self._cursors.positions()
-        keys = map(BatchKey.parse, [*survey.pending, *survey.confirmed])
+    def recover(self) -> list[Part]:
+        """Let the cursors follow what is durable in the WAL; returns the parts that moved one.
+
+        A batch that is behind a cursor and has no record any more goes into quarantine, to be repaired.
+        """
+        positions = self._cursors.positions()
+        self._find_lost(positions)
         moved = []
-        for key in sorted(keys, key=lambda key: (key.partition, key.channel, key.first)):
-            spot = Spot(key.partition, key.channel)
-            if spot in positions and is_after(key.last, positions[spot]):
-                try:
-                    batch = self._wal.batch(key.name)
-                except Damaged as damage:  # what lies beyond the cursor is read again
-                    log.error("the cursor of %s cannot follow batch %s: %s", key.channel, key.name, damage)
-                    continue
-                if not _leaves_gap(batch, positions[spot]):
-                    self._advance(batch)
-                    positions[spot] = key.last
-                    moved.append(batch)
+        for batch in self._wal.pending():
+            ahead = [part for part in batch.parts if _follows(part, positions)]
+            self._advance(batch.name, ahead)
+            positions |= {part.spot: part.last for part in ahead}
+            moved += ahead
         return moved
 
-    def commit(self, staged: Sequence[Staged], starts: Offsets) -> list[Batch]:
-        """Make what was staged after `starts` pending, one batch for each channel of each store."""
-        batches = []
-        for spot, parts in sorted(_by_spot(staged).items()):
-            standing = self._wal.commit(self._batch(spot, parts, starts[spot]))
-            self._advance(standing)
-            failpoints.hit("wal.after_cursor")
-            batches.append(standing)
-        return batches
-
-    def _batch(self, spot: Spot, parts: list[Staged], after: str | None) -> Batch:
-        parts.sort(key=lambda part: part.first)
-        key = BatchKey(spot.partition, spot.channel, parts[0].first, max(part.last for part in parts))
-        return Batch(key, after, tuple(part.segment for part in parts), self._wal.clock())
-
-    def _advance(self, batch: Batch) -> None:
-        """Move the cursor to the batch's end, unless it is there or beyond: all up to there is in the WAL."""
-        spot, last = Spot(batch.key.partition, batch.key.channel), batch.key.last
-        expected = batch.after
-        while not self._cursors.move(spot, expected, last):
-            expected = self._cursors.positions()[spot]
-            if not is_after(last, expected):
-                return
-            if _leaves_gap(batch, expected):
-                raise HoldfastError(
-                    f"the cursor of {CONSUMER!r} on {spot.channel!r} stands at {expected}, before what batch "
-                    f"{batch.name} starts after; somebody set it back. Start again to read from there"
+    def _find_lost(self, positions: Offsets) -> None:
+        for name in self._wal.lost():
+            try:
+                parts = self._wal.parts(name)
+            except (Damaged, NotFound) as damage:
+                log.error("the plan of batch %s: %s", name, damage)
+                continue
+            passed = [part for part in parts if not is_after(part.last, positions.get(part.spot))]
+            if passed:
+                self._wal.quarantine(
+                    name, f"the record of batch {name} is missing, and a cursor has passed it"
                 )
 
+    def commit(self, staged: Sequence[Staged]) -> Batch | None:
+        """Make everything that was staged one pending batch; None where nothing was."""
+        if not staged:
+            return None
+        standing = self._wal.commit(batch_of(staged, self._wal.clock()))
+        self._advance(standing.name, standing.parts)
+        failpoints.hit("wal.after_cursor")
+        return standing
 
-def _leaves_gap(batch: Batch, cursor: str | None) -> bool:
-    """Whether events between the cursor and the batch would be passed over."""
-    return batch.after is not None and is_after(batch.after, cursor)
+    def _advance(self, name: str, parts: Sequence[Part]) -> None:
+        """Move the cursors to the ends of parts, unless they are there or beyond: all up to there is in the
+        WAL."""
+        moves = [Move(part.spot, part.after, part.last) for part in parts]
+        begins = {part.spot: part.after for part in parts}
+        while moves:
+            done = self._cursors.move(moves)
+            left = [each for each, moved in zip(moves, done, strict=True) if not moved]
+            positions = self._cursors.positions() if left else {}
+            moves = []
+            for spot, _, last in left:
+                if not is_after(last, positions[spot]):
+                    continue
+                if _leaves_gap(begins[spot], positions[spot]):
+                    raise HoldfastError(
+                        f"the cursor of {CONSUMER!r} on {spot.channel!r} stands at {positions[spot]}, before "
+                        f"what batch {name} starts after; somebody set it back. Start again to read from it"
+                    )
+                moves.append(Move(spot, positions[spot], last))
 
 
-def _by_spot(staged: Iterable[Staged]) -> dict[Spot, list[Staged]]:
-    found: dict[Spot, list[Staged]] = defaultdict(list)
-    for each in staged:
-        found[each.spot].append(each)
-    return found
+def _follows(part: Part, positions: Offsets) -> bool:
+    """Whether a cursor is to move to the end of a part."""
+    if part.spot not in positions or not is_after(part.last, positions[part.spot]):
+        return False
+    return not _leaves_gap(part.after, positions[part.spot])
+
+
+def _leaves_gap(after: str | None, cursor: str | None) -> bool:
+    """Whether events between the cursor and a part that starts after `after` would be passed over."""
+    return after is not None and is_after(after, cursor)

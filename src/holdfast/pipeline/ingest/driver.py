@@ -1,79 +1,86 @@
-"""The ingest: one driver at a time, under a lock; until it is told to stop, or over what is there.
-
-Executors validate and stage; the driver makes the batch pending, moves the cursor, and loads.
-"""
+"""The ingest: a stream driver whose sink is the WAL, with a loader beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.freshness import Freshness
+from holdfast.pipeline.ingest.loader_thread import LoaderThread
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.ingest.repair import Unrepaired
+from holdfast.pipeline.ingest.repair import Repairs, Unrepaired
+from holdfast.pipeline.ingest.sink import IngestSink
 from holdfast.pipeline.ingest.walreport import WalReport
-from holdfast.pipeline.ingest.work import Summary, Surroundings, Work
+from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.turns import FIRST_DELAY, LOOK, Busy, again, outwait_the_dead, turn
-from holdfast.pipeline.wal import Wal
+from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.warehouse import open_warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+_LOADED = (Result.LOADED, Result.ALREADY)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, in events."""
+
+    written: int = 0
+    loaded: int = 0
+    failed: int = 0
+    left: int = 0
+    """In the WAL, and to be loaded later; of a damaged batch that cannot be read, at least one."""
+    repaired: int = 0
+    """Of damaged batches, staged anew."""
+    quarantined: list[Unrepaired] = field(default_factory=list)
+    """Damaged batches that are not repaired."""
+    unresolved: int = 0
+    """Events that failed for good, in this run or before, and that nobody has dealt with."""
+    recovery: Recovery = field(default_factory=Recovery)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the warehouse has every event that was read, but for those that somebody dealt with."""
+        return not self.left and not self.quarantined and not self.unresolved
 
 
 class Ingest:
-    """One driver."""
+    """One ingest."""
+
+    kind, flushes = "ingest", False
 
     def __init__(self, spark: SparkSession, urls: Sequence[str], plan: IngestPlan, checkpoints: Path) -> None:
-        self._spark, self._urls, self._plan = spark, urls, plan
-        self._checkpoint = checkpoints / "ingest"
-        self._stop = threading.Event()
+        self._plan, self.lock_name = plan, plan.lock_name
         self.metrics, self.summary = IngestMetrics(), Summary()
         self.wal = Wal(open_store(plan.wal.path), plan.wal)
         self.warehouse = open_warehouse(plan.warehouse, plan.tables)
-        self._reporter = Reporter(plan.namespace, "ingest", WalReport(self.wal, self.metrics))
+        self._freshness = Freshness(self.metrics, plan.namespace, plan.freshness)
+        report = WalReport(self.wal, self.metrics, self._freshness)
+        self.reporter = Reporter(plan.namespace, "ingest", report)
+        self._loader_thread: LoaderThread | None = None
+        self._driver = Driver(spark, urls, checkpoints, self)
 
     def run_once(self) -> Summary:
         """Ingest all that is there now. `Busy` where another one is at work; one that died is outwaited."""
-        with self._work(outwait_the_dead()) as work:
-            work.loading.start()
-            try:
-                work.finish()
-            finally:
-                work.loading.stop()
-            work.loading.drain()
+        self._driver.run_once()
         return self._concluded()
 
     def run(self, stop: threading.Event) -> Summary:
         """Ingest until told to stop. While another one is at work it waits; a failure is tried again."""
-        self._stop, delay = stop, FIRST_DELAY
-        while not stop.is_set():
-            written = self.summary.written
-            try:
-                with self._work(lambda: not stop.wait(LOOK)) as work:
-                    work.loading.start()
-                    try:
-                        work.watch(stop)
-                    finally:
-                        if not work.loading.stop(self._plan.wal.close_timeout):
-                            log.warning("the loader did not stop in time; its batch goes on from the WAL")
-            except Busy:
-                break  # told to stop while it waited
-            except HoldfastError as error:
-                if stop.is_set():
-                    raise
-                delay = again(stop, error, delay, progressed=self.summary.written > written)
+        self._driver.run(stop)
         return self._concluded()
 
     def _concluded(self) -> Summary:
@@ -90,37 +97,71 @@ class Ingest:
         summary.repaired = int(self.metrics.registry.get_sample_value("consumer_wal_repairs_total") or 0)
         return summary
 
-    @contextlib.contextmanager
-    def _work(self, wait: Callable[[], bool]) -> Iterator[Work]:
-        """The work, recovered, while this ingest has the lock; `wait` says whether to ask for it again."""
-        name = self._plan.lock_name
-        with (
-            Connection(self._urls) as connection,
-            turn(connection, name, "ingest", wait) as still_mine,
-            self._reporter.at_work(connection),
-        ):
-            try:
-                work = Work(self._around(connection, still_mine))
-                work.recover()
-                yield work
-            finally:
-                self.warehouse.close()
+    # what its driver asks
 
-    def _around(self, connection: Connection, still_mine: Callable[[], None]) -> Surroundings:
-        return Surroundings(
-            spark=self._spark,
-            urls=self._urls,
-            plan=self._plan,
-            checkpoint=self._checkpoint,
-            wal=self.wal,
-            warehouse=self.warehouse,
-            connection=connection,
-            metrics=self.metrics,
-            summary=self.summary,
-            reporter=self._reporter,
-            stop=self._stop,
-            still_mine=still_mine,
-        )
+    @contextlib.contextmanager
+    def open(self, context: Context) -> Iterator[Sequence[Sink]]:
+        """See the contract."""
+        plan, wal = self._plan, self.wal
+        loader = Loader(wal, self.warehouse, watch=self._settled)
+        failed = FailedEvents(wal, self.warehouse, plan.tables, plan.rules.problem)
+        repairs = Repairs(wal, context.connection, plan.rules, plan.archives)
+        thread = LoaderThread(wal, loader, failed, repairs, self.metrics, self._freshness)
+
+        def recover() -> None:
+            self.summary.recovery = loader.recover()
+            self.metrics.recovered(self.summary.recovery)
+
+        def committed(batch: Batch) -> None:
+            self.summary.written += batch.rows
+            self._freshness.committed(batch)
+            thread.add(batch)
+
+        self._loader_thread = thread
+        try:
+            yield [IngestSink(plan, wal, context, self.metrics, self.reporter, recover, committed)]
+        finally:
+            self._loader_thread = None
+            self.warehouse.close()
+
+    @contextlib.contextmanager
+    def beside(self, *, once: bool) -> Iterator[None]:
+        """See the contract. The loader; over what is there it also waits for what others hold."""
+        thread = self._loader_thread
+        if thread is None:
+            raise RuntimeError("a loader runs only while the lock is held")
+        thread.start()
+        try:
+            yield
+        finally:
+            if not thread.stop(None if once else self._plan.wal.close_timeout):
+                log.warning("the loader did not stop in time; its batch goes on from the WAL")
+        if once:
+            thread.drain()
+
+    def look(self, connection: Connection) -> None:
+        """See the contract."""
+        self._freshness.look(connection)
+
+    def progress(self) -> object:
+        """See the contract."""
+        return self.summary.written
+
+    def progressed(self, progress: Any) -> None:
+        """See the contract. Batches are counted where they are committed."""
+
+    def failed(self) -> None:
+        """See the contract. The reporter counts it."""
+
+    def _settled(self, batch: Batch, result: Result) -> None:
+        failed = len(self.wal.failed_names(batch.name)) if result in _LOADED else 0
+        self.metrics.settled(batch, result, failed)
+        if result in _LOADED:
+            self._freshness.loaded(batch)
+            self.summary.loaded += batch.rows - failed
+            self.summary.failed += failed
+        elif result in (Result.EXPIRED, Result.FAILED):
+            self.summary.failed += batch.rows
 
 
 def _damage(wal: Wal, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -30,9 +30,19 @@ class IngestMetrics:
         self.repairs = counter("consumer_wal_repairs", "Entries of damaged batches that were staged anew")
         self.recoveries = counter("consumer_wal_recoveries", "Entries recovered at a start")
         self.pending = gauge("consumer_wal_pending_entries", "Entries that wait for the warehouse")
+        self.pending_batches = gauge("consumer_wal_pending_batches", "Batches that wait for the warehouse")
         spot = ("partition", "channel")
         self.lag_events = gauge("holdfast_ingest_lag_events", "Events not yet in the WAL", spot)
         self.lag_seconds = gauge("holdfast_ingest_lag_seconds", "Age of the first of them", spot)
+        self.freshness = histogram(
+            "holdfast_ingest_freshness_seconds",
+            "From the acknowledgement of a batch's first event to its rows",
+            buckets=_SECONDS,
+        )
+        self.unloaded = gauge(
+            "holdfast_ingest_unloaded_seconds",
+            "Age of the oldest event without a row, in the WAL or before it",
+        )
         self.batch_rows = histogram("holdfast_ingest_batch_rows", "Events of a batch", buckets=_ROWS)
         self.seconds = histogram("holdfast_ingest_seconds", "Time per batch", ("step",), buckets=_SECONDS)
 
@@ -47,11 +57,10 @@ class IngestMetrics:
             server.server_close()
             thread.join()
 
-    def committed(self, batches: Sequence[Batch]) -> None:
-        """Batches became pending."""
-        for batch in batches:
-            self.writes.inc(batch.rows)
-            self.batch_rows.observe(batch.rows)
+    def committed(self, batch: Batch) -> None:
+        """A batch became pending."""
+        self.writes.inc(batch.rows)
+        self.batch_rows.observe(batch.rows)
 
     def settled(self, batch: Batch, result: Result, failed: int) -> None:
         """The loader is done with a batch for now; `failed` of its entries failed by themselves."""

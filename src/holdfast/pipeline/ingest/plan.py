@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from holdfast.model.names import check_name, compile_pattern
+from holdfast.pipeline.ingest.flush import Flush, checked
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.options import is_pattern
 from holdfast.pipeline.wal.settings import WalSettings
@@ -25,11 +27,16 @@ class IngestPlan:
     archives: tuple[str, ...] = ()
     """Where a damaged batch may be read that the log no longer has."""
     max_rows: int = 250_000
-    """Events of one micro-batch."""
+    """Events of one batch, at most."""
+    flush: Flush = field(default_factory=Flush)
+    """When what waits becomes a batch."""
+    freshness: timedelta = timedelta(minutes=15)
+    """An event without a row for longer raises an alert, and the ingest is not ready."""
 
     def __post_init__(self) -> None:
         for channel in self.channels:
             compile_pattern(channel) if is_pattern(channel) else check_name(channel)
+        checked(self.flush)
 
     @property
     def lock_name(self) -> str:

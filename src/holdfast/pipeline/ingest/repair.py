@@ -7,7 +7,7 @@ being trimmed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.offsets import Spot, before
 from holdfast.pipeline.rebuild.tasks import Stretch, source_rows
 from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, segments
+from holdfast.pipeline.wal import Batch, Part, Wal, segments
 
 log = logging.getLogger(__name__)
 HOLDER = "ingest.repair"
@@ -62,39 +62,49 @@ class Repairs:
         names = sorted(self._wal.survey().quarantined)
         self.left, done, kept = [], [], set()
         for name in names:
-            spot = _spot(name)
+            spots: set[Spot] = set()
             try:
-                self._hold(spot)
-                done.append(self._repair(name))
+                known = self._record(name)
+                spots = {part.spot for part in known.parts}
+                self._hold(spots)
+                done.append(self._repair(known))
             except HoldfastError as error:
                 self.left.append(Unrepaired(name, str(error)))
                 log.error("batch %s is damaged and cannot be repaired now: %s", name, error)
                 if not isinstance(error, DataLost):
-                    kept.add(spot)
+                    kept |= spots
         if names or self._held:
             self._release(kept)
         return done
 
-    def _repair(self, name: str) -> Repaired:
+    def _record(self, name: str) -> Batch:
+        """What a batch said of itself, or what was planned. It has all its time to be loaded again."""
+        try:
+            return Batch(self._wal.parts(name), (), self._wal.clock())
+        except NotFound as error:
+            raise DataLost(f"nothing says what it held: {error}") from None
+
+    def _repair(self, known: Batch) -> Repaired:
         """quarantine → pending. `DataLost` where neither the log nor an archive has the events any more."""
-        known = _record(self._wal, name)
-        rows, origin = self._read(known)
-        staged = list(stage(self._wal.store, rows.to_batches(), self._rules, {}, self._wal.clock()))
-        damage = self._wal.damage(name)
+        found = [self._read(part) for part in known.parts]
+        origin = ", ".join(sorted({origin for _, origin in found}))
+        pages = (page for rows, _ in found for page in rows.to_batches())
+        staged = list(stage(self._wal.store, pages, self._rules, {}, self._wal.clock()))
+        damage, rows = self._wal.damage(known.name), sum(each.segment.rows for each in staged)
         self._wal.repair(known, tuple(each.segment for each in staged), origin)
         log.warning(
             "batch %s was damaged (%s); its %s events were staged anew from %s",
-            *(name, damage.error if damage else "repaired by another meanwhile", rows.num_rows, origin),
+            *(known.name, damage.error if damage else "repaired by another meanwhile", rows, origin),
         )
-        return Repaired(name, rows.num_rows, origin)
+        return Repaired(known.name, rows, origin)
 
-    def _read(self, batch: Batch) -> tuple[pa.Table, str]:
-        """All events of a batch, and where they were found."""
+    def _read(self, part: Part) -> tuple[pa.Table, str]:
+        """All events of a part, and where they were found."""
         problems: list[HoldfastError] = []
-        for origin, read in self._origins(batch.key):
+        for origin, read in self._origins():
             try:
-                rows = read(batch.key)
-                _check(batch, rows)
+                rows = read(part)
+                _check(part, rows)
                 return rows, origin
             except HoldfastError as error:
                 problems.append(type(error)(f"{origin}: {error}"))
@@ -102,23 +112,24 @@ class Repairs:
         told = "; ".join(map(str, problems))
         raise DataLost(told) if lost else Damaged(told)
 
-    def _origins(self, key: BatchKey) -> Iterator[tuple[str, Callable[[BatchKey], pa.Table]]]:
+    def _origins(self) -> Iterator[tuple[str, Callable[[Part], pa.Table]]]:
         yield "the log", self._from_log
         for url in self._archives:
             store = open_store(url)
             yield store.url, partial(_from_archive, store)
 
-    def _from_log(self, key: BatchKey) -> pa.Table:
-        if key.partition >= len(self._connection.backends):
-            raise NotFound(f"partition {key.partition} is no longer listed")
-        spot = Spot(key.partition, key.channel)
-        return pa.Table.from_batches(read_range(self._connection, spot, before(key.first), key.last), SCHEMA)
+    def _from_log(self, part: Part) -> pa.Table:
+        if part.partition >= len(self._connection.backends):
+            raise NotFound(f"partition {part.partition} is no longer listed")
+        pages = read_range(self._connection, part.spot, before(part.first), part.last)
+        return pa.Table.from_batches(pages, SCHEMA)
 
-    def _hold(self, spot: Spot) -> None:
-        """Keep the log of a channel from being trimmed, until nothing of it is needed any more."""
-        if spot.partition < len(self._connection.backends):
-            self._held = True
-            self._connection.run(self._connection.backends[spot.partition].attach(spot.channel, HOLDER))
+    def _hold(self, spots: Iterable[Spot]) -> None:
+        """Keep the logs of channels from being trimmed, until nothing of them is needed any more."""
+        for spot in spots:
+            if spot.partition < len(self._connection.backends):
+                self._held = True
+                self._connection.run(self._connection.backends[spot.partition].attach(spot.channel, HOLDER))
 
     def _release(self, kept: set[Spot]) -> None:
         """Let go of every channel that nothing is needed of any more."""
@@ -132,10 +143,10 @@ class Repairs:
             log.warning("the log of repaired batches is still held: %s", error)
 
 
-def _from_archive(store: ObjectStore, key: BatchKey) -> pa.Table:
-    """The events of a batch from an archive; `NotFound` where it does not have all of them."""
+def _from_archive(store: ObjectStore, key: Part) -> pa.Table:
+    """The events of a part from an archive; `NotFound` where it does not have all of them."""
     catalog = read_catalog(store, key.channel)
-    chain = [each for each in catalog.manifests if each.spot == (key.partition, key.channel)]
+    chain = [each for each in catalog.manifests if each.spot == key.spot]
     needed = [each for each in chain if each.last >= key.first and (each.after or "") < key.last]
     if not _covers(needed, key):
         raise NotFound(f"its manifests do not cover {key.first} to {key.last}")
@@ -145,13 +156,13 @@ def _from_archive(store: ObjectStore, key: BatchKey) -> pa.Table:
         for each in manifest.objects
         if each.last >= key.first <= key.last >= each.first
     )
-    rows = source_rows(store, Stretch(key, None, objects))
+    rows = source_rows(store, Stretch(key, objects))
     inside = pc.and_(pc.greater_equal(rows["position"], key.first), pc.less_equal(rows["position"], key.last))
     return rows.filter(inside)
 
 
-def _covers(chain: Sequence[Manifest], key: BatchKey) -> bool:
-    """Whether manifests, in the order of their chain, cover a batch without a gap."""
+def _covers(chain: Sequence[Manifest], key: Part) -> bool:
+    """Whether manifests, in the order of their chain, cover a part without a gap."""
     if not chain or (chain[0].after or "") >= key.first or chain[-1].last < key.last:
         return False
     return all(one.last == other.after for one, other in pairwise(chain))
@@ -170,25 +181,12 @@ def inspect(wal: Wal) -> None:
                 wal.quarantine(name, f"the record of batch {name} is missing")
 
 
-def _record(wal: Wal, name: str) -> Batch:
-    """What the batch said of itself, or what its name says. It has all its time to be loaded again."""
-    key = BatchKey.parse(name)
-    try:
-        known = wal.batch(name)
-        return Batch(key, known.after, known.segments, wal.clock())
-    except (Damaged, NotFound):
-        return Batch(key, before(key.first), (), wal.clock())
-
-
-def _check(batch: Batch, rows: pa.Table) -> None:
-    """`Damaged` where the rows are not all those of the batch."""
-    key, positions = batch.key, rows["position"]
+def _check(part: Part, rows: pa.Table) -> None:
+    """`Damaged` where the rows are not all those of the part."""
+    positions = rows["position"]
     ends = (positions[0].as_py(), positions[-1].as_py()) if rows.num_rows else None
-    if ends != (key.first, key.last) or (batch.segments and rows.num_rows != batch.rows):
-        wanted = f"{batch.rows} events" if batch.segments else "all"
-        raise Damaged(f"{rows.num_rows} events are there, and not {wanted} from {key.first} to {key.last}")
-
-
-def _spot(name: str) -> Spot:
-    key = BatchKey.parse(name)
-    return Spot(key.partition, key.channel)
+    if ends != (part.first, part.last) or rows.num_rows != part.rows:
+        raise Damaged(
+            f"{rows.num_rows} events of {part.channel} are there, and not {part.rows} "
+            f"from {part.first} to {part.last}"
+        )

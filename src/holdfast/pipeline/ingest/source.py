@@ -1,64 +1,75 @@
-"""The ingest's source: the source `holdfast`, with segments of the WAL in place of events.
-
-Its tasks stage what they read, and their rows describe the segments. So events never pass through the JVM,
-which would cost more than reading and staging together.
-"""
+"""The ingest's source: it offers nothing until enough waits, or the oldest has waited long enough."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
-
-from holdfast.pipeline import offsets
-from holdfast.pipeline.ingest.commit import StoreCursors
+from holdfast.pipeline.ingest.flush import Flush, is_due
 from holdfast.pipeline.ingest.tasks import STAGED, StageSegments
-from holdfast.pipeline.offsets import later
+from holdfast.pipeline.offsets import Offsets, Range, Spot, later, ranges
 from holdfast.pipeline.options import Options
-from holdfast.pipeline.reader import Stored, StreamReader, read
-from holdfast.pipeline.source import HoldfastSource
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+from holdfast.pipeline.planner import Planner
+from holdfast.pipeline.reader import Known, WritingReader
+from holdfast.pipeline.source import HoldfastSource, writing_source
 
 
-class IngestReader(StreamReader):
-    """Stages what lies beyond the cursors, where it is read."""
+class IngestReader(WritingReader):
+    """Stages what lies beyond the cursors, where it is read, in batches of all channels together."""
 
-    def __init__(self, options: Options, stage: StageSegments) -> None:
-        super().__init__(options)
-        self._stage = stage
+    def __init__(self, options: Options, stage: StageSegments, flush: Flush) -> None:
+        super().__init__(options, stage)
+        self._flush = flush
+        self._since: dict[Spot, datetime] = {}
+        """When the first event that waits on each channel was published."""
+        self._idle_until = 0.0
 
-    def partitions(self, start: Stored, end: Stored) -> list[InputPartition]:
-        connection, _ = self._opened()
-        begun = offsets.load(start, len(connection.backends))
-        cursors = StoreCursors(connection).positions()
+    async def _latest(self, planner: Planner, start: Offsets, rows: int | None) -> Offsets:
+        if self._target is not None or rows is None:  # a run over what is there waits for nothing
+            return await super()._latest(planner, start, rows)
+        if time.monotonic() < self._idle_until:
+            return start
+        end, news = await planner.news(start)
+        if not news:
+            self._since.clear()
+            self._idle_until = time.monotonic() + (self._flush.every - self._flush.look).total_seconds()
+            return end
+        admitted = await planner.admit(news, rows)
+        age = await self._age(news)
+        due = is_due(
+            admitted.rows, admitted.bytes, age, self._flush._replace(rows=min(rows, self._flush.rows))
+        )
+        return end | admitted.ends if due else end
+
+    async def _age(self, news: Iterable[Range]) -> timedelta:
+        """How long the oldest event waits, by the clock of its store."""
+        backends = self._opened()[0].backends
+        await self._ask(news)
+        times = await asyncio.gather(*(backend.now() for backend in backends))
+        waits = (times[spot.partition] - since for spot, since in self._since.items())
+        return max(waits, default=timedelta(0))
+
+    async def _ask(self, wanted: Iterable[Range]) -> None:
+        """Since when the first event of each range waits, where that is not known."""
+        backends = self._opened()[0].backends
+        fresh = [each for each in wanted if each.spot not in self._since]
+        lags = await asyncio.gather(
+            *(backends[each.spot.partition].behind(each.spot.channel, each.after, 1) for each in fresh)
+        )
+        found = {each.spot: lag.oldest for each, lag in zip(fresh, lags, strict=True)}
+        self._since |= {spot: oldest for spot, oldest in found.items() if oldest is not None}
+
+    async def _known(self, start: Offsets, end: Offsets) -> Known:
+        wanted = list(ranges(start, end))
+        await self._ask(wanted)
+        cursors, since = await self._cursors(), {spot: at.isoformat() for spot, at in self._since.items()}
+        self._since.clear()
         # A query that is ahead of a cursor holds nothing of what lies between: the commit sees it by this.
-        floors = {spot: later(position, begun.get(spot)) for spot, position in cursors.items()}
-        return [InputPartition((each, floors)) for each in super().partitions(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        part, floors = partition.value
-        return self._stage(read(self._options, part), floors)
+        return {spot: (later(cursors.get(spot), after), since.get(spot)) for spot, after, _ in wanted}
 
 
-def ingest_source(label: str, stage: StageSegments) -> type[HoldfastSource]:
-    """The source of one driver, to be registered under a name.
-
-    Where it stages travels to the tasks inside of it: as options, credentials would be shown by Spark.
-    """
-
-    class IngestSource(HoldfastSource):
-        @classmethod
-        def name(cls) -> str:
-            return label
-
-        def schema(self) -> str:
-            return STAGED
-
-        def streamReader(self, schema: StructType) -> IngestReader:  # noqa: N802 - Spark's name
-            return IngestReader(Options.of(self.options), stage)
-
-    return IngestSource
+def ingest_source(label: str, stage: StageSegments, flush: Flush) -> type[HoldfastSource]:
+    """The source of one driver, to be registered under a name."""
+    return writing_source(label, STAGED, lambda options: IngestReader(options, stage, flush))

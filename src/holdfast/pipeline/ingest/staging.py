@@ -1,8 +1,8 @@
-"""Staging: rows of the source, channel by channel, into segments of the WAL."""
+"""Staging: rows of the source into segments of the WAL, many channels in one."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import cast
 
@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 from holdfast.model.log import Page
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest.commit import Staged
 from holdfast.pipeline.ingest.validation import Rules, to_segment_rows
 from holdfast.pipeline.offsets import Offsets, Spot
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.wal import segments
+from holdfast.pipeline.wal import Part, Staged, segments
 
 SEGMENT_ROWS = 100_000
 SEGMENT_BYTES = 64 << 20
@@ -26,19 +25,20 @@ _PAGE = 10_000
 def stage(
     store: ObjectStore, batches: Iterable[pa.RecordBatch], rules: Rules, starts: Offsets, now: datetime
 ) -> Iterator[Staged]:
-    """Write segments of what comes, each of one channel of one store, without what `starts` has passed."""
+    """Write segments of what comes, without what `starts` has passed."""
     gathered: dict[Spot, list[pa.RecordBatch]] = {}
+    rows = size = 0
     for batch in batches:
-        for spot, rows in split(batch):
-            fresh = _after(rows, starts.get(spot))
-            if not fresh.num_rows:
-                continue
-            parts = gathered.setdefault(spot, [])
-            parts.append(fresh)
-            if _is_full(parts):
-                yield _stage(store, spot, gathered.pop(spot), rules, now)
-    for spot, parts in gathered.items():
-        yield _stage(store, spot, parts, rules, now)
+        for spot, its in split(batch):
+            fresh = _after(its, starts.get(spot))
+            if fresh.num_rows:
+                gathered.setdefault(spot, []).append(fresh)
+                rows, size = rows + fresh.num_rows, size + fresh.nbytes
+        if rows >= SEGMENT_ROWS or size >= SEGMENT_BYTES:
+            yield _stage(store, gathered, rules, starts, now)
+            gathered, rows, size = {}, 0, 0
+    if gathered:
+        yield _stage(store, gathered, rules, starts, now)
 
 
 def split(batch: pa.RecordBatch) -> Iterator[tuple[Spot, pa.RecordBatch]]:
@@ -56,7 +56,7 @@ def split(batch: pa.RecordBatch) -> Iterator[tuple[Spot, pa.RecordBatch]]:
 
 
 def read_range(connection: Connection, spot: Spot, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
-    """A stretch of the log, straight from its store."""
+    """A range of the log, straight from its store."""
     pages = connection.backends[spot.partition].pages(spot.channel, after, until, _PAGE)
     return (to_batch(spot, page) for page in connection.iterate(cast("AsyncGenerator[Page]", pages)))
 
@@ -65,15 +65,17 @@ def _after(rows: pa.RecordBatch, position: str | None) -> pa.RecordBatch:
     return rows if position is None else rows.filter(pc.greater(rows["position"], position))
 
 
-def _is_full(parts: list[pa.RecordBatch]) -> bool:
-    rows, size = sum(part.num_rows for part in parts), sum(part.nbytes for part in parts)
-    return bool(rows >= SEGMENT_ROWS or size >= SEGMENT_BYTES)
-
-
 def _stage(
-    store: ObjectStore, spot: Spot, parts: list[pa.RecordBatch], rules: Rules, now: datetime
+    store: ObjectStore,
+    gathered: Mapping[Spot, list[pa.RecordBatch]],
+    rules: Rules,
+    starts: Offsets,
+    now: datetime,
 ) -> Staged:
-    rows = to_segment_rows(spot.channel, pa.Table.from_batches(parts), rules.of(spot.channel))
-    positions = rows["position"]
-    first, last = positions[0].as_py(), positions[-1].as_py()
-    return Staged(spot, first, last, segments.stage(store, spot, rows, now))
+    parts, tables = [], []
+    for spot in sorted(gathered):
+        rows = pa.Table.from_batches(gathered[spot])
+        first, last = rows["position"][0].as_py(), rows["position"][-1].as_py()
+        parts.append(Part(*spot, first, last, starts.get(spot), rows.num_rows))
+        tables.append(to_segment_rows(spot.channel, rows, rules.of(spot.channel)))
+    return Staged(tuple(parts), segments.stage(store, pa.concat_tables(tables), now))

@@ -6,59 +6,53 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
-from holdfast.pipeline.ingest.commit import Staged
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.offsets import Offsets, Spot
+from holdfast.pipeline.reader import Known
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Segment
+from holdfast.pipeline.wal import Part, Segment, Staged
 from holdfast.pipeline.wal.log import machine_time
 
-STAGED = (
-    "partition int, channel string, first string, last string, name string, sha256 string, rows long, "
-    "bytes long, after string"
-)
+STAGED = "name string, sha256 string, rows long, bytes long, parts string"
 _SCHEMA = pa.schema(
     {
-        "partition": pa.int32(),
-        "channel": pa.string(),
-        "first": pa.string(),
-        "last": pa.string(),
         "name": pa.string(),
         "sha256": pa.string(),
         "rows": pa.int64(),
         "bytes": pa.int64(),
-        "after": pa.string(),
+        "parts": pa.string(),  # a JSON list
     }
 )
 
 
 @dataclass(frozen=True)
 class StageSegments:
-    """A task's rows in, a row for each segment out: what it holds, and the place after which it was read."""
+    """A task's rows in, a row for each segment out: what it holds, and the places after which it was read."""
 
     path: str
     environment: Mapping[str, str]
     rules: Rules
 
-    def __call__(self, batches: Iterable[pa.RecordBatch], floors: Offsets) -> Iterator[pa.RecordBatch]:
-        """Stage all of a task's rows that lie beyond the floors."""
+    def __call__(self, batches: Iterable[pa.RecordBatch], known: Known) -> Iterator[pa.RecordBatch]:
+        """Stage all of a task's rows that lie beyond the cursors."""
         store = open_store(self.path, self.environment)
+        floors = {spot: cursor for spot, (cursor, _) in known.items()}
         staged = stage(store, batches, self.rules, floors, machine_time())
-        rows = [to_row(each, floors.get(each.spot)) for each in staged]
+        rows = [to_row(each, known) for each in staged]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
 
-def to_row(staged: Staged, after: str | None) -> dict[str, Any]:
+def to_row(staged: Staged, known: Known) -> dict[str, Any]:
     """What a task reports to the driver."""
-    place = {"partition": staged.spot.partition, "channel": staged.spot.channel, "after": after}
-    return place | {"first": staged.first, "last": staged.last} | staged.segment._asdict()
+    parts = [tuple(part._replace(since=known[part.spot][1])) for part in staged.parts]
+    return staged.segment._asdict() | {"parts": orjson.dumps(parts).decode()}
 
 
 def from_row(row: Any) -> Staged:
     """What the driver makes of it."""
     segment = Segment(row.name, row.sha256, row.rows, row.bytes)
-    return Staged(Spot(row.partition, row.channel), row.first, row.last, segment)
+    return Staged(tuple(Part(*part) for part in orjson.loads(row.parts)), segment)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from holdfast.model.duration import format_duration
+from holdfast.pipeline.ingest.freshness import Freshness
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.wal.health import Health, health
@@ -17,8 +19,8 @@ _COUNTERS = ("writes", "confirms", "retries", "failures", "recoveries")
 class WalReport:
     """The WAL's counters as they are, its health as of the last look."""
 
-    def __init__(self, wal: Wal, metrics: IngestMetrics) -> None:
-        self._wal, self._metrics = wal, metrics
+    def __init__(self, wal: Wal, metrics: IngestMetrics, freshness: Freshness) -> None:
+        self._wal, self._metrics, self._freshness = wal, metrics, freshness
         self._health: Health | None = None
         self._looked, self._trouble = -EVERY, ""
 
@@ -41,9 +43,10 @@ class WalReport:
 
     def _known(self) -> dict[str, Any]:
         found = self._health or Health(0, 0, 0, None, (), 0, full=False)
+        trouble = self._trouble or ("" if not found.ready else self._late())
         return {
-            "ready": found.ready and not self._trouble,
-            "message": self._trouble or found.message,
+            "ready": found.ready and not trouble,
+            "message": trouble or found.message,
             "pending_batches": found.batches,
             "pending_entries": found.entries,
             "failed_batches": found.failed,
@@ -51,4 +54,12 @@ class WalReport:
             "bytes": found.bytes,
             "limit_bytes": self._wal.settings.max_bytes,
             "oldest_seconds": 0.0 if found.oldest is None else found.oldest.total_seconds(),
+            "freshness_seconds": self._freshness.seconds,
+            "unloaded_seconds": self._freshness.oldest,
         }
+
+    def _late(self) -> str:
+        if not self._freshness.late:
+            return ""
+        limit = format_duration(self._freshness.limit)
+        return f"an event has no row after {self._freshness.oldest:.0f} s, and ingest.freshness is {limit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,10 +13,14 @@ from holdfast.pipeline.wal.settings import WalSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.pipeline.wal import Batch
+
 EXPIRED, EXHAUSTED = "expired", "max_retries_exceeded"
 CONFLICT, INVALID, REJECTED = "conflict", "invalid", "rejected"
 CONSUMER_WAL, VALIDATION = "consumer_wal", "validation"
 _JITTER = 0.25
+GROUP_ROWS, GROUP_BYTES = 250_000, 128 << 20
+"""What goes into the warehouse in one transaction, about; bytes as they are stored."""
 
 
 class Load(NamedTuple):
@@ -57,6 +61,21 @@ def backoff(attempt: int, settings: WalSettings, chance: float) -> timedelta:
     doubled: timedelta = shortest * 2 ** min(attempt - 1, 32)
     spread = min(doubled, longest) * (1 + _JITTER * (2 * chance - 1))
     return max(shortest, min(spread, longest))
+
+
+def groups(
+    batches: Sequence[Batch], rows: int = GROUP_ROWS, size: int = GROUP_BYTES
+) -> Iterator[list[Batch]]:
+    """Batches in order, together as far as so many rows and bytes go; a larger one by itself."""
+    group: list[Batch] = []
+    for batch in batches:
+        full = sum(each.rows for each in group) + batch.rows > rows
+        if group and (full or sum(each.bytes for each in group) + batch.bytes > size):
+            yield group
+            group = []
+        group.append(batch)
+    if group:
+        yield group
 
 
 def isolate(

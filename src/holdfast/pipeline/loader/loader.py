@@ -12,14 +12,24 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from holdfast import failpoints
 from holdfast.correlation import correlated
 from holdfast.model.errors import Damaged, LeaseLost, Terminal, Transient
-from holdfast.pipeline.loader.decisions import CONSUMER_WAL, EXPIRED, GiveUp, Wait, backoff, decide
+from holdfast.pipeline.loader.decisions import (
+    CONSUMER_WAL,
+    EXPIRED,
+    GiveUp,
+    Verdict,
+    Wait,
+    backoff,
+    decide,
+    groups,
+)
 from holdfast.pipeline.loader.rejects import Rejects
 from holdfast.pipeline.loader.results import Recovery, Result, recovery
 from holdfast.pipeline.wal import Batch, Wal, segments
@@ -28,8 +38,17 @@ from holdfast.pipeline.wal.records import Attempt, Confirmation, GaveUp
 from holdfast.pipeline.wal.rows import healthy
 from holdfast.pipeline.warehouse import Load, Outcome, Warehouse
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 Watch = Callable[[Batch, Result], None]
+
+
+class Ready(NamedTuple):
+    """A batch in hand, with what is to go in."""
+
+    batch: Batch
+    hold: Hold
+    load: Load
 
 
 class Loader:
@@ -50,7 +69,7 @@ class Loader:
 
     def run_once(self, *, at_once: bool = False) -> list[tuple[Batch, Result]]:
         """Try every pending batch that is due; with `at_once`, also those that wait after a failure."""
-        return [(batch, self.load(batch, at_once=at_once)) for batch in self.wal.pending()]
+        return self.load(self.wal.pending(), at_once=at_once)
 
     def recover(self) -> Recovery:
         """The round after a start."""
@@ -60,16 +79,34 @@ class Loader:
         log.info("recovered the WAL %s: %s", self.wal.store.url, found)
         return found
 
-    def load(self, batch: Batch, *, at_once: bool = False) -> Result:
-        """Take one batch as far as it goes now."""
-        with correlated(batch=batch.name):
-            result = self._load(batch, at_once)
-            if result not in (Result.LOADED, Result.WAITING):
-                log.warning("batch %s of %s events: %s", batch.name, batch.rows, result)
-        self._watch(batch, result)
-        return result
+    def load(self, batches: Sequence[Batch], *, at_once: bool = False) -> list[tuple[Batch, Result]]:
+        """Take batches as far as they go now, as many in one transaction of the warehouse as its memory
+        allows; returns the result of each."""
+        found: list[tuple[Batch, Result]] = []
+        for group in groups(batches):
+            results = self._load(group, at_once)
+            for batch in group:
+                result = results[batch.name]
+                if result not in (Result.LOADED, Result.WAITING):
+                    with correlated(batch=batch.name):
+                        log.warning("batch %s of %s events: %s", batch.name, batch.rows, result)
+                self._watch(batch, result)
+                found.append((batch, result))
+        return found
 
-    def _load(self, batch: Batch, at_once: bool) -> Result:
+    def _load(self, group: Sequence[Batch], at_once: bool) -> dict[str, Result]:
+        results: dict[str, Result] = {}
+        ready: list[Ready] = []
+        for batch in group:
+            with correlated(batch=batch.name):
+                match self._prepare(batch, at_once):
+                    case Ready() as each:
+                        ready.append(each)
+                    case Result() as result:
+                        results[batch.name] = result
+        return results | (self._put(ready) if ready else {})
+
+    def _prepare(self, batch: Batch, at_once: bool) -> Ready | Result:
         wal, name = self.wal, batch.name
         made = wal.leases.latest(name)
         attempts = made.attempt if made else 0
@@ -81,36 +118,68 @@ class Loader:
             return Result.HELD
         failpoints.hit("loader.after_lease")
         hold = Hold(wal.leases, lease)
+        return self._guarded(batch, hold, partial(self._read, batch, hold, verdict))
+
+    def _guarded(self, batch: Batch, hold: Hold, act: Callable[[], T]) -> T | Result:
+        """What comes of an act on one batch, or what its failure means."""
         try:
-            if wal.confirmation(name) is not None:
-                return Result.ALREADY
-            if isinstance(verdict, GiveUp):
-                return self._give_up(batch, hold, verdict.reason)
-            return self._put(batch, hold)
+            return act()
         except LeaseLost:
             return Result.HELD
         except Damaged as damage:
-            wal.quarantine(name, str(damage))
+            self.wal.quarantine(batch.name, str(damage))
             hold.release()
             return Result.QUARANTINED
         except Exception as error:
             self._retry_later(batch, hold, error)
             return Result.RETRY
 
-    def _put(self, batch: Batch, hold: Hold) -> Result:
-        known = self.warehouse.outcome(batch.name, batch.channels)
+    def _read(self, batch: Batch, hold: Hold, verdict: Verdict) -> Ready | Result:
+        if self.wal.is_confirmed(batch.name):
+            return Result.ALREADY
+        if isinstance(verdict, GiveUp):
+            return self._give_up(batch, hold, verdict.reason)
+        # Nobody can have loaded what nobody has tried.
+        known = self.warehouse.outcome(batch.name, batch.channels) if hold.attempt > 1 else None
         if known is not None:
             return self._settle(batch, hold, known, again=True)
         rows = healthy(self.wal, batch.name, segments.read_all(self.wal.store, batch.segments))
-        rejects = Rejects(self.wal, self.warehouse, batch, hold)
-        rows = rejects.invalid(rows)
-        load = partial(Load, batch.name, batch.channels)
+        rows = Rejects(self.wal, self.warehouse, batch, hold).invalid(rows)
+        return Ready(batch, hold, Load(batch.name, batch.channels, rows))
+
+    def _put(self, ready: Sequence[Ready]) -> dict[str, Result]:
+        """All of them in one transaction; each by itself where a row of one cannot go in."""
         try:
-            [outcome] = self.warehouse.load([load(rows)])
+            outcomes = self.warehouse.load([each.load for each in ready])
         except Terminal as error:
-            if not rejects.poison(rows):
-                raise error  # it is not the data: try again
-            [outcome] = self.warehouse.load([load(healthy(self.wal, batch.name, rows))])
+            results: dict[str, Result] = {}
+            for each in ready:
+                alone = partial(self._put_alone, each, error if len(ready) == 1 else None)
+                results[each.batch.name] = self._guarded(each.batch, each.hold, alone)
+            return results
+        except Exception as error:
+            for each in ready:
+                self._retry_later(each.batch, each.hold, error)
+            return {each.batch.name: Result.RETRY for each in ready}
+        return {
+            each.batch.name: self._guarded(
+                each.batch, each.hold, partial(self._settle, each.batch, each.hold, outcome)
+            )
+            for each, outcome in zip(ready, outcomes, strict=True)
+        }
+
+    def _put_alone(self, ready: Ready, error: Terminal | None) -> Result:
+        """One batch without the rows that cannot go in. `error` is the one that it failed with alone."""
+        batch, hold, load = ready
+        if error is None:
+            hold.keep()
+            try:
+                return self._settle(batch, hold, self.warehouse.load([load])[0])
+            except Terminal as found:
+                error = found
+        if not Rejects(self.wal, self.warehouse, batch, hold).poison(load.rows):
+            raise error  # it is not the data: try again
+        [outcome] = self.warehouse.load([load._replace(rows=healthy(self.wal, batch.name, load.rows))])
         return self._settle(batch, hold, outcome)
 
     def _settle(self, batch: Batch, hold: Hold, outcome: Outcome, *, again: bool = False) -> Result:
@@ -120,8 +189,7 @@ class Loader:
         Rejects(self.wal, self.warehouse, batch, hold).rivals(outcome.conflicts)
         failed = len(self.wal.failed_names(batch.name))
         counts = (batch.rows, outcome.inserted, outcome.duplicates, failed)
-        self.wal.confirm(batch.name, Confirmation(self.wal.clock(), self.holder, *counts))
-        failpoints.hit("loader.after_confirm")
+        self.wal.confirm(batch, Confirmation(self.wal.clock(), self.holder, *counts))
         return Result.ALREADY if again else Result.LOADED
 
     def _give_up(self, batch: Batch, hold: Hold, reason: str) -> Result:
@@ -135,9 +203,9 @@ class Loader:
         if self.wal.give_up(batch.name, gave_up):
             log.error(
                 "batch %s failed for good: reason %s in %s at attempt %s, created at %s: %s "
-                "(%s events of %s, partition %s, positions %s to %s)",
+                "(%s events of %s)",
                 *(batch.name, gave_up.reason, gave_up.layer, gave_up.attempts, batch.created_at, error),
-                *(batch.rows, batch.key.channel, batch.key.partition, batch.key.first, batch.key.last),
+                *(batch.rows, ", ".join(_described(batch))),
             )
         return Result.EXPIRED if outcome.refused == EXPIRED else Result.FAILED
 
@@ -149,6 +217,19 @@ class Loader:
         attempt = Attempt(hold.attempt, self.holder, now, now + wait, _describe(error), transient)
         self.wal.add_attempt(batch.name, attempt)
         hold.release()
+
+
+_SHOWN = 5
+
+
+def _described(batch: Batch) -> list[str]:
+    """Some of its parts, for the log."""
+    shown = [
+        f"{part.channel}, partition {part.partition}, positions {part.first} to {part.last}"
+        for part in batch.parts[:_SHOWN]
+    ]
+    more = len(batch.parts) - len(shown)
+    return [*shown, f"and {more} others"] if more else shown
 
 
 def _describe(error: Exception) -> str:

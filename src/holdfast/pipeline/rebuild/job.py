@@ -14,22 +14,24 @@ from pyspark.sql import SparkSession
 
 from holdfast import failpoints
 from holdfast.model.errors import HoldfastError
-from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver_lock import driver_lock, wait_for_stale_lock
 from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.failure import explained
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.rebuild import rebuild as reload_confirmed
 from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.rebuild.tasks import Restage, Stretch, stretches
 from holdfast.pipeline.reconcile.bounds import Books, chain
 from holdfast.pipeline.reconcile.job import reconcile
 from holdfast.pipeline.reconcile.report import Report
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.stores.address import cloud_environment
-from holdfast.pipeline.turns import outwait_the_dead, turn
-from holdfast.pipeline.wal import Batch, BatchKey, Wal, segments
+from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.log import REST
+from holdfast.pipeline.wal.rows import names as names_of
 from holdfast.pipeline.warehouse import open_warehouse
 
 ABREAST = 16
@@ -67,14 +69,14 @@ def rebuild(
     """
     with (
         Connection(urls) as connection,
-        turn(connection, plan.lock_name, "ingest or rebuild", outwait_the_dead()) as still_mine,
+        driver_lock(connection, plan.lock_name, "ingest or rebuild", wait_for_stale_lock()) as check_lock,
     ):
-        batches, events = _fill(spark, plan, books, tell, still_mine)
+        batches, events = _fill(spark, plan, books, tell, check_lock)
         return Rebuilt(batches, events, [reconcile(spark, each) for each in books])
 
 
 def _fill(
-    spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell: Tell, still_mine: Callable[[], None]
+    spark: SparkSession, plan: IngestPlan, books: Sequence[Books], tell: Tell, check_lock: Callable[[], None]
 ) -> tuple[int, int]:
     """Answers batches from the WAL, and events from the archive."""
     wal = Wal(open_store(plan.wal.path), plan.wal)
@@ -87,7 +89,7 @@ def _fill(
         tell(f"{batches} batches from the WAL")
         for each in books:
             for done in _from_archive(spark, plan, each, loader):
-                still_mine()
+                check_lock()
                 events += done.events
                 tell(f"{events:,} events from the archive; {each.channel} up to {done.last}")
         failed.reload()
@@ -110,39 +112,42 @@ def _from_archive(spark: SparkSession, plan: IngestPlan, books: Books, loader: L
         except Exception as error:
             raise explained(error) from error
         failpoints.hit("rebuild.after_stage")
-        batches = [Batch(each.key, each.after, parts, loader.wal.clock()) for each, parts in staged if parts]
-        yield Progress(sum(_load(loader, batch) for batch in batches), some[-1].key.last)
+        batches = [Batch((part,), segments, loader.wal.clock()) for part, segments in staged if segments]
+        yield Progress(_load(loader, batches), some[-1].part.last)
 
 
 def _todo(wal: Wal, books: Books) -> Iterator[Stretch]:
     """Stretches of the archive that the WAL does not have, each without its failed records."""
-    known = set(wal.journal.names("pending"))
-    failed = [name.split("/") for name in wal.journal.names("failed")]
-    positions = {
-        (BatchKey.parse(batch)[:2], name.rpartition("@")[2]) for batch, name in failed if name != REST
-    }
-    whole = [BatchKey.parse(batch) for batch, name in failed if name == REST]
+    known = {*wal.journal.names("pending"), *wal.journal.names("confirmed")}
+    failed = _failed(wal, books.channel)
     for stretch in stretches(chain(books).manifests):
-        if stretch.key.name in known:
-            continue
-        key = stretch.key
-        own = {at for spot, at in positions if spot == key[:2] and key.first <= at <= key.last}
-        for other in whole:
-            if other[:2] == key[:2]:
-                own |= _within(wal, other)
-        yield stretch._replace(without=frozenset(own))
+        part = stretch.part
+        if Batch((part,), (), wal.clock()).name not in known:
+            own = {at for spot, at in failed if part.holds(spot, at)}
+            yield stretch._replace(without=frozenset(own))
 
 
-def _within(wal: Wal, key: BatchKey) -> set[str]:
-    """The positions of a batch that failed as a whole."""
-    rows = segments.read_all(wal.store, wal.batch(key.name).segments)
-    return set(rows["position"].to_pylist())
+def _failed(wal: Wal, channel: str) -> set[tuple[Spot, str]]:
+    """The places of a channel's records that have failed, by themselves or with their batches."""
+    found: set[tuple[Spot, str]] = set()
+    for batch, name in (each.split("/") for each in wal.journal.names("failed")):
+        if name == REST and wal.is_lost(batch):
+            names = []
+        elif name == REST:
+            rows = segments.read_all(wal.store, wal.batch(batch).segments)
+            names = names_of(rows).to_pylist()
+        else:
+            names = [name]
+        for its, partition, position in (each.split("@") for each in names):
+            if its == channel:
+                found.add((Spot(int(partition), its), position))
+    return found
 
 
-def _load(loader: Loader, batch: Batch) -> int:
+def _load(loader: Loader, batches: Sequence[Batch]) -> int:
     """Through the WAL, like every batch."""
-    standing = loader.wal.commit(batch)
-    result = loader.load(standing, at_once=True)
-    if result not in (Result.LOADED, Result.ALREADY):
-        raise HoldfastError(f"batch {batch.name}: {result}; what is loaded stays, run it again")
-    return standing.rows
+    results = loader.load([loader.wal.commit(batch) for batch in batches], at_once=True)
+    for batch, result in results:
+        if result not in (Result.LOADED, Result.ALREADY):
+            raise HoldfastError(f"batch {batch.name}: {result}; what is loaded stays, run it again")
+    return sum(batch.rows for batch, _ in results)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.model.errors import HoldfastError, Terminal
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.driver_lock import driver_lock, wait_for_stale_lock
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.loader.decisions import isolate
 from holdfast.pipeline.offsets import Spot
@@ -25,8 +26,7 @@ from holdfast.pipeline.reconcile.bounds import Books
 from holdfast.pipeline.reconcile.job import examine
 from holdfast.pipeline.reconcile.report import Report, Wrong
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.turns import outwait_the_dead, turn
-from holdfast.pipeline.wal import BatchKey, Wal, segments
+from holdfast.pipeline.wal import Wal, segments
 from holdfast.pipeline.wal.rows import only, without
 from holdfast.pipeline.warehouse import Warehouse, open_warehouse
 
@@ -84,10 +84,12 @@ def repair(
     done = Repaired()
     with (
         Connection(urls) as connection,
-        turn(connection, plan.lock_name, "ingest, rebuild or repair", outwait_the_dead()) as still_mine,
+        driver_lock(
+            connection, plan.lock_name, "ingest, rebuild or repair", wait_for_stale_lock()
+        ) as check_lock,
     ):
         for each in books:
-            _Channel(spark, connection, plan, each, done, still_mine).run(tell, dry_run)
+            _Channel(spark, connection, plan, each, done, check_lock).run(tell, dry_run)
     return done
 
 
@@ -101,10 +103,10 @@ class _Channel:
         plan: IngestPlan,
         books: Books,
         done: Repaired,
-        still_mine: Callable[[], None],
+        check_lock: Callable[[], None],
     ) -> None:
         self._spark, self._connection, self._plan, self._books = spark, connection, plan, books
-        self._done, self._still_mine = done, still_mine
+        self._done, self._check_lock = done, check_lock
         wal = Wal(open_store(plan.wal.path), plan.wal)
         self._sources = Sources(connection, books, wal, plan.rules)
 
@@ -142,16 +144,15 @@ class _Channel:
             for each in wrong:
                 by_partition[each.partition].append(each)
             for partition, some in by_partition.items():
-                for batch, positions, found in self._steps(partition, some):
-                    self._still_mine()
-                    self._replace(warehouse, batch, positions, found, dry_run)
+                spot = Spot(partition, self._books.channel)
+                for positions, found in self._steps(partition, some):
+                    self._check_lock()
+                    self._replace(warehouse, spot, positions, found, dry_run)
         finally:
             warehouse.close()
 
-    def _steps(
-        self, partition: int, wrong: Sequence[Wrong]
-    ) -> Iterator[tuple[BatchKey, Sequence[str], Found | None]]:
-        """What goes in one transaction: a batch, the positions to clear, and what is to stand there.
+    def _steps(self, partition: int, wrong: Sequence[Wrong]) -> Iterator[tuple[Sequence[str], Found | None]]:
+        """What goes in one transaction: the positions to clear, and what is to stand there.
 
         A position is cleared alone where nothing is to stand there. Where something is and nobody has it, the
         row that is there stays: it is all that is left.
@@ -165,30 +166,27 @@ class _Channel:
             sound = {at for at, name in names if rightful.get(at) == name} & missing
             missing -= sound
             if sound:
-                yield found.batch, sorted(sound), found._replace(rows=only(found.rows, sound))
+                yield sorted(sound), found._replace(rows=only(found.rows, sound))
         self._done.lost += len(missing)
         surplus = [each.position for each in wrong if each.rightful is None]
         for start in range(0, len(surplus), AT_ONCE):
             some = surplus[start : start + AT_ONCE]
-            yield BatchKey(partition, self._books.channel, some[0], some[-1]), some, None
+            yield some, None
 
     def _replace(
         self,
         warehouse: Warehouse,
-        batch: BatchKey,
+        spot: Spot,
         positions: Sequence[str],
         found: Found | None,
         dry_run: bool,
     ) -> None:
         rows = segments.SCHEMA.empty_table() if found is None else found.rows
+        batch = "" if found is None else found.batch
         if not dry_run:
             rows = self._taken(warehouse, rows)
             positions = [each for each in positions if each not in self._done.refused]
-            self._done.removed += (
-                warehouse.replace(batch.name, Spot(batch.partition, batch.channel), positions, rows)
-                if positions
-                else 0
-            )
+            self._done.removed += warehouse.replace(batch, spot, positions, rows) if positions else 0
         self._done.positions += len(positions)
         if found is not None:
             self._done.restored[found.place] += rows.num_rows

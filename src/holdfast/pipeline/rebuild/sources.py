@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.model.errors import Damaged, DataLost
+from holdfast.model.errors import Damaged, DataLost, NotFound
 from holdfast.pipeline.archive.manifest import Written
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.staging import read_range
@@ -17,7 +18,7 @@ from holdfast.pipeline.offsets import Spot, before
 from holdfast.pipeline.rebuild.tasks import Stretch, source_rows
 from holdfast.pipeline.reconcile.bounds import Books, chain
 from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.wal import BatchKey, Wal, segments
+from holdfast.pipeline.wal import Batch, Part, Wal, segments
 from holdfast.pipeline.wal.rows import only
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ class Found(NamedTuple):
 
     place: str
     """`wal`, `log` or `archive`."""
-    batch: BatchKey
-    """With which they go into the warehouse."""
+    batch: str
+    """The name with which they go into the warehouse."""
     rows: pa.Table
     """As the WAL keeps them."""
 
@@ -52,18 +53,19 @@ class Sources:
 
     def _in_wal(self, spot: Spot, positions: Sequence[str]) -> Iterator[Found]:
         left = set(positions)
-        for name in list(self._wal.journal.names("pending")):
-            wanted = {each for each in left if _is_within(BatchKey.parse(name), spot, each)}
-            if not wanted:
-                continue
+        for name in sorted({*self._wal.journal.names("pending"), *self._wal.journal.names("confirmed")}):
             try:
-                rows = only(segments.read_all(self._wal.store, self._wal.batch(name).segments), wanted)
-            except Damaged as damage:
+                batch = self._wal.batch(name)
+                wanted = {each for each in left if any(part.holds(spot, each) for part in batch.parts)}
+                if not wanted:
+                    continue
+                rows = only(_of(spot, segments.read_all(self._wal.store, batch.segments)), wanted)
+            except (Damaged, NotFound) as damage:
                 log.warning("batch %s of the WAL is of no use here: %s", name, damage)
                 continue
             left -= set(rows["position"].to_pylist())
             if rows.num_rows:
-                yield Found("wal", BatchKey.parse(name), rows)
+                yield Found("wal", name, rows)
 
     def _in_log(self, spot: Spot, positions: Sequence[str]) -> Iterator[Found]:
         for start in range(0, len(positions), AT_ONCE):
@@ -89,18 +91,19 @@ class Sources:
             return
         rows = pa.Table.from_batches(parts).sort_by("position")
         ends = rows["position"][0].as_py(), rows["position"][-1].as_py()
-        batch = BatchKey(spot.partition, spot.channel, *ends)
-        yield Found(place, batch, to_segment_rows(spot.channel, rows, self._rules.of(spot.channel)))
+        batch = Batch((Part(*spot, *ends),), (), self._wal.clock())
+        yield Found(place, batch.name, to_segment_rows(spot.channel, rows, self._rules.of(spot.channel)))
 
 
-def _is_within(key: BatchKey, spot: Spot, position: str) -> bool:
-    return (key.partition, key.channel) == spot and key.first <= position <= key.last
+def _of(spot: Spot, rows: pa.Table) -> pa.Table:
+    same = pc.and_(pc.equal(rows["partition"], spot.partition), pc.equal(rows["channel"], spot.channel))
+    return rows.filter(same)
 
 
 def _archived(store: ObjectStore, written: Written, positions: set[str]) -> list[pa.RecordBatch]:
-    key = BatchKey(written.partition, written.channel, written.first, written.last)
+    part = Part(*written.spot, written.first, written.last, None, written.rows)
     try:
-        return only(source_rows(store, Stretch(key, None, (written,))), positions).to_batches()  # type: ignore[no-any-return]
+        return only(source_rows(store, Stretch(part, (written,))), positions).to_batches()  # type: ignore[no-any-return]
     except Damaged as damage:
         log.warning("%s", damage)
         return []

@@ -17,7 +17,7 @@ from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.ingest.staging import stage
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.wal import BatchKey, Segment
+from holdfast.pipeline.wal import Part, Segment
 from holdfast.pipeline.wal.log import machine_time
 
 ROWS = 100_000
@@ -27,8 +27,7 @@ ROWS = 100_000
 class Stretch(NamedTuple):
     """What becomes one batch: neighbouring manifests of one channel on one store."""
 
-    key: BatchKey
-    after: str | None
+    part: Part
     objects: tuple[Written, ...]
     without: frozenset[str] = frozenset()
     """Positions of records that have failed: they are accounted for."""
@@ -50,9 +49,9 @@ def stretches(manifests: Iterable[Manifest], rows: int = ROWS) -> Iterator[Stret
 
 def _stretch(manifests: list[Manifest]) -> Stretch:
     spot = manifests[0].spot
-    key = BatchKey(spot.partition, spot.channel, manifests[0].first, manifests[-1].last)
+    ends = manifests[0].first, manifests[-1].last
     objects = tuple(each for manifest in manifests for each in manifest.objects)
-    return Stretch(key, manifests[0].after, objects)
+    return Stretch(Part(*spot, *ends, manifests[0].after, sum(each.rows for each in manifests)), objects)
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,13 @@ class Restage:
     environment: Mapping[str, str]
     rules: Rules
 
-    def __call__(self, stretch: Stretch) -> tuple[Stretch, tuple[Segment, ...]]:
-        """Read, sort, stage."""
+    def __call__(self, stretch: Stretch) -> tuple[Part, tuple[Segment, ...]]:
+        """Read, sort, stage; returns what was staged of the stretch."""
         rows = source_rows(open_store(self.archive, self.environment), stretch)
         wal = open_store(self.wal, self.environment)
         staged = stage(wal, rows.to_batches(), self.rules, {}, machine_time())
-        return stretch, tuple(each.segment for each in staged)
+        segments = tuple(each.segment for each in staged)
+        return stretch.part._replace(rows=rows.num_rows), segments
 
 
 def source_rows(store: ObjectStore, stretch: Stretch) -> pa.Table:

@@ -22,7 +22,7 @@ from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.offsets import later
 from holdfast.pipeline.reconcile.report import Difference
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import BatchKey, Wal
+from holdfast.pipeline.wal import Part, Wal
 
 BEFORE_ALL, AFTER_ALL = "", "~"
 """Sort before and after every position."""
@@ -58,7 +58,7 @@ class Bounds:
     """The archiver's cursor."""
     ingested: ByPartition
     """The ingest's cursor."""
-    pending: Sequence[BatchKey] = ()
+    pending: Sequence[Part] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ def bounds(connection: Connection, books: Books) -> Bounds:
     until = {place: connection.run(_end(store, books.channel)) for place, store in stores}
     cursors = {place: connection.run(_cursors(store, books.channel)) for place, store in stores}
     wal = books.wal()
-    names = [] if wal is None else wal.survey().pending
+    pending = [] if wal is None else wal.pending()
     return Bounds(
         until,
         {place: found.get(books.archiver, BEFORE_ALL) for place, found in cursors.items()},
         {place: found.get(CONSUMER, BEFORE_ALL) for place, found in cursors.items()},
-        [key for key in map(BatchKey.parse, names) if key.channel == books.channel],
+        [part for batch in pending for part in batch.parts if part.channel == books.channel],
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.failure import explained
 from holdfast.pipeline.reconcile.bounds import (
     BEFORE_ALL,
     Books,
@@ -85,7 +85,7 @@ def _compare(
             gone = trimmed(connection, books.channel)
             known = places if day is None or warehouse is None else _look_up(places, warehouse, books.channel)
             limits = _limits(spark, taken, gone, found.floors(gone))
-            pending = spark.createDataFrame(list(taken.pending), _PENDING)
+            pending = spark.createDataFrame([part[:4] for part in taken.pending], _PENDING)
             fates = _ask(spark, "fates", places=known, limits=limits)
             judged = _ask(spark, "judged", fates=fates, pending=pending)
             report = _report(judged, books, day, limit)

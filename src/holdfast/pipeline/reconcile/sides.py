@@ -10,13 +10,14 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.archive.catalog import frame
 from holdfast.pipeline.archive.naming import day_folder
 from holdfast.pipeline.reconcile.bounds import Books, Chain
 from holdfast.pipeline.reconcile.tasks import COLUMNS, IDENTIFIED, Identify, ReadArchive, ReadFailed
 from holdfast.pipeline.scratch import scratch
 from holdfast.pipeline.stores.address import cloud_environment
-from holdfast.pipeline.wal import BatchKey, Wal
+from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.warehouse import Warehouse
 
 LOG, ARCHIVE, WAREHOUSE, FAILED = "log", "archive", "warehouse", "failed"
@@ -61,8 +62,18 @@ def _archive(spark: SparkSession, books: Books, found: Chain, day: date | None) 
 
 def _failed(spark: SparkSession, wal: Wal, channel: str, day: date | None) -> DataFrame:
     batches = {name.partition("/")[0] for name in wal.journal.names("failed")}
-    names = [(name,) for name in sorted(batches) if BatchKey.parse(name).channel == channel]
+    names = [(name,) for name in sorted(batches) if _may_hold(wal, name, channel)]
     if not names:
         return spark.createDataFrame([], COLUMNS)
-    read = ReadFailed(wal.settings.path, cloud_environment(), day)
+    read = ReadFailed(wal.settings.path, cloud_environment(), channel, day)
     return spark.createDataFrame(names, "name string").mapInArrow(read, COLUMNS)
+
+
+def _may_hold(wal: Wal, batch: str, channel: str) -> bool:
+    """Whether failures of a batch may be of a channel. A batch that is gone has left their names."""
+    try:
+        return any(part.channel == channel for part in wal.parts(batch))
+    except NotFound:
+        return any(name.startswith(f"{channel}@") for name in wal.failed_names(batch))
+    except Damaged:
+        return True  # and is told when it is read

@@ -19,7 +19,7 @@ from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.rows import exact_data, to_rows
 from holdfast.pipeline.arrow import headers_text
 from holdfast.pipeline.digest import Contents, data_digests, digests
-from holdfast.pipeline.failed.service import failures
+from holdfast.pipeline.failed.service import without_rows
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import Wal, WalSettings
 from holdfast.pipeline.wal.identity import transaction_ids
@@ -109,6 +109,7 @@ class ReadFailed:
 
     path: str
     environment: Mapping[str, str]
+    channel: str
     day: date | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -118,8 +119,9 @@ class ReadFailed:
             for name in batch["name"].to_pylist():
                 found = [
                     _record(each.partition, each.position, each.transaction_id, each.source, each.id)
-                    for each in failures(wal, name)
-                    if self.day in (None, datetime.fromisoformat(each.time).astimezone(UTC).date())
+                    for each in without_rows(wal, name)
+                    if each.channel == self.channel
+                    and self.day in (None, datetime.fromisoformat(each.time).astimezone(UTC).date())
                 ]
                 yield pa.RecordBatch.from_pylist(found, SCHEMA)
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFound, Unavailable
 from holdfast.model.event import DEFAULT_SOURCE
-from holdfast.pipeline.archive.failure import explained
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.failure import explained
 from holdfast.pipeline.reconcile.bounds import Books, chain
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.trace.places import Place, archived, in_wal, published
 from holdfast.pipeline.trace.steps import Life, Step, in_order, job_steps, row_step
-from holdfast.pipeline.wal.identity import transaction_id
+from holdfast.pipeline.wal.records import Failure
 from holdfast.pipeline.warehouse import Standing, Warehouse, open_warehouse
 
 if TYPE_CHECKING:
@@ -153,15 +153,14 @@ def _worked_on(connection: Connection, channels: Sequence[str], question: Questi
 
 
 def _rivals(books: Sequence[Books], found: set[Place], question: Question) -> Iterator[Place]:
-    """Records of the same events that failed: their names in the WAL tell, none has to be read."""
+    """Records of the same events that failed by themselves. Those of the channel are read, one by one."""
     for each in books:
         wal = each.wal()
         sources = {place.source for place in found if place.channel == each.channel}
         sources |= {question.source or DEFAULT_SOURCE}
         for name in () if wal is None else wal.journal.names("failed"):
             batch, _, record = name.partition("/")
-            transaction, _, position = record.partition("@")
-            channel, place = batch.split("@")[0], int(batch.split("@")[1])
-            for source in sources if channel == each.channel else ():
-                if transaction == transaction_id(channel, source, question.id):
-                    yield Place(channel, source, place, position)
+            if wal is not None and record.startswith(f"{each.channel}@"):
+                match wal.read_failure(batch, record):
+                    case Failure() as one if one.id == question.id and one.source in sources:
+                        yield Place(one.channel, one.source, one.partition, one.position)

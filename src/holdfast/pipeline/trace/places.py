@@ -9,15 +9,15 @@ from typing import NamedTuple, cast
 import orjson
 
 from holdfast.contracts import Backend
-from holdfast.model.errors import Damaged, DataLost
+from holdfast.model.errors import Damaged, DataLost, NotFound
 from holdfast.model.log import Page
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.failed.service import failures
-from holdfast.pipeline.offsets import before
+from holdfast.pipeline.offsets import Spot, before
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.trace.steps import ARCHIVED, PUBLISHED, Step, batch_steps, failure_steps
-from holdfast.pipeline.wal import BatchKey, Wal
+from holdfast.pipeline.wal import Wal
 from holdfast.pipeline.wal.entries import status
 from holdfast.pipeline.wal.identity import failed_id
 from holdfast.pipeline.wal.records import Act
@@ -78,23 +78,25 @@ def _line(store: ObjectStore, written: Written, position: str) -> int | None:
 
 def in_wal(wal: Wal, place: Place) -> Iterator[Step]:
     """The batch that holds it, as long as it is kept, and its failure, which is kept for good."""
-    for name in wal.journal.names("pending"):
-        if covers(name, place):
+    for name in sorted({*wal.journal.names("pending"), *wal.journal.names("confirmed")}):
+        if covers(wal, name, place):
             yield from batch_steps(status(wal, name), wal.attempts(name))
     for name in sorted({each.partition("/")[0] for each in wal.journal.names("failed")}):
-        if not covers(name, place):
+        if not covers(wal, name, place):
             continue
         for failure in failures(wal, name):
-            if failure.position == place.position:
+            if (failure.channel, failure.partition, failure.position) == (place.channel, *place[2:]):
                 failed = failed_id(name, failure.name)
                 yield from failure_steps(failed, failure, _acts(wal, name, failed))
 
 
-def covers(batch: str, place: Place) -> bool:
-    """Whether a batch's stretch of the log has this place in it."""
-    key = BatchKey.parse(batch)
-    same = (key.partition, key.channel) == (place.partition, place.channel)
-    return same and key.first <= place.position <= key.last
+def covers(wal: Wal, batch: str, place: Place) -> bool:
+    """Whether a batch, as far as it can be read, or a failure that it left has this place in it."""
+    spot = Spot(place.partition, place.channel)
+    try:
+        return any(part.holds(spot, place.position) for part in wal.parts(batch))
+    except (Damaged, NotFound):
+        return f"{place.channel}@{place.partition}@{place.position}" in wal.failed_names(batch)
 
 
 def _acts(wal: Wal, batch: str, failed: str) -> list[Act]:

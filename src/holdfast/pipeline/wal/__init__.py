@@ -1,13 +1,15 @@
 """The consumer's write-ahead log: between a channel and the warehouse, whole under one object-store path.
 
-    segments/{channel}@{partition}/{time}-{token}.parquet staged by executors; unseen until a batch names it
+    segments/{time}-{token}.parquet                       staged by executors; unseen until a batch names it
+    planned/{batch}.json                                  which ranges of the log a batch holds, written first
     pending/{batch}.json                                  the one atomic step: the WAL has the events
     leases/{batch}/{n}.json                               who works on it, and until when
     attempts/{batch}/{n}.json                             what went wrong, and when to try again
     failed/{batch}/{channel}@{partition}@{position}.json  one record that gave up, with its event
     failed/{batch}/rest.json                              the batch gave up: all others of its records
-    confirmed/{batch}.json                                the warehouse has it
+    confirmed/{batch}.json                                the warehouse has it; `planned` and `pending` go
     quarantine/{batch}/{n}.json                           damaged, until repairs/{batch}/{n}.json is there
+    lost/{batch}.json                                     damaged for good, and somebody accepted it
     acts/{batch}/{failed id}/{n}.json                     what an operator did about a failed record
     mirrored/{batch}/{what}.json                          `failed_events` in the warehouse knows it
 
@@ -15,8 +17,8 @@ Every object is written once, if absent: a transition is a new object, never a r
 Nothing here needs Spark.
 """
 
-from holdfast.pipeline.wal.batch import Batch, BatchKey, Segment
+from holdfast.pipeline.wal.batch import Batch, Part, Segment, Staged
 from holdfast.pipeline.wal.log import Wal
 from holdfast.pipeline.wal.settings import WalSettings
 
-__all__ = ["Batch", "BatchKey", "Segment", "Wal", "WalSettings"]
+__all__ = ["Batch", "Part", "Segment", "Staged", "Wal", "WalSettings"]

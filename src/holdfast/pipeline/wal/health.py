@@ -42,7 +42,7 @@ class Health:
 
 def health(wal: Wal) -> Health:
     """Look at the WAL without changing it, but for putting damaged records into quarantine."""
-    pending = wal.pending()
+    pending = wal.pending()  # may put some into quarantine
     survey = wal.survey()
     size = sum(batch.bytes for batch in pending)
     first: datetime | None = min((batch.created_at for batch in pending), default=None)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, NotFound
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.wal.batch import Batch, Segment
+from holdfast.pipeline.wal.batch import Batch, Part, Segment
 from holdfast.pipeline.wal.journal import Journal
 from holdfast.pipeline.wal.leases import Leases
-from holdfast.pipeline.wal.records import Attempt, Confirmation, Damage, Failure, GaveUp
+from holdfast.pipeline.wal.records import Acceptance, Attempt, Confirmation, Damage, Failure, GaveUp
 from holdfast.pipeline.wal.settings import WalSettings
 
 log = logging.getLogger(__name__)
@@ -32,10 +33,9 @@ def machine_time() -> datetime:
 
 
 class Survey(NamedTuple):
-    """The names of all batches, by state."""
+    """The names of all batches that are not confirmed, by state."""
 
     pending: list[str]
-    confirmed: set[str]
     failed: set[str]
     quarantined: set[str]
 
@@ -49,13 +49,14 @@ class Wal:
         self.leases = Leases(self.journal, clock, settings.lease_duration)
 
     def commit(self, batch: Batch) -> Batch:
-        """Make a batch pending: atomic, and durable when this returns. Answers the one that holds: whoever
+        """Make a batch pending: atomic, and durable when this returns. Returns the one that holds: whoever
         committed these positions before goes first, and what is staged again goes."""
         for segment in batch.segments:
             if self.store.size(segment.name) != segment.bytes:
                 raise Damaged(f"segment {segment.name} is not as it was staged; read the batch again")
+        self.journal.add(f"planned/{batch.name}", batch.plan())
         failpoints.hit("wal.before_pending")
-        if self.journal.add(f"pending/{batch.name}", batch.to_json()):
+        if not self.is_confirmed(batch.name) and self.journal.add(f"pending/{batch.name}", batch.to_json()):
             failpoints.hit("wal.after_pending")
             return batch
         try:
@@ -73,22 +74,31 @@ class Wal:
     def batch(self, name: str) -> Batch:
         """One batch, with the segments that hold now."""
         repairs = list(self.journal.names(f"repairs/{name}"))
-        body = self.journal.read(f"repairs/{name}/{repairs[-1]}" if repairs else f"pending/{name}")
-        batch = Batch.from_json(body)
-        if batch.name != name:
-            raise Damaged(f"the record of batch {name} is that of {batch.name}; restore it from a copy")
-        return batch
+        body = self.journal.find(f"repairs/{name}/{repairs[-1]}" if repairs else f"pending/{name}")
+        if body is None:
+            body = self.journal.read(f"confirmed/{name}").get("batch", {})
+        return _named(name, Batch.from_json(body))
+
+    def parts(self, name: str) -> tuple[Part, ...]:
+        """Which ranges a batch holds: from its record, or, where that is damaged or gone, from its plan.
+        Raises what is wrong with the record where there is no sound plan, either."""
+        try:
+            return self.batch(name).parts
+        except (Damaged, NotFound):
+            with suppress(Damaged):
+                if (plan := self.journal.find(f"planned/{name}")) is not None:
+                    return _named(name, Batch.from_json(plan)).parts
+            raise
 
     def rows(self, name: str) -> int:
-        """How many events a batch has; 0 where its record cannot be read."""
+        """How many events a batch has; 0 where that cannot be read."""
         try:
-            return self.batch(name).rows
+            return sum(part.rows for part in self.parts(name))
         except (Damaged, NotFound):
             return 0
 
     def survey(self) -> Survey:
-        """Where every batch stands. Reads names only."""
-        closed = set(self.journal.names("confirmed"))
+        """Where every batch stands that is not confirmed. Reads names only."""
         failed = {
             name.removesuffix(f"/{REST}")
             for name in self.journal.names("failed")
@@ -98,12 +108,23 @@ class Wal:
         damaged = {
             name.rpartition("/")[0] for name in self.journal.names("quarantine") if name not in repaired
         }
-        over = closed | failed | damaged
-        pending = [name for name in self.journal.names("pending") if name not in over]
-        return Survey(pending, closed, failed - closed, damaged - closed)
+        pending = {*self.journal.names("pending"), *(name.rpartition("/")[0] for name in repaired)}
+        open_ = {name for name in pending | failed | damaged if not self.is_confirmed(name)}
+        accepted = set(self.journal.names("lost"))
+        waiting = pending & open_ - failed - damaged
+        return Survey(sorted(waiting), failed & open_, damaged & open_ - accepted)
+
+    def lost(self) -> list[str]:
+        """Batches that were planned and have no other record: their drivers died before they were pending, or
+        somebody removed the record since."""
+        known = set(self.journal.names("pending"))
+        known |= {name.rpartition("/")[0] for name in self.journal.names("quarantine")}
+        planned = (name for name in self.journal.names("planned") if name not in known)
+        return [name for name in planned if not self.is_confirmed(name)]
 
     def pending(self) -> list[Batch]:
-        """Every batch that waits for the warehouse. One whose record is damaged is quarantined here."""
+        """Every batch that waits for the warehouse, the oldest first. One whose record is damaged is
+        quarantined here."""
         found = []
         for name in self.survey().pending:
             try:
@@ -112,7 +133,7 @@ class Wal:
                 self.quarantine(name, str(damage))
             except NotFound:  # confirmed and cleaned up meanwhile
                 continue
-        return found
+        return sorted(found, key=lambda batch: (batch.created_at, batch.ranges))
 
     def last_attempt(self, name: str) -> Attempt | None:
         """The last failed attempt at a batch."""
@@ -134,14 +155,30 @@ class Wal:
         """Write down a failed attempt."""
         return self.journal.add(f"attempts/{name}/{attempt.number:06}", attempt.to_json())
 
-    def confirm(self, name: str, confirmation: Confirmation) -> bool:
-        """pending → confirmed. False where somebody did it before."""
-        return self.journal.add(f"confirmed/{name}", confirmation.to_json())
+    def confirm(self, batch: Batch, confirmation: Confirmation) -> bool:
+        """pending → confirmed, with the batch's record in the confirmation. False where somebody did it
+        before."""
+        body = confirmation.to_json() | {"batch": batch.to_json()}
+        done = self.journal.add(f"confirmed/{batch.name}", body)
+        failpoints.hit("loader.after_confirm")
+        self.close(batch.name)
+        return done
+
+    def close(self, name: str) -> None:
+        """Remove what a confirmed batch needs no more, so that only what is pending has to be looked at."""
+        for folder in ("pending", "planned"):
+            self.journal.remove(f"{folder}/{name}")
+
+    def is_confirmed(self, name: str) -> bool:
+        """Whether the warehouse has it. Reads nothing."""
+        return self.journal.has(f"confirmed/{name}")
 
     def confirmation(self, name: str) -> Confirmation | None:
         """How it was confirmed."""
         body = self.journal.find(f"confirmed/{name}")
-        return None if body is None else Confirmation.from_json(body)
+        if body is None:
+            return None
+        return Confirmation.from_json({key: value for key, value in body.items() if key != "batch"})
 
     def fail(self, name: str, failure: Failure) -> bool:
         """One record of a batch → failed. False where it had failed before."""
@@ -187,6 +224,14 @@ class Wal:
         number = sum(1 for _ in self.journal.names(f"repairs/{name}")) + 1
         self.journal.add(f"quarantine/{name}/{number:06}", Damage(self.clock(), error).to_json())
 
+    def accept_loss(self, name: str, acceptance: Acceptance) -> bool:
+        """A damaged batch that cannot be repaired is dealt with. False where somebody did it before."""
+        return self.journal.add(f"lost/{name}", acceptance.to_json())
+
+    def is_lost(self, name: str) -> bool:
+        """Whether somebody accepted that a batch is lost."""
+        return self.journal.has(f"lost/{name}")
+
     def damage(self, name: str) -> Damage | None:
         """What is wrong with a batch in quarantine."""
         numbers = list(self.journal.names(f"quarantine/{name}"))
@@ -202,6 +247,12 @@ class Wal:
         numbers = list(self.journal.names(f"quarantine/{batch.name}"))
         if not numbers:
             return False
-        whole = Batch(batch.key, batch.after, segments, batch.created_at)
+        whole = Batch(batch.parts, segments, batch.created_at)
         record = whole.to_json() | {"repaired_from": origin, "repaired_at": self.clock().isoformat()}
         return self.journal.add(f"repairs/{batch.name}/{numbers[-1]}", record)
+
+
+def _named(name: str, batch: Batch) -> Batch:
+    if batch.name != name:
+        raise Damaged(f"the record of batch {name} is that of {batch.name}; restore it from a copy")
+    return batch

@@ -79,6 +79,17 @@ class Damage(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance(Record):
+    """Somebody accepted that a damaged batch is lost."""
+
+    accepted_at: datetime
+    by: str
+    notes: str
+    error: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class GaveUp(Record):
     """The batch failed as a whole: whichever of its records have no failure of their own failed so."""
 

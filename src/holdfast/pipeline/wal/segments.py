@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, NotFound
-from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal.batch import Segment
 
@@ -39,10 +38,10 @@ SCHEMA = pa.schema(
 )
 
 
-def stage(store: ObjectStore, spot: Spot, rows: pa.Table, now: datetime) -> Segment:
+def stage(store: ObjectStore, rows: pa.Table, now: datetime) -> Segment:
     """Write rows under a name of their own. Nobody sees them until a batch names the segment."""
     data = encode(rows)
-    name = f"{FOLDER}/{spot.channel}@{spot.partition}/{now.strftime(STAMP)}-{secrets.token_hex(12)}.parquet"
+    name = f"{FOLDER}/{now.strftime(STAMP)}-{secrets.token_hex(12)}.parquet"
     store.put(name, data)
     failpoints.hit("wal.after_stage")
     return Segment(name, hashlib.sha256(data).hexdigest(), rows.num_rows, len(data))

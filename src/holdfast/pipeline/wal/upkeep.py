@@ -23,22 +23,56 @@ class Cleaned(NamedTuple):
     segments: int
 
 
-def clean(wal: Wal) -> Cleaned:
-    """One round. Failed records stay: they are all that is left of their events here."""
-    gone = [name for name in sorted(wal.survey().confirmed) if _is_old(wal, name)]
-    for name in gone:
-        _remove(wal, name)
-    return Cleaned(len(gone), _remove_orphans(wal))
+class Upkeep:
+    """The upkeep of one WAL. It remembers what confirmations say: that never changes."""
 
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
+        self._confirmed: dict[str, tuple[datetime, frozenset[str]]] = {}
+        """When each was confirmed, and its segments."""
 
-def _is_old(wal: Wal, name: str) -> bool:
-    try:
-        confirmation = wal.confirmation(name)
-    except Damaged as damage:
-        log.error("%s", damage)
-        return False
-    age = timedelta(0) if confirmation is None else wal.clock() - confirmation.confirmed_at
-    return confirmation is not None and age >= wal.settings.confirmed_retention
+    def run_once(self) -> Cleaned:
+        """One round. Failed records stay: they are all that is left of their events here."""
+        wal, names = self._wal, set(self._wal.journal.names("confirmed"))
+        for name in names.intersection(wal.journal.names("pending")):
+            wal.close(name)  # a loader died before it did
+        for name in names - self._confirmed.keys():
+            self._look(name)
+        over = wal.clock() - wal.settings.confirmed_retention
+        gone = sorted(name for name in names & self._confirmed.keys() if self._confirmed[name][0] <= over)
+        for name in gone:
+            _remove(wal, name)
+        left = names.difference(gone)
+        self._confirmed = {name: known for name, known in self._confirmed.items() if name in left}
+        return Cleaned(len(gone), self._remove_orphans(left))
+
+    def _look(self, name: str) -> None:
+        try:
+            confirmation = self._wal.confirmation(name)
+            segments = frozenset(segment.name for segment in self._wal.batch(name).segments)
+        except (Damaged, NotFound) as damage:
+            log.error("%s", damage)
+            return
+        if confirmation is not None:
+            self._confirmed[name] = confirmation.confirmed_at, segments
+
+    def _remove_orphans(self, confirmed: set[str]) -> int:
+        """Segments that no batch names. Where one cannot be read, it may name any of them."""
+        wal = self._wal
+        before = wal.clock() - ABANDONED
+        old = {entry.name for entry in wal.store.list(FOLDER) if _staged_at(entry.name) < before}
+        old = old.difference(*(segments for _, segments in self._confirmed.values()))
+        if not old or confirmed - self._confirmed.keys():
+            return 0
+        try:
+            survey = wal.survey()
+            for name in {*survey.pending, *survey.failed, *survey.quarantined}:
+                old -= {segment.name for segment in wal.batch(name).segments}
+        except (Damaged, NotFound):
+            return 0
+        for name in old:
+            wal.store.delete(name)
+        return len(old)
 
 
 def _remove(wal: Wal, name: str) -> None:
@@ -48,7 +82,6 @@ def _remove(wal: Wal, name: str) -> None:
         segments = wal.batch(name).segments
     except (NotFound, Damaged):  # half removed before; its segments are orphans
         segments = ()
-    journal.remove(f"pending/{name}")
     for segment in segments:
         wal.store.delete(segment.name)
     failpoints.hit("wal.mid_clean")
@@ -56,26 +89,6 @@ def _remove(wal: Wal, name: str) -> None:
         for each in list(journal.names(f"{folder}/{name}")):
             journal.remove(f"{folder}/{name}/{each}")
     journal.remove(f"confirmed/{name}")
-
-
-def _remove_orphans(wal: Wal) -> int:
-    old = [entry.name for entry in wal.store.list(FOLDER) if _staged_at(entry.name) < wal.clock() - ABANDONED]
-    if not old:
-        return 0
-    try:
-        named = _named(wal)
-    except Damaged:
-        return 0
-    orphans = [name for name in old if name not in named]
-    for name in orphans:
-        wal.store.delete(name)
-    return len(orphans)
-
-
-def _named(wal: Wal) -> set[str]:
-    """The segments of all batches that are there; `Damaged` where one cannot be read: it may name any."""
-    names = list(wal.journal.names("pending"))
-    return {segment.name for name in names for segment in wal.batch(name).segments}
 
 
 def _staged_at(name: str) -> datetime:

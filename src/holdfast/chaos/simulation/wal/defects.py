@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.chaos.simulation.actors import Process
-from holdfast.chaos.simulation.wal.log import SPOT
 from holdfast.chaos.simulation.wal.warehouse import MemoryWarehouse
-from holdfast.pipeline.ingest.commit import Committer, Staged
+from holdfast.pipeline.ingest.commit import Committer
 from holdfast.pipeline.loader.decisions import CONSUMER_WAL
-from holdfast.pipeline.loader.loader import Loader
+from holdfast.pipeline.loader.loader import Loader, Ready
 from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.offsets import Offsets
-from holdfast.pipeline.wal import Batch, Wal, segments
+from holdfast.pipeline.wal import Batch, Staged, Wal, segments
+from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.records import Confirmation, GaveUp
 from holdfast.pipeline.warehouse.contract import Outcome
@@ -27,18 +26,20 @@ _counter = count()
 class CursorFirst(Committer):
     """Moves the cursor before the batch is pending."""
 
-    def commit(self, staged: Sequence[Staged], starts: Offsets) -> list[Batch]:
-        batch = self._batch(SPOT, list(staged), starts[SPOT])
-        self._advance(batch)
-        return [self._wal.commit(batch)]
+    def commit(self, staged: Sequence[Staged]) -> Batch | None:
+        batch = batch_of(staged, self._wal.clock())
+        self._advance(batch.name, batch.parts)
+        return self._wal.commit(batch)
 
 
 class ConfirmFirst(Loader):
     """Confirms a batch before the warehouse has it."""
 
-    def _put(self, batch: Batch, hold: Hold) -> Result:
-        self.wal.confirm(batch.name, Confirmation(self.wal.clock(), self.holder, batch.rows, 0, 0, 0))
-        return super()._put(batch, hold)
+    def _put(self, ready: Sequence[Ready]) -> dict[str, Result]:
+        for each in ready:
+            counts = (each.batch.rows, 0, 0, 0)
+            self.wal.confirm(each.batch, Confirmation(self.wal.clock(), self.holder, *counts))
+        return super()._put(ready)
 
 
 class SilentExpiry(Loader):
@@ -81,4 +82,4 @@ def number_rows(wal: Wal, staged: Staged) -> Staged:
     rows = segments.read(wal.store, staged.segment)
     names = pa.array([f"{next(_counter):032x}" for _ in range(rows.num_rows)])
     rows = rows.set_column(rows.schema.get_field_index("transaction_id"), "transaction_id", names)
-    return staged._replace(segment=segments.stage(wal.store, staged.spot, rows, wal.clock()))
+    return staged._replace(segment=segments.stage(wal.store, rows, wal.clock()))

@@ -72,7 +72,7 @@ class WalJudge:
             whole = len(self._objects.get(segment.name, b"")) == segment.bytes
             if not whole and not self._is_abandoned(segment.name):
                 self._violate("I9", f"{_short(batch.name)} became pending, and a segment of it is not there")
-        held = self._log.within(batch.key.first, batch.key.last)
+        held = self._held(batch)
         if len(held) != batch.rows:
             self._violate("I9", f"{_short(batch.name)} holds {batch.rows} of {len(held)} events")
         self._covered |= {each.position for each in held}
@@ -105,7 +105,11 @@ class WalJudge:
         """Every event is in the warehouse or among the failed."""
         failed = self._failed(wal)
         for event in self._log.events:
-            holders = [b.name for b in self._batches.values() if b.key.first <= event.position <= b.key.last]
+            holders = [
+                batch.name
+                for batch in self._batches.values()
+                if any(part.holds(SPOT, event.position) for part in batch.parts)
+            ]
             if not holders:
                 self._violate("I9", f"no batch holds {event.id} at {event.position}")
             dead = [name for name in holders if event.position in failed[name]]
@@ -130,9 +134,13 @@ class WalJudge:
         return {
             name: {each.rpartition("@")[2] for each in wal.failed_names(name)}
             if wal.gave_up(name) is None
-            else {each.position for each in self._log.within(batch.key.first, batch.key.last)}
+            else {each.position for each in self._held(batch)}
             for name, batch in self._batches.items()
         }
+
+    def _held(self, batch: Batch) -> list[Published]:
+        """The events within its ranges."""
+        return [each for part in batch.parts for each in self._log.within(part.first, part.last)]
 
     def _stands(self, event: Published, standing: Standing | None) -> bool:
         """Whether the warehouse has it: its own row, or one of the same id and data."""

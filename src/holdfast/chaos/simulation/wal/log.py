@@ -9,6 +9,7 @@ from holdfast.chaos.simulation.actors import Process
 from holdfast.chaos.simulation.stage import Stage
 from holdfast.model.log import Page
 from holdfast.model.position import format_position
+from holdfast.pipeline.ingest.commit import Move
 from holdfast.pipeline.offsets import Offsets, Spot
 
 SPOT = Spot(0, "orders")
@@ -69,8 +70,11 @@ class MemoryCursors:
         Process.turn("read the cursor")
         return {SPOT: self.at}
 
-    def move(self, spot: Spot, expected: str | None, position: str) -> bool:
+    def move(self, moves: Sequence[Move]) -> list[bool]:
         """See the contract."""
+        return [self._move(each.expected, each.position) for each in moves]
+
+    def _move(self, expected: str | None, position: str) -> bool:
         if Process.turn("move the cursor"):
             self._stage.refuse("move the cursor")
         moves = self.at == expected and (expected is None or position > expected)

@@ -13,12 +13,12 @@ from holdfast.chaos.simulation.wal.warehouse import POISON, MemoryWarehouse
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.ingest.commit import Committer, Staged
+from holdfast.pipeline.ingest.commit import Committer
 from holdfast.pipeline.ingest.staging import stage as stage_rows
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.wal import Wal
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal import Staged, Wal
+from holdfast.pipeline.wal.upkeep import Upkeep
 from holdfast.pipeline.warehouse import Tables, Warehouse
 
 IDS = 30
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
     committer: type[Committer] = Committer
     loader: type[Loader] = Loader
     warehouse: type[MemoryWarehouse] = MemoryWarehouse
-    clean: Callable[[Wal], object] = clean
+    clean: Callable[[Wal], object] = lambda wal: Upkeep(wal).run_once()
     restage: Callable[[Wal, Staged], Staged] = lambda wal, staged: staged
 
 
@@ -42,10 +42,10 @@ class Executor:
     def __init__(self, wal: Wal, parts: Parts) -> None:
         self._wal, self._restage = wal, parts.restage
 
-    def stage(self, events: list[Published]) -> Staged:
-        """One segment."""
+    def stage(self, events: list[Published], after: str | None = None) -> Staged:
+        """One segment, of events after a place."""
         batches = [to_batch(SPOT, page(events))]
-        [staged] = stage_rows(self._wal.store, batches, Rules(), {}, self._wal.clock())
+        [staged] = stage_rows(self._wal.store, batches, Rules(), {SPOT: after}, self._wal.clock())
         return self._restage(self._wal, staged)
 
 
@@ -65,18 +65,18 @@ class Driver:
             after = self._cursors.positions()[SPOT]
             events = self._log.after(after, 1 + chance.below(_MOST) if self._stage.happens(0.25) else _MOST)
             if events:
-                self._committer.commit(self._stage_all(events), {SPOT: after})
+                self._committer.commit(self._stage_all(events, after))
         except HoldfastError as error:
             self._stage.say(type(error).__name__)
 
-    def _stage_all(self, events: list[Published]) -> list[Staged]:
+    def _stage_all(self, events: list[Published], after: str | None) -> list[Staged]:
         """By one executor or two; now and then one of them runs twice, and its first segment is garbage."""
         middle = len(events) // 2 if self._stage.happens(0.15) else 0
         staged = []
         for part in filter(None, (events[:middle], events[middle:])):
-            staged.append(self._executor.stage(part))
+            staged.append(self._executor.stage(part, after))
             if self._stage.happens(0.05):
-                staged[-1] = self._executor.stage(part)
+                staged[-1] = self._executor.stage(part, after)
         return staged
 
 
@@ -127,7 +127,8 @@ class Mender:
         try:
             for name in sorted(self._wal.survey().quarantined):
                 batch = self._wal.batch(name)
-                staged = self._executor.stage(self._log.within(batch.key.first, batch.key.last))
+                [part] = batch.parts
+                staged = self._executor.stage(self._log.within(part.first, part.last))
                 if self._wal.repair(batch, (staged.segment,), "the log"):
                     self._stage.count("repaired")
         except HoldfastError as error:

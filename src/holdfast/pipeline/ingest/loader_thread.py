@@ -1,4 +1,5 @@
-"""Loading beside the ingest: a thread that takes fresh batches at once, and the others when they are due."""
+"""The loader's thread: it takes fresh batches at once, as many as wait together, and the others when they are
+due."""
 
 from __future__ import annotations
 
@@ -6,32 +7,40 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.failed.service import FailedEvents
+from holdfast.pipeline.ingest.freshness import Freshness
 from holdfast.pipeline.ingest.metrics import IngestMetrics
 from holdfast.pipeline.ingest.repair import Repairs
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.wal import Batch, Wal
-from holdfast.pipeline.wal.health import health
-from holdfast.pipeline.wal.upkeep import clean
+from holdfast.pipeline.wal.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 UNSETTLED = (Result.RETRY, Result.WAITING, Result.HELD)
 
 
-class Loading:
+class LoaderThread:
     """The loader of one driver."""
 
     def __init__(
-        self, wal: Wal, loader: Loader, failed: FailedEvents, repairs: Repairs, metrics: IngestMetrics
+        self,
+        wal: Wal,
+        loader: Loader,
+        failed: FailedEvents,
+        repairs: Repairs,
+        metrics: IngestMetrics,
+        freshness: Freshness,
     ) -> None:
         self._wal, self._loader, self._failed, self._metrics = wal, loader, failed, metrics
-        self._repairs, self._due = repairs, 0.0
+        self._repairs, self._upkeep, self._freshness = repairs, Upkeep(wal), freshness
+        self._due = 0.0
         self._fresh: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-loader", daemon=True)
@@ -40,20 +49,19 @@ class Loading:
         """Begin to load."""
         self._thread.start()
 
-    def add(self, batches: Sequence[Batch]) -> None:
-        """Load these next."""
-        for batch in batches:
-            self._fresh.put(batch)
+    def add(self, batch: Batch) -> None:
+        """Load it next."""
+        self._fresh.put(batch)
 
     def stop(self, timeout: timedelta | None = None) -> bool:
-        """Finish the batch at hand; answers whether that was done in time."""
+        """Finish the batch at hand; returns whether that was done in time."""
         self._stopping.set()
         self._fresh.put(None)
         self._thread.join(None if timeout is None else timeout.total_seconds())
         return not self._thread.is_alive()
 
     def drain(self) -> list[Batch]:
-        """Load what is there, wait for leases of others to end, and answer what could not be loaded now."""
+        """Load what is there, wait for leases of others to end, and return what could not be loaded now."""
         while True:
             results = self.round()
             held = [batch.name for batch, result in results if result is Result.HELD]
@@ -68,8 +76,11 @@ class Loading:
         if repaired := self._repairs.run_once():
             self._metrics.repairs.inc(sum(each.events for each in repaired))
             results |= self._load_repaired({each.batch for each in repaired}) | self._settle()
-        clean(self._wal)
-        self._metrics.pending.set(health(self._wal).entries)
+        self._upkeep.run_once()
+        pending = self._wal.pending()
+        self._metrics.pending.set(sum(batch.rows for batch in pending))
+        self._metrics.pending_batches.set(len(pending))
+        self._freshness.found(pending)
         return list(results.values())
 
     def _settle(self) -> dict[str, tuple[Batch, Result]]:
@@ -82,7 +93,7 @@ class Loading:
     def _load_repaired(self, names: set[str]) -> dict[str, tuple[Batch, Result]]:
         """At once: why they failed before is gone."""
         batches = [batch for batch in self._wal.pending() if batch.name in names]
-        return {batch.name: (batch, self._loader.load(batch, at_once=True)) for batch in batches}
+        return {batch.name: (batch, result) for batch, result in self._loader.load(batches, at_once=True)}
 
     def _run(self) -> None:
         """Until told to stop. The warehouse is let go of while there is nothing to do, for others to read."""
@@ -95,12 +106,18 @@ class Loading:
                 _guarded(self.round)
             else:
                 if batch is not None and not self._stopping.is_set():
-                    _guarded(partial(self._load, batch))
+                    _guarded(partial(self._load, [batch, *self._others()]))
             if self._fresh.empty():
                 self._loader.warehouse.close()
 
-    def _load(self, batch: Batch) -> None:
-        if self._loader.load(batch) is Result.QUARANTINED:
+    def _others(self) -> Iterator[Batch]:
+        """Whatever else is fresh."""
+        with suppress(queue.Empty):
+            while (batch := self._fresh.get_nowait()) is not None:
+                yield batch
+
+    def _load(self, batches: Sequence[Batch]) -> None:
+        if any(result is Result.QUARANTINED for _, result in self._loader.load(batches)):
             self._due = 0.0  # the next round repairs it
 
 

@@ -1,4 +1,4 @@
-"""Turns: of each kind of driver one is at work at a time, under a lock of the first store."""
+"""The driver lock: of each kind of driver one is at work at a time, under a lock of the first store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 LOCK_TTL = timedelta(seconds=15)
 LOOK = 0.2
-OUTWAITED = LOCK_TTL.total_seconds() + LOOK
+STALE = LOCK_TTL.total_seconds() + LOOK
 """By then a driver that died has lost its lock."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 
@@ -32,17 +32,17 @@ class Busy(HoldfastError):
     """Another driver of this kind is at work."""
 
 
-def outwait_the_dead() -> Callable[[], bool]:
+def wait_for_stale_lock() -> Callable[[], bool]:
     """Whether to ask for the lock once more: until one that died without freeing it would have lost it."""
-    until, pause = time.monotonic() + OUTWAITED, threading.Event()
+    until, pause = time.monotonic() + STALE, threading.Event()
     return lambda: not pause.wait(LOOK) and time.monotonic() < until
 
 
 @contextmanager
-def turn(
+def driver_lock(
     connection: Connection, name: str, what: str, wait: Callable[[], bool]
 ) -> Iterator[Callable[[], None]]:
-    """Have the lock for the length of a block; answers a check that raises `LockLost` where it is lost.
+    """Have the lock for the length of a block; returns a check that raises `LockLost` where it is lost.
 
     While another driver has it, `wait` says whether to ask again; where it does not, `Busy` is raised.
     """
@@ -68,7 +68,7 @@ def _renew(connection: Connection, lock: Lock) -> None:
 
 
 def again(stop: threading.Event, error: HoldfastError, delay: float, *, progressed: bool) -> float:
-    """Wait before the next try after a failure; answers how long. It doubles while nothing is achieved."""
+    """Wait before the next try after a failure; returns how long. It doubles while nothing is achieved."""
     delay = FIRST_DELAY if progressed else min(2 * delay, LONGEST_DELAY)
     log.warning("%s; trying again in %g s", error, delay)
     stop.wait(delay)
