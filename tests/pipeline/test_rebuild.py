@@ -121,5 +121,5 @@ def test_manifests_go_together_until_a_batch_is_full() -> None:
     found = list(stretches(chains, rows=10))
     assert [len(each.objects) for each in found] == [2, 1, 1]
     assert [each.part.partition for each in found] == [0, 0, 1]
-    assert found[0].after == chains[0].after
+    assert found[0].part.after == chains[0].after
     assert (found[0].part.first, found[0].part.last) == (chains[0].first, chains[1].last)
