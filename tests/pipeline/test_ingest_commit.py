@@ -73,6 +73,22 @@ def test_the_cursor_moves_only_after_the_batch_is_durable(driver: Driver) -> Non
     assert driver.cursor == batch.parts[0].last == positions[-1]
 
 
+def test_a_batch_that_was_planned_only_is_not_taken_for_lost(driver: Driver) -> None:
+    """Its events are read again, in a larger batch; as a batch of its own they would fail twice."""
+    driver.publish(1, 2)
+    positions = [*driver.publish(3, 3)]
+    with failpoints.active("wal.before_pending", "raise"), pytest.raises(FailpointError):
+        driver.commit(positions[-1], driver.cursors.positions())
+    positions += driver.publish(4, 5)
+    driver.committer.recover()
+    driver.commit(positions[-1], driver.cursors.positions())
+    driver.loader.run_once()
+    driver.committer.recover()
+    survey = driver.wal.survey()
+    assert (survey.pending, survey.quarantined) == ([], set())
+    assert driver.ids() == [f"o-{n}" for n in range(1, 6)]
+
+
 def test_a_batch_ahead_of_the_cursor_moves_it(driver: Driver) -> None:
     positions = driver.publish(1, 3)
     with failpoints.active("wal.after_pending", "raise"), pytest.raises(FailpointError):

@@ -79,7 +79,8 @@ class Committer:
     def recover(self) -> list[Part]:
         """Let the cursors follow what is durable in the WAL; returns the parts that moved one.
 
-        A batch that is behind a cursor and has no record any more goes into quarantine, to be repaired.
+        A batch that is behind a cursor and has no record any more goes into quarantine, to be repaired. One
+        that was only planned is forgotten: what it was to hold is read again, maybe as part of a larger one.
         """
         positions = self._cursors.positions()
         self._find_lost(positions)
@@ -103,6 +104,8 @@ class Committer:
                 self._wal.quarantine(
                     name, f"the record of batch {name} is missing, and a cursor has passed it"
                 )
+            else:
+                self._wal.forget_plan(name)
 
     def commit(self, staged: Sequence[Staged]) -> Batch | None:
         """Make everything that was staged one pending batch; None where nothing was."""

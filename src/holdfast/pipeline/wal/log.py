@@ -122,6 +122,11 @@ class Wal:
         planned = (name for name in self.journal.names("planned") if name not in known)
         return [name for name in planned if not self.is_confirmed(name)]
 
+    def forget_plan(self, name: str) -> None:
+        """Remove the plan of a batch that did not become pending. Nothing but the plan: a driver that lost its
+        lock may make it pending at this very moment."""
+        self.journal.remove(f"planned/{name}")
+
     def pending(self) -> list[Batch]:
         """Every batch that waits for the warehouse, the oldest first. One whose record is damaged is
         quarantined here."""
