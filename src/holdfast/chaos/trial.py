@@ -27,6 +27,7 @@ from holdfast.pipeline.connection import Connection
 POINTS = [
     "source.mid_read",
     "wal.after_stage",
+    "wal.before_plan",
     "wal.before_pending",
     "wal.after_pending",
     "wal.mid_cursors",

@@ -91,7 +91,7 @@ class Ingest(Section):
     """`duckdb:///path/to/file.duckdb`, `delta:///path/to/folder` or `delta+s3://bucket/prefix`."""
     batch_rows: Batch = 250_000
     """Events of one batch, at most."""
-    flush: FlushKnobs = FlushKnobs()
+    flush: FlushKnobs = Field(default_factory=FlushKnobs)
     freshness: Positive = timedelta(minutes=15)
     """An event without a row for longer raises an alert, and `/readyz` fails."""
     metrics_port: Port | None = None

@@ -54,6 +54,7 @@ class Wal:
         for segment in batch.segments:
             if self.store.size(segment.name) != segment.bytes:
                 raise Damaged(f"segment {segment.name} is not as it was staged; read the batch again")
+        failpoints.hit("wal.before_plan")
         self.journal.add(f"planned/{batch.name}", batch.plan())
         failpoints.hit("wal.before_pending")
         if not self.is_confirmed(batch.name) and self.journal.add(f"pending/{batch.name}", batch.to_json()):

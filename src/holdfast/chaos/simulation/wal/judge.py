@@ -162,6 +162,5 @@ class WalJudge:
 
 
 def _short(batch: str) -> str:
-    """A batch by the numbers of its events."""
-    first, last = batch.split("@")[2:4]
-    return f"batch {int(first[5:], 16)}-{int(last[5:21], 16)}"
+    """A batch by the beginning of its name, which is a hash."""
+    return f"batch {batch[:8]}"
