@@ -17,7 +17,7 @@ from holdfast.pipeline.ingest.commit import Committer
 from holdfast.pipeline.ingest.staging import stage as stage_rows
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.wal import Staged, Wal
+from holdfast.pipeline.wal import Batch, Staged, Wal
 from holdfast.pipeline.wal.upkeep import Upkeep
 from holdfast.pipeline.warehouse import Tables, Warehouse
 
@@ -126,7 +126,7 @@ class Mender:
         """All that is in quarantine."""
         try:
             for name in sorted(self._wal.survey().quarantined):
-                batch = self._wal.batch(name)
+                batch = Batch(self._wal.parts(name), (), self._wal.clock())
                 [part] = batch.parts
                 staged = self._executor.stage(self._log.within(part.first, part.last))
                 if self._wal.repair(batch, (staged.segment,), "the log"):
