@@ -83,8 +83,8 @@ def read_unchecked() -> None:
 
 
 async def cursor_before_pending(rig: Rig, sound: bool) -> set[str]:
-    """A driver dies when everything is staged and nothing is planned; another one goes on. With a plan it would
-    find what the cursor has passed, and repair it."""
+    """A driver dies when everything is staged and nothing is planned; another one goes on. With a plan it
+    would find what the cursor has passed, and repair it."""
     trial = Trial(rig.url, rig.folder)
     await _published(trial, 3)
     await _killed(trial, "wal.before_plan", None if sound else move_cursor_first)

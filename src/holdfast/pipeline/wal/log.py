@@ -124,8 +124,8 @@ class Wal:
         return [name for name in planned if not self.is_confirmed(name)]
 
     def forget_plan(self, name: str) -> None:
-        """Remove the plan of a batch that did not become pending. Nothing but the plan: a driver that lost its
-        lock may make it pending at this very moment."""
+        """Remove the plan of a batch that did not become pending. Nothing but the plan: a driver that lost
+        its lock may make it pending at this very moment."""
         self.journal.remove(f"planned/{name}")
 
     def pending(self) -> list[Batch]:
