@@ -24,7 +24,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest check docs pictures bench lock clean
+.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -37,6 +37,7 @@ help:
 	@echo "make fuzz      a hundred times as many random inputs for everything that parses; takes its time"
 	@echo "make schemathesis  some 10,000 requests for each of two tokens: the server does what its document says"
 	@echo "make chaos-ingest  kill the ingest some 200 times, and account for every event"
+	@echo "make chaos-cluster  kill its drivers and executors on a cluster 50 times, likewise"
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
 	@echo "make pictures  take the pictures of the documentation anew; needs Chromium"
@@ -77,6 +78,9 @@ chaos: $(STAMP)
 
 chaos-ingest: $(STAMP)
 	$(BIN)/python tests/chaos/ingest.py
+
+chaos-cluster: $(STAMP)
+	$(BIN)/python tests/chaos/cluster.py
 
 fuzz: $(STAMP)
 	HOLDFAST_FUZZ=long $(PYTEST) --timeout=0 tests/fuzz

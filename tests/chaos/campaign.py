@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.chaos.controls.ingest import count_transactions
 from holdfast.chaos.judge.ingest import Violation, doubled, judge
-from holdfast.chaos.trial import POINTS, Trial
+from holdfast.chaos.trial import DELTA_POINTS, POINTS, Trial
 from report import RANDOM, Site
 
 TRIES = 5
@@ -49,8 +49,9 @@ class Campaign:
 
     def _schedule(self, kills: int, spark: list[str]) -> list[Blow]:
         """Two of three kills at points in turn, the others at random moments; Spark in between."""
+        points = POINTS + (DELTA_POINTS if self._site.warehouse == "delta" else [])
         turns = [
-            Blow(RANDOM if turn % 3 == 2 else POINTS[(turn - turn // 3) % len(POINTS)])
+            Blow(RANDOM if turn % 3 == 2 else points[(turn - turn // 3) % len(points)])
             for turn in range(kills)
         ]
         for point in spark:

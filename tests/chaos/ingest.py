@@ -56,7 +56,7 @@ def main() -> int:
 
 def _besiege(store: str, number: int, options: argparse.Namespace) -> tuple[list[Site], Control]:
     """One store: a campaign against each warehouse, and the control."""
-    sites = [Site(store, kind) for kind in WAREHOUSES]
+    sites = [Site(store, kind) for kind in options.warehouses]
     with SERVERS[store]() as url, tempfile.TemporaryDirectory(prefix="holdfast-chaos-") as folder:
 
         def part(name: str) -> tuple[str, Path]:
@@ -84,6 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=33, help="without Spark, for each store and warehouse")
     parser.add_argument("--no-spark", dest="spark", action="store_false", help="no real drivers")
     parser.add_argument("--stores", nargs="+", choices=list(SERVERS), default=list(SERVERS))
+    parser.add_argument("--warehouses", nargs="+", choices=WAREHOUSES, default=list(WAREHOUSES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
     return parser.parse_args()
 

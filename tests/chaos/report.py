@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from holdfast.chaos.judge.ingest import Violation
-from holdfast.chaos.trial import HELPER_POINTS, POINTS, SPARK_POINTS
+from holdfast.chaos.trial import DELTA_POINTS, HELPER_POINTS, POINTS, SPARK_POINTS
 
 RANDOM = "at a random moment"
 
@@ -80,13 +80,13 @@ class Report:
         """Kills without Spark and with it, for every point that was to be hit."""
         plain = sum((site.kills for site in self.sites), Counter[str]())
         spark = sum((site.spark for site in self.sites), Counter[str]())
-        wanted = list(dict.fromkeys([*POINTS, *SPARK_POINTS, *HELPER_POINTS, RANDOM]))
+        wanted = list(dict.fromkeys([*POINTS, *DELTA_POINTS, *SPARK_POINTS, *HELPER_POINTS, RANDOM]))
         return {point: (plain[point], spark[point]) for point in wanted}
 
     @property
     def unhit(self) -> list[str]:
         """Points where nothing was killed. Those on Spark are only sought where Spark is."""
-        sought = set(POINTS) | ({*SPARK_POINTS, *HELPER_POINTS} if self._on_spark else set())
+        sought = {*POINTS, *DELTA_POINTS} | ({*SPARK_POINTS, *HELPER_POINTS} if self._on_spark else set())
         return [point for point, hits in self.by_point.items() if point in sought and not sum(hits)]
 
     @property

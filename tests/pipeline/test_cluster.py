@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 import holdfast
 from holdfast import Event
@@ -86,6 +88,44 @@ def test_spark_submit_brings_the_package_as_a_bundle(
         JAVA_HOME=str(java_home(tmp_path)),
     )
     assert printed.split() == WANTED
+
+
+INGEST = """
+import sys
+
+from holdfast.cli import main
+from holdfast.pipeline.wal import segments
+
+segments.read = None  # not by the driver
+sys.argv = ["holdfast", "ingest", "--once", "--master", sys.argv[1], "--config", "holdfast.yaml"]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_spark_submit_ingests_into_delta_on_executors(
+    cluster: SparkCluster, empty_redis: str, drive: Drive, tmp_path: Path
+) -> None:
+    """Payloads that do not compress, so that what is loaded at once is large. The driver reads no segment."""
+    with holdfast.connect_sync(empty_redis) as hf:
+        for start in range(0, 12_000, 2_000):
+            events = [Event({"x": secrets.token_hex(400)}, f"o{start + n}") for n in range(2_000)]
+            hf.publish_many("orders", events)
+    (tmp_path / "ingest.py").write_text(INGEST)
+    (tmp_path / "holdfast.yaml").write_text(
+        f"url: {empty_redis}\n"
+        "ingest:\n  channels: [orders]\n"
+        f"  warehouse: delta://{tmp_path}/tables\n  wal: {{path: {tmp_path}/wal}}\n"
+    )
+    settings = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
+    drive(
+        *(Path(sys.executable).with_name("spark-submit"), "--master", cluster.url, *settings),
+        *("ingest.py", cluster.url),
+        PYSPARK_PYTHON=sys.executable,
+        JAVA_HOME=str(java_home(tmp_path)),
+    )
+    table = DeltaTable(tmp_path / "tables" / "events")
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == sorted(f"o{n}" for n in range(12_000))
 
 
 def test_the_bundle_holds_the_files_beside_the_code(tmp_path: Path, drive: Drive, bare_python: Path) -> None:

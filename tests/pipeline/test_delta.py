@@ -80,7 +80,7 @@ def test_rows_and_ledger_are_one_commit(place: Place) -> None:
     table = DeltaTable(place.folder / "tables" / "events")
     number = table.transaction_version(KEY)
     assert table.version() == 1, "version 0 made the table"
-    assert (place.folder / "tables" / "_holdfast" / f"{number:019}.json").exists()
+    assert (place.folder / "tables" / "_holdfast" / "ledger" / f"{number:019}.json").exists()
     assert table.to_pyarrow_table().num_rows == 1
 
 

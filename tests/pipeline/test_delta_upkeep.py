@@ -22,8 +22,8 @@ from holdfast.failpoints import FailpointError
 from holdfast.model.errors import LockLost
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, warehouse_tasks
-from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.upkeep import Upkeep, warehouse_tasks
+from holdfast.pipeline.upkept import CompactionSettings, Upkept
 from holdfast.pipeline.warehouse import FailedEvent, Outcome, Tables, delta_upkeep
 from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
@@ -202,6 +202,18 @@ def test_a_table_in_which_deltalake_deleted_rows_is_still_merged_read_and_sifted
     again = rows(["a1"], first=101)
     assert place.warehouse.replace("batch", Spot(0, CHANNEL), [position(101)], again) == 1
     assert place.ids() == sorted(f"{letter}{number}" for letter in "ab" for number in range(FEW))
+
+
+def test_the_ledger_forgets_keys_that_nobody_asks_for_any_more(place: Place) -> None:
+    """Neither its objects nor the transactions in the table's log grow without end."""
+    load(place, 1, "a", "b")
+    table = DeltaTable(place.folder / "tables" / "events")
+    assert table.metadata().configuration["delta.setTransactionRetentionDuration"] == "interval 30 days"
+    now, ledger = datetime.now(UTC), place.folder / "tables" / "_holdfast" / "ledger"
+    assert upkeep(place, timedelta(days=1)).clean(now + timedelta(days=30)).removed == 0
+    assert load(place, 1, "a", "b") == Outcome(2, 0, ())
+    assert upkeep(place, timedelta(days=1)).clean(now + timedelta(days=32)).removed == 1
+    assert list(ledger.iterdir()) == []
 
 
 @pytest.mark.usefixtures("few")

@@ -73,12 +73,12 @@ def rows(*documents: Any) -> pa.Table:
     ],
 )
 def test_the_shape_of_data_is_learned(documents: list[Any], learned: Shape) -> None:
-    assert learn(rows(*documents)).get("orders", "NULL") == learned
+    assert learn([rows(*documents)]).get("orders", "NULL") == learned
 
 
 def test_data_too_deep_for_duckdb_does_not_keep_the_rest_from_being_learned() -> None:
     deep = '{"a":' * 500 + "1" + "}" * 500
-    assert learn(rows(deep, {"b": 1})) == {"orders": {"b": "BIGINT"}}
+    assert learn([rows(deep, {"b": 1})]) == {"orders": {"b": "BIGINT"}}
 
 
 def test_a_shape_is_bounded_in_number_depth_and_names() -> None:
@@ -154,7 +154,7 @@ def test_hostile_names_are_columns_and_nothing_else() -> None:
         connection.execute(
             "UPDATE events SET channel = 'it''s', data = ?, headers = '{}'", [json.dumps(nested)]
         )
-        learned = learn(rows(nested))["orders"]
+        learned = learn([rows(nested)])["orders"]
         assert isinstance(learned, dict)
         fields = {name: [each] for name, each in learned.items()}
         connection.execute(view('a"b', "events", "it's", fields))

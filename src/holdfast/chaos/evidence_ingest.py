@@ -110,6 +110,6 @@ def _delta_ledger(tables: Path) -> Iterator[tuple[str, int]]:
             if "txn" in action:
                 key, number = action["txn"]["appId"], action["txn"]["version"]
                 name = f"{number:019}.json"
-                inserted = json.loads((tables / "_holdfast" / name).read_bytes())[key]["inserted"]
+                inserted = json.loads((tables / "_holdfast" / "ledger" / name).read_bytes())[key]["inserted"]
                 if inserted:
                     yield key, inserted

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ POINTS = [
     "wal.mid_clean",
 ]
 """What a driver without Spark passes, in the order in which it does."""
+DELTA_POINTS = [
+    "delta.after_stage",
+    "compact.before_commit",
+    "compact.after_commit",
+    "compact.before_index",
+    "compact.mid_clean",
+]
+"""What it passes besides where the warehouse is Delta."""
 SPARK_POINTS = ["driver.after_offsets", "wal.after_pending", "driver.after_batch", "loader.after_commit"]
 """Where a driver on Spark dies."""
 HELPER_POINTS = ["source.before_plan", "source.mid_read", "wal.after_stage"]
@@ -87,16 +96,25 @@ class Trial:
             raise TimeoutError(f"a driver came to no end within {PATIENCE:g} s")
         return process.exitcode
 
-    def drive_spark(self, kill: str | None = None) -> int:
-        """The same with a real driver on Spark. One that fails since a helper was killed counts as killed."""
+    def drive_spark(
+        self,
+        kill: str | None = None,
+        *,
+        master: str = "local[2]",
+        beside: Callable[[subprocess.Popen[bytes]], None] = lambda driver: None,
+    ) -> int:
+        """The same with a real driver on Spark. One that fails since a helper was killed counts as killed.
+        `beside` is called while it runs."""
         spec = {"url": self.url, "folder": str(self.folder), "kind": self.kind, "ahead": self._next()}
         with (self.folder / "spark.log").open("wb") as log:
-            done = subprocess.run(
-                [sys.executable, "-m", "holdfast.chaos.plain.spark", json.dumps(spec)],
+            done = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.chaos.plain.spark", json.dumps(spec | {"master": master})],
                 env=os.environ | {VARIABLE: f"{kill}=kill" if kill else ""},
                 stdout=log,
                 stderr=log,
             )
+            beside(done)
+            done.wait()
         with Connection([self.url]) as connection:  # a dead driver's lock ends by itself
             connection.run(connection.backends[0].advance(LOCK))
         lost = kill in HELPER_POINTS and HELPER_LOST in (self.folder / "spark.log").read_bytes()

@@ -14,14 +14,13 @@ from holdfast.cli.ingest import WarehouseUrl
 from holdfast.cli.options import ConfigFile, Json, examples
 from holdfast.cli.output import say, write_json, write_table
 from holdfast.cli.places import check_archive
-from holdfast.cli.policies import destination_of
+from holdfast.cli.policies import destination_of, settings_of
 from holdfast.config.urls import mask
 from holdfast.model.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.config.sections import Compaction
-    from holdfast.pipeline.upkeep import CompactionSettings, Task
+    from holdfast.pipeline.upkeep import Task
 
 From = Annotated[
     str | None, typer.Option("--from", metavar="URL", help="The archive, instead of the configuration's.")
@@ -59,13 +58,6 @@ def compact(
         )
         return
     write_table(["PLACE", "MERGED", "INTO", "REMOVED"], done)
-
-
-def settings_of(given: Compaction) -> CompactionSettings:
-    """What the configuration says of compaction."""
-    from holdfast.pipeline.upkeep import CompactionSettings
-
-    return CompactionSettings(given.enabled, given.every, given.keep, given.file_size)
 
 
 def _places(config: Config, source: str | None, warehouse: str | None) -> Sequence[tuple[str, Task]]:

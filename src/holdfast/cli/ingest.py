@@ -16,7 +16,7 @@ from holdfast.cli.dlq.options import By, Yes
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.places import check_wal
-from holdfast.cli.policies import destinations
+from holdfast.cli.policies import destinations, settings_of
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -256,6 +256,7 @@ def plan_of(config: Config) -> IngestPlan:
         rules=Rules(rules),
         namespace=config.namespace,
         archives=_archives(config),
+        compaction=settings_of(given.compaction),
         max_rows=given.batch_rows,
         flush=Flush(given.flush.rows, given.flush.bytes, given.flush.every),
         freshness=given.freshness,

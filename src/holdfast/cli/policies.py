@@ -9,8 +9,9 @@ from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.config.sections import ArchiveStream
+    from holdfast.config.sections import ArchiveStream, Compaction
     from holdfast.pipeline.archive.policy import ArchivePolicy
+    from holdfast.pipeline.upkept import CompactionSettings
 
 
 def policies(config: Config, consumer: str) -> list[ArchivePolicy]:
@@ -32,6 +33,7 @@ def policies(config: Config, consumer: str) -> list[ArchivePolicy]:
             config.namespace,
             lag.events,
             lag.age,
+            settings_of(config.archiver.compaction),
         )
         for each in config.archive_streams
     ]
@@ -79,4 +81,14 @@ def from_flags(
         raise InvalidInput("--stream and --destination go together; give both")
     lag = config.archiver.lag_threshold
     after = parse_duration(timeout, what="--batch-timeout")
-    return ArchivePolicy(stream, destination, size, after, consumer, config.namespace, lag.events, lag.age)
+    kept = settings_of(config.archiver.compaction)
+    return ArchivePolicy(
+        stream, destination, size, after, consumer, config.namespace, lag.events, lag.age, kept
+    )
+
+
+def settings_of(given: Compaction) -> CompactionSettings:
+    """What the configuration says of compaction."""
+    from holdfast.pipeline.upkept import CompactionSettings
+
+    return CompactionSettings(given.enabled, given.every, given.keep, given.file_size)

@@ -11,6 +11,9 @@ from holdfast.embedded.java import java_home
 from holdfast.embedded.probe import http_get
 from holdfast.embedded.process import Server
 
+# An application whose executors are killed one after the other is not given up.
+_OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1"
+
 
 class Daemon(Server):
     """A daemon of the cluster; its second port is that of its web page."""
@@ -40,7 +43,7 @@ class Daemon(Server):
             "SPARK_HOME": str(wheels.package("pyspark", "spark")),
             "SPARK_LOCAL_IP": "127.0.0.1",  # for the web page, too
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
         }
 
     def command(self) -> list[str]:

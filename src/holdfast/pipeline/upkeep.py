@@ -11,14 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.model.errors import HoldfastError, InvalidInput
+from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.archive.compaction import ArchiveCompaction
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.upkept import CompactionSettings, Upkept
 from holdfast.pipeline.warehouse.address import upkeep_of
 
 if TYPE_CHECKING:
@@ -27,23 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CLEAN_EVERY = 3600.0
 """Seconds between two looks for what can be removed: it lists everything."""
-SHORTEST = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSettings:
-    """What `compaction` of the configuration says."""
-
-    enabled: bool = True
-    every: timedelta = timedelta(minutes=1)
-    keep: timedelta = timedelta(days=1)
-    """How long what was replaced stays, for those who still read it."""
-    file_size: int = 64 << 20
-    """Bytes of a data file of Delta, at most."""
-
-    def __post_init__(self) -> None:
-        if self.keep < SHORTEST:
-            raise InvalidInput(f"keep {self.keep} is too short: what is being read may go; use at least 1h")
 
 
 class Task(Protocol):

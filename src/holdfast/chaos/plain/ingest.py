@@ -30,7 +30,8 @@ from holdfast.pipeline.options import Options
 from holdfast.pipeline.portions import Slice
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
-from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
+from holdfast.pipeline.warehouse import Column, Table, Tables, delta_upkeep, open_warehouse
+from holdfast.pipeline.warehouse.address import upkeep_of
 
 CHANNEL = "orders"
 PORTION = 12
@@ -75,6 +76,16 @@ class PlainIngest:
         while self.step(portion):
             self.loader.run_once()
         self.loading.round()
+        self._keep_up()
+
+    def _keep_up(self) -> None:
+        """Merge files and remove what was replaced, at once: a driver has few of them, and lives briefly."""
+        delta_upkeep.FEW, delta_upkeep.UNCOVERED = 2, 5
+        now = datetime.now(UTC)
+        for task in upkeep_of(self.warehouse.url, 64 << 20, timedelta(0)):
+            while any(task.step(now)):
+                pass
+            task.clean(now)
 
     def step(self, portion: int) -> bool:
         """One micro-batch, up to its cursor."""

@@ -17,12 +17,21 @@ from holdfast.chaos.plain.ingest import plan_of
 from holdfast.pipeline.ingest.driver import Ingest
 from holdfast.pipeline.session import session
 from holdfast.pipeline.wal import Wal
+from holdfast.pipeline.warehouse import spread
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.memory": "512m",
+    "spark.task.maxFailures": "20",  # where executors are killed one after the other
+}
 
 
-def main(url: str, folder: Path, kind: str, ahead: timedelta) -> int:
-    """0 when everything that is there is in the warehouse."""
+def main(url: str, folder: Path, kind: str, ahead: timedelta, master: str) -> int:
+    """0 when everything that is there is in the warehouse. Into Delta it is loaded by tasks, however small it
+    is."""
     logging.basicConfig(level=logging.INFO)
-    with session("local[2]", name="ingest", settings={"spark.sql.shuffle.partitions": "2"}) as spark:
+    spread.SHARE = 1
+    with session(master, name="ingest", settings=SETTINGS) as spark:
         job = Ingest(spark, [url], plan_of(folder, kind), folder / "checkpoints")
         job.wal = Wal(job.wal.store, job.wal.settings, lambda: datetime.now(UTC) + ahead)
         return 1 if job.run_once().left else 0
@@ -30,4 +39,5 @@ def main(url: str, folder: Path, kind: str, ahead: timedelta) -> int:
 
 if __name__ == "__main__":
     spec = json.loads(sys.argv[1])
-    sys.exit(main(spec["url"], Path(spec["folder"]), spec["kind"], timedelta(seconds=spec["ahead"])))
+    ahead = timedelta(seconds=spec["ahead"])
+    sys.exit(main(spec["url"], Path(spec["folder"]), spec["kind"], ahead, spec["master"]))

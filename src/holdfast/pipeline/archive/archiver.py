@@ -16,6 +16,7 @@ from holdfast.pipeline.archive.sink import ArchiveSink
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.reports import Reporter
+from holdfast.pipeline.upkeep import Upkeep, archive_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ class Archiver:
         self.metrics = Metrics()
         self._lag = LagWatch(policies, self.metrics)
         self.reporter = Reporter(policies[0].namespace, policies[0].report_name)
+        self._upkeep: Upkeep | None = None
         self._driver = Driver(spark, urls, checkpoints, self)
 
     def run_once(self) -> Metrics:
@@ -60,6 +62,10 @@ class Archiver:
     @contextlib.contextmanager
     def open(self, context: Context) -> Iterator[Sequence[Sink]]:
         """See the contract."""
+        settings = self._policies[0].compaction
+        places = [policy.destination for policy in self._policies]
+        tasks = archive_tasks(places, settings, context.check_lock)
+        self._upkeep = Upkeep(tasks, settings, context.check_lock)
         yield [
             ArchiveSink(policy, self._policies, context, self.metrics, self.reporter)
             for policy in self._policies
@@ -67,8 +73,11 @@ class Archiver:
 
     @contextlib.contextmanager
     def beside(self, *, once: bool) -> Iterator[None]:
-        """See the contract. Nothing."""
-        yield
+        """See the contract. Compaction."""
+        if self._upkeep is None:
+            raise RuntimeError("compaction runs only while the lock is held")
+        with self._upkeep.beside():
+            yield
 
     def look(self, connection: Connection) -> None:
         """See the contract."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import combinations
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name, compile_pattern, selects
+from holdfast.pipeline.upkept import CompactionSettings
 
 MAX_BATCH = 1_000_000
 ARCHIVER = "archiver"
@@ -31,6 +32,7 @@ class ArchivePolicy:
     lag_events: int = 10_000
     lag_age: timedelta = timedelta(hours=1)
     """From here on an archiver that is behind raises an alert."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     max_rows: int = 500_000
     """Messages per commit, at most."""
 

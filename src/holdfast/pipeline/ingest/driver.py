@@ -24,8 +24,10 @@ from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
+from holdfast.pipeline.upkeep import Upkeep, warehouse_tasks
 from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.warehouse import open_warehouse
+from holdfast.pipeline.warehouse.spread import on_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,11 +68,12 @@ class Ingest:
         self._plan, self.lock_name = plan, plan.lock_name
         self.metrics, self.summary = IngestMetrics(), Summary()
         self.wal = Wal(open_store(plan.wal.path), plan.wal)
-        self.warehouse = open_warehouse(plan.warehouse, plan.tables)
+        self.warehouse = open_warehouse(plan.warehouse, plan.tables, on_executors(spark))
         self._freshness = Freshness(self.metrics, plan.namespace, plan.freshness)
         report = WalReport(self.wal, self.metrics, self._freshness)
         self.reporter = Reporter(plan.namespace, "ingest", report)
         self._loader_thread: LoaderThread | None = None
+        self._upkeep: Upkeep | None = None
         self._driver = Driver(spark, urls, checkpoints, self)
 
     def run_once(self) -> Summary:
@@ -118,21 +121,24 @@ class Ingest:
             thread.add(batch)
 
         self._loader_thread = thread
+        tasks = warehouse_tasks(plan.warehouse, plan.compaction)
+        self._upkeep = Upkeep(tasks, plan.compaction, context.check_lock)
         try:
             yield [IngestSink(plan, wal, context, self.metrics, self.reporter, recover, committed)]
         finally:
-            self._loader_thread = None
+            self._loader_thread = self._upkeep = None
             self.warehouse.close()
 
     @contextlib.contextmanager
     def beside(self, *, once: bool) -> Iterator[None]:
-        """See the contract. The loader; over what is there it also waits for what others hold."""
-        thread = self._loader_thread
-        if thread is None:
+        """See the contract. The loader, which in the end waits for what others hold; and compaction."""
+        thread, upkeep = self._loader_thread, self._upkeep
+        if thread is None or upkeep is None:
             raise RuntimeError("a loader runs only while the lock is held")
         thread.start()
         try:
-            yield
+            with upkeep.beside():
+                yield
         finally:
             if not thread.stop(None if once else self._plan.wal.close_timeout):
                 log.warning("the loader did not stop in time; its batch goes on from the WAL")

@@ -9,6 +9,7 @@ from holdfast.model.names import check_name, compile_pattern
 from holdfast.pipeline.ingest.flush import Flush, checked
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.options import is_pattern
+from holdfast.pipeline.upkept import CompactionSettings
 from holdfast.pipeline.wal.settings import WalSettings
 from holdfast.pipeline.warehouse.tables import Tables
 
@@ -26,6 +27,7 @@ class IngestPlan:
     namespace: str = "gbe"
     archives: tuple[str, ...] = ()
     """Where a damaged batch may be read that the log no longer has."""
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     max_rows: int = 250_000
     """Events of one batch, at most."""
     flush: Flush = field(default_factory=Flush)

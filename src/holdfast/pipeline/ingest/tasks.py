@@ -16,13 +16,14 @@ from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Part, Segment, Staged
 from holdfast.pipeline.wal.log import machine_time
 
-STAGED = "name string, sha256 string, rows long, bytes long, parts string"
+STAGED = "name string, sha256 string, rows long, bytes long, invalid long, parts string"
 _SCHEMA = pa.schema(
     {
         "name": pa.string(),
         "sha256": pa.string(),
         "rows": pa.int64(),
         "bytes": pa.int64(),
+        "invalid": pa.int64(),
         "parts": pa.string(),  # a JSON list
     }
 )
@@ -54,5 +55,5 @@ def to_row(staged: Staged, known: Known) -> dict[str, Any]:
 
 def from_row(row: Any) -> Staged:
     """What the driver makes of it."""
-    segment = Segment(row.name, row.sha256, row.rows, row.bytes)
+    segment = Segment(row.name, row.sha256, row.rows, row.bytes, row.invalid)
     return Staged(tuple(Part(*part) for part in orjson.loads(row.parts)), segment)

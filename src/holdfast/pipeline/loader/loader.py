@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast import failpoints
 from holdfast.correlation import correlated
@@ -32,11 +32,16 @@ from holdfast.pipeline.loader.decisions import (
 )
 from holdfast.pipeline.loader.rejects import Rejects
 from holdfast.pipeline.loader.results import Recovery, Result, recovery
+from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.leases import Hold
 from holdfast.pipeline.wal.records import Attempt, Confirmation, GaveUp
 from holdfast.pipeline.wal.rows import healthy
-from holdfast.pipeline.warehouse import Load, Outcome, Warehouse
+from holdfast.pipeline.wal.stored import StoredRows
+from holdfast.pipeline.warehouse import Load, Outcome, Warehouse, spread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -143,15 +148,25 @@ class Loader:
         known = self.warehouse.outcome(batch.name, batch.channels) if hold.attempt > 1 else None
         if known is not None:
             return self._settle(batch, hold, known, again=True)
-        rows = healthy(self.wal, batch.name, segments.read_all(self.wal.store, batch.segments))
-        rows = Rejects(self.wal, self.warehouse, batch, hold).invalid(rows)
-        return Ready(batch, hold, Load(batch.name, batch.channels, rows))
+        return Ready(batch, hold, Load(batch.name, batch.channels, self._rows(batch, hold)))
+
+    def _rows(self, batch: Batch, hold: Hold) -> pa.Table | StoredRows:
+        """What is to go in. Of a large batch only what is invalid is read here, where others can read it."""
+        wal, rejects = self.wal, Rejects(self.wal, self.warehouse, batch, hold)
+        if not self.warehouse.reads_segments or batch.bytes < spread.SHARE:
+            rows = healthy(wal, batch.name, segments.read_all(wal.store, batch.segments))
+            return rejects.invalid(rows)
+        invalid = [segment for segment in batch.segments if segment.invalid != 0]
+        if invalid:
+            rejects.invalid(healthy(wal, batch.name, segments.read_all(wal.store, invalid)))
+        failed = frozenset(wal.failed_names(batch.name))
+        return StoredRows(wal.store.url, batch.segments, failed, environment=cloud_environment())
 
     def _put(self, ready: Sequence[Ready]) -> dict[str, Result]:
         """All of them in one transaction; each by itself where a row of one cannot go in."""
         try:
             outcomes = self.warehouse.load([each.load for each in ready])
-        except Terminal as error:
+        except (Terminal, Damaged) as error:
             results: dict[str, Result] = {}
             for each in ready:
                 alone = partial(self._put_alone, each, error if len(ready) == 1 else None)
@@ -168,18 +183,19 @@ class Loader:
             for each, outcome in zip(ready, outcomes, strict=True)
         }
 
-    def _put_alone(self, ready: Ready, error: Terminal | None) -> Result:
+    def _put_alone(self, ready: Ready, error: Terminal | Damaged | None) -> Result:
         """One batch without the rows that cannot go in. `error` is the one that it failed with alone."""
-        batch, hold, load = ready
+        batch, hold = ready.batch, ready.hold
+        load = ready.load._replace(rows=ready.load.table)
         if error is None:
             hold.keep()
             try:
                 return self._settle(batch, hold, self.warehouse.load([load])[0])
             except Terminal as found:
                 error = found
-        if not Rejects(self.wal, self.warehouse, batch, hold).poison(load.rows):
+        if not Rejects(self.wal, self.warehouse, batch, hold).poison(load.table):
             raise error  # it is not the data: try again
-        [outcome] = self.warehouse.load([load._replace(rows=healthy(self.wal, batch.name, load.rows))])
+        [outcome] = self.warehouse.load([load._replace(rows=healthy(self.wal, batch.name, load.table))])
         return self._settle(batch, hold, outcome)
 
     def _settle(self, batch: Batch, hold: Hold, outcome: Outcome, *, again: bool = False) -> Result:

@@ -33,6 +33,7 @@ from holdfast.pipeline.wal import Batch, Wal, segments
 from holdfast.pipeline.wal.log import REST
 from holdfast.pipeline.wal.rows import names as names_of
 from holdfast.pipeline.warehouse import open_warehouse
+from holdfast.pipeline.warehouse.spread import on_executors
 
 ABREAST = 16
 """Stretches that are staged at once: what is staged and not yet loaded is bounded by them."""
@@ -80,7 +81,7 @@ def _fill(
 ) -> tuple[int, int]:
     """Answers batches from the WAL, and events from the archive."""
     wal = Wal(open_store(plan.wal.path), plan.wal)
-    warehouse = open_warehouse(plan.warehouse, plan.tables)
+    warehouse = open_warehouse(plan.warehouse, plan.tables, on_executors(spark))
     failed = FailedEvents(wal, warehouse, plan.tables, plan.rules.problem)
     loader = Loader(wal, warehouse)
     try:

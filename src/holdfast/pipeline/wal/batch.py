@@ -49,6 +49,8 @@ class Segment(NamedTuple):
     sha256: str
     rows: int
     bytes: int
+    invalid: int | None = None
+    """Rows that validation found wanting; None in a record that does not say."""
 
 
 class Staged(NamedTuple):

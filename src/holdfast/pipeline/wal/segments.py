@@ -44,7 +44,8 @@ def stage(store: ObjectStore, rows: pa.Table, now: datetime) -> Segment:
     name = f"{FOLDER}/{now.strftime(STAMP)}-{secrets.token_hex(12)}.parquet"
     store.put(name, data)
     failpoints.hit("wal.after_stage")
-    return Segment(name, hashlib.sha256(data).hexdigest(), rows.num_rows, len(data))
+    invalid = rows.num_rows - rows["problem"].null_count
+    return Segment(name, hashlib.sha256(data).hexdigest(), rows.num_rows, len(data), invalid)
 
 
 def encode(rows: pa.Table) -> bytes:

@@ -14,6 +14,7 @@ from holdfast.pipeline.warehouse.tables import Tables
 
 if TYPE_CHECKING:
     from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
+    from holdfast.pipeline.warehouse.spread import Spread
 
 
 def upkeep_of(url: str, file_size: int, keep: timedelta) -> list[TableUpkeep]:
@@ -54,13 +55,15 @@ def place_of(url: str) -> Place:
     )
 
 
-def open_warehouse(url: str, tables: Tables) -> Warehouse:
-    """The warehouse of a URL, as `place_of` reads it."""
+def open_warehouse(url: str, tables: Tables, spread: Spread | None = None) -> Warehouse:
+    """The warehouse of a URL, as `place_of` reads it. With `spread`, large loads into Delta are done
+    elsewhere, in parts."""
     kind, path = place_of(url)
     if kind == "duckdb":
         from holdfast.pipeline.warehouse.duck import DuckWarehouse
 
         return DuckWarehouse(Path(path), tables)
     from holdfast.pipeline.warehouse.delta import DeltaWarehouse
+    from holdfast.pipeline.warehouse.spread import in_place
 
-    return DeltaWarehouse(path, tables)
+    return DeltaWarehouse(path, tables, spread or in_place)

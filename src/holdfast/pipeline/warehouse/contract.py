@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.pipeline.offsets import Spot
+    from holdfast.pipeline.wal.stored import StoredRows
 
 Status = Literal["pending", "retrying", "resolved", "abandoned"]
 
@@ -39,8 +40,14 @@ class Load(NamedTuple):
     """The name of a batch; for one record of it that is tried again, `#` and what tells the tries apart."""
     channels: tuple[str, ...]
     """Those of the batch, also where no row of one is left."""
-    rows: pa.Table
-    """As `wal.segments.SCHEMA` has them."""
+    rows: pa.Table | StoredRows
+    """As `wal.segments.SCHEMA` has them; where `Warehouse.reads_segments`, also rows that are in the WAL."""
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows, read now where they are not at hand."""
+        rows = self.rows
+        return rows.read() if hasattr(rows, "read") else rows
 
     @property
     def batch(self) -> str:
@@ -102,6 +109,8 @@ class Warehouse(Protocol):
     url: str
     layer: str
     """What `failure_layer` says of rows that it does not take."""
+    reads_segments: bool
+    """Whether a load's rows may still be in the WAL."""
 
     def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """Put the rows of all loads and their entries in the ledger in, in one transaction for each table;

@@ -10,42 +10,46 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property, partial
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from holdfast import failpoints
-from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.model.errors import InvalidInput, Unavailable
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import ObjectStore, open_store
+from holdfast.pipeline.stores.address import cloud_environment
 from holdfast.pipeline.wal.segments import SCHEMA
+from holdfast.pipeline.wal.stored import StoredRows
 from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Standing, Status
 from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, Staged, discard, read_file, removal, stage
 from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, between, live_files
 from holdfast.pipeline.warehouse.delta_ledger import Ledger
 from holdfast.pipeline.warehouse.delta_schemas import put_schemas, read_schemas
-from holdfast.pipeline.warehouse.delta_sift import candidates, connect, projected, sift
+from holdfast.pipeline.warehouse.delta_sift import Sift, Sifted, connect, projected, translated
 from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
-from holdfast.pipeline.warehouse.incoming import by_table, incoming, total
+from holdfast.pipeline.warehouse.incoming import by_table, total
 from holdfast.pipeline.warehouse.projection import mapped
-from holdfast.pipeline.warehouse.schemas import Schemas
+from holdfast.pipeline.warehouse.schemas import Schemas, learn, merged
+from holdfast.pipeline.warehouse.spread import Spread, in_place, shares
 from holdfast.pipeline.warehouse.tables import DAY, FIXED, Column, Table, Tables
 
 log = logging.getLogger(__name__)
-Decide = Callable[[DeltaTable, Sequence[Load]], tuple[list[Staged], list[Outcome]]]
+Decide = Callable[[DeltaTable, Table, Sequence[Load]], tuple[list[Staged], list[Outcome]]]
 """From a version of a table and loads that it does not know to the files that are to go in, and the ledger's
-entry for each load."""
+entry for each load. Columns may be learned by that: then it is asked again."""
 Bounds = dict[str, tuple[object, object]]
 """The least and the greatest value of columns that are looked for."""
 _COMPARED = [name for name in FIXED if name != "batch"]
@@ -60,7 +64,8 @@ class DeltaWarehouse:
 
     layer = "delta_commit"
 
-    def __init__(self, root: str, tables: Tables) -> None:
+    def __init__(self, root: str, tables: Tables, spread: Spread = in_place) -> None:
+        self._spread, self.reads_segments = spread, spread is not in_place
         self.url = f"delta+{root}" if "://" in root else f"delta://{root}"
         self._tables, self._files = tables, DeltaFiles(root)
         self._root = root
@@ -70,25 +75,40 @@ class DeltaWarehouse:
         """See the contract."""
         found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
         with self._translated():
-            self._schemas.observe([load.rows for load in loads])
+            at_hand = [each.table for each in loads if not isinstance(each.rows, StoredRows)]
+            self._schemas.observe(learn(at_hand))  # of others, whoever reads them
             tables = list(by_table(self._schemas, loads))
         if len(tables) > 1:  # else a row that does not fit is found before anything is committed
             with self._translated():
                 for table, its in tables:
-                    projected(table, its)
+                    projected(table, [each for each in its if not isinstance(each.rows, StoredRows)])
         for table, its in tables:
-            for load, outcome in zip(its, self._settle(table, its, self._sifted(table)), strict=True):
+            for load, outcome in zip(its, self._settle(table, its, self._sift), strict=True):
                 found[load.key].append(outcome)
         return [total(found[load.key]) for load in loads]
 
-    def _sifted(self, table: Table) -> Decide:
-        def decide(delta: DeltaTable, loads: Sequence[Load]) -> tuple[list[Staged], list[Outcome]]:
-            live = set(live_files(delta)["path"].to_pylist())
-            stored = candidates(self._store, table.name, live, incoming(loads))
-            fresh, outcomes = sift(stored, table, loads)
-            return stage(self._store, table.name, fresh), outcomes
+    def _sift(
+        self, delta: DeltaTable, table: Table, loads: Sequence[Load]
+    ) -> tuple[list[Staged], list[Outcome]]:
+        live = frozenset(live_files(delta)["path"].to_pylist())
+        work = Sift(self._root, cloud_environment(), table, live)
+        spread = self._spread if any(isinstance(load.rows, StoredRows) for load in loads) else in_place
+        found = spread(work, shares(loads))
+        if _meet(found):  # the same event in two parts: only one of them may have it
+            self._discard(table, found)
+            found = spread(work, [loads])
+        for each in found:
+            if each.error is not None:
+                self._discard(table, found)
+                kind, text = each.error
+                raise kind(text)
+        self._schemas.observe(merged(part.seen for part in found))
+        made = [[part.outcomes[load.key] for part in found if load.key in part.outcomes] for load in loads]
+        return [file for part in found for file in part.staged], [total(each) for each in made]
 
-        return decide
+    def _discard(self, table: Table, found: Sequence[Sifted]) -> None:
+        for part in found:
+            discard(self._store, table.name, part.staged)
 
     def rehearse(self, rows: pa.Table) -> None:
         """See the contract."""
@@ -231,12 +251,14 @@ class DeltaWarehouse:
         """What the ledger says of each load; where it says nothing, what is decided and committed now."""
         with self._translated():
             for _ in range(_TRIES):
+                table = self._schemas.grown(table)
                 delta = self._open(table, grow=True)
                 known = {load.key: self._known(delta, table, load.key) for load in loads}
                 news = [load for load in loads if known[load.key] is None]
-                staged, made = decide(delta, news) if news else ([], [])
+                staged, made = decide(delta, table, news) if news else ([], [])
                 outcomes = {load.key: outcome for load, outcome in zip(news, made, strict=True)}
-                if not news or self._commit(delta, table, staged, outcomes):
+                is_grown = self._schemas.grown(table) == table
+                if not news or (is_grown and self._commit(delta, table, staged, outcomes)):
                     return [known[load.key] or outcomes[load.key] for load in loads]
                 discard(self._store, table.name, staged)
         raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
@@ -276,7 +298,8 @@ class DeltaWarehouse:
     ) -> bool:
         """Rows and ledger entries as the version that follows `delta`'s; False where that one is taken."""
         number = self._ledger.prepare(outcomes)
-        named = [Transaction(key, number) for key in outcomes]
+        now = int(datetime.now(UTC).timestamp() * 1000)
+        named = [Transaction(key, number, now) for key in outcomes]
         properties = CommitProperties(app_transactions=named, max_commit_retries=0)
         failpoints.hit("loader.before_commit")
         if not self._committed(delta, table, [each.added() for each in staged], properties):
@@ -326,15 +349,14 @@ class DeltaWarehouse:
                 connection.register("stored", scanner.to_reader())
                 yield connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """The errors of others as ours."""
-        try:
-            yield
-        except (duckdb.DataError, duckdb.InvalidInputException) as error:
-            raise Terminal(str(error).partition("\n")[0]) from error
-        except (DeltaError, duckdb.Error, OSError, pa.ArrowException) as error:
-            raise Unavailable(f"{self.url}: {str(error).partition(chr(10))[0]}") from error
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.url)
+
+
+def _meet(found: Sequence[Sifted]) -> bool:
+    """Whether two parts have rows with the same hash."""
+    hashes = np.frombuffer(b"".join(part.hashes for part in found), np.int64)
+    return len(found) > 1 and len(np.unique(hashes)) < len(hashes)
 
 
 def _is_at(rows: pa.Table, spot: Spot, positions: Sequence[str]) -> pa.ChunkedArray:

@@ -21,6 +21,12 @@ from holdfast.pipeline.warehouse.tables import DAY
 _LOG = "_delta_log"
 _BOUNDED = ("channel", "time")
 """Columns by whose statistics readers skip files."""
+_KEPT = {
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.setTransactionRetentionDuration": "interval 30 days",
+}
+"""Of the log: entries that a checkpoint has, files that are gone, and keys of the ledger."""
 
 
 class DeltaFiles:
@@ -54,7 +60,12 @@ class DeltaFiles:
         if self._is_folder:
             Path(self._root).mkdir(parents=True, exist_ok=True)
         made = DeltaTable.create(
-            self._uri(name), schema, mode="ignore", partition_by=partition, storage_options=self._options()
+            self._uri(name),
+            schema,
+            mode="ignore",
+            partition_by=partition,
+            configuration=_KEPT,
+            storage_options=self._options(),
         )
         self.settle(name, -1)
         return made

@@ -5,22 +5,29 @@ A DuckDB in memory does it, with the very statements of the DuckDB warehouse.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
-from holdfast.pipeline.stores import ObjectStore
+from holdfast.model.errors import Damaged, HoldfastError, Terminal, Unavailable
+from holdfast.pipeline.stores import ObjectStore, open_store
+from holdfast.pipeline.wal.stored import StoredRows
 from holdfast.pipeline.warehouse.contract import Load, Outcome
-from holdfast.pipeline.warehouse.delta_data import read_hashes, read_rows
+from holdfast.pipeline.warehouse.delta_data import Staged, read_hashes, read_rows, stage
 from holdfast.pipeline.warehouse.delta_index import HashIndex
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 from holdfast.pipeline.warehouse.incoming import incoming, outcomes
 from holdfast.pipeline.warehouse.projection import projection
 from holdfast.pipeline.warehouse.queries import load_queries
+from holdfast.pipeline.warehouse.schemas import learn
+from holdfast.pipeline.warehouse.shape import Shape
 from holdfast.pipeline.warehouse.tables import Table
 
 OWN = load_queries("delta.sql")
@@ -55,6 +62,59 @@ def sift(stored: pa.Table, table: Table, loads: Sequence[Load]) -> tuple[pa.Tabl
         rivals = connection.execute(QUERIES["rivals_found"]).fetchall()
         fresh = _project(connection, table, "WHERE row NOT IN (SELECT row FROM rivals)")
     return fresh, outcomes(loads, rivals)
+
+
+class Sifted(NamedTuple):
+    """What became of a part of some loads, wherever it was done."""
+
+    staged: list[Staged]
+    outcomes: dict[str, Outcome]
+    hashes: bytes
+    """Of the rows in the staged files."""
+    seen: Mapping[str, Shape]
+    """What was learned of rows that were read here."""
+    error: tuple[type[HoldfastError], str] | None = None
+
+
+@dataclass(frozen=True)
+class Sift:
+    """For a driver or its executors: loads in, staged data files out. Nothing is visible until a commit."""
+
+    root: str
+    environment: Mapping[str, str]
+    table: Table
+    live: frozenset[str]
+    """The data files of the version that is compared with."""
+
+    def __call__(self, loads: Sequence[Load]) -> Sifted:
+        """Read, compare, write."""
+        try:
+            with translated(self.root):
+                return self._sifted(loads)
+        except (Damaged, Terminal, Unavailable) as error:
+            return Sifted([], {}, b"", {}, (type(error), str(error)))
+
+    def _sifted(self, given: Sequence[Load]) -> Sifted:
+        loads = [load._replace(rows=load.table) for load in given]
+        read = [isinstance(load.rows, StoredRows) for load in given]
+        seen = learn([load.table for load, was in zip(loads, read, strict=True) if was])
+        store = open_store(self.root, self.environment)
+        stored = candidates(store, self.table.name, self.live, incoming(loads))
+        fresh, made = sift(stored, self.table, loads)
+        staged = stage(store, self.table.name, fresh)
+        hashes = np.asarray(fresh["transaction_hash"].to_numpy(), np.int64).tobytes()
+        return Sifted(staged, {load.key: each for load, each in zip(loads, made, strict=True)}, hashes, seen)
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """The errors of others as ours."""
+    try:
+        yield
+    except (duckdb.DataError, duckdb.InvalidInputException) as error:
+        raise Terminal(str(error).partition("\n")[0]) from error
+    except (DeltaError, duckdb.Error, OSError, pa.ArrowException) as error:
+        raise Unavailable(f"{url}: {str(error).partition(chr(10))[0]}") from error
 
 
 def projected(table: Table, loads: Sequence[Load]) -> pa.Table:

@@ -35,6 +35,7 @@ from holdfast.pipeline.warehouse.delta_data import (
 )
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
 from holdfast.pipeline.warehouse.delta_index import HashIndex
+from holdfast.pipeline.warehouse.delta_ledger import Ledger
 from holdfast.pipeline.warehouse.tables import DAY
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ class TableUpkeep:
             self.store.delete(f"{self.name}/{path}")
             failpoints.hit("compact.mid_clean")
         delta.cleanup_metadata()
-        return Upkept(removed=len(gone) + HashIndex(self.store, self.name).clean(now))
+        orphans = HashIndex(self.store, self.name).clean(now)
+        return Upkept(removed=len(gone) + orphans + Ledger(self.store).clean(now))
 
     def checkpoint(self, delta: DeltaTable) -> None:
         """Write a checkpoint of the log where the last one is long ago. Loads do not: they must not wait."""

@@ -16,7 +16,7 @@ from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Sta
 from holdfast.pipeline.warehouse.duck_file import QUERIES, DuckFile, first_times, quote
 from holdfast.pipeline.warehouse.incoming import by_table, incoming, outcomes, total
 from holdfast.pipeline.warehouse.projection import mapped, projection
-from holdfast.pipeline.warehouse.schemas import Schemas
+from holdfast.pipeline.warehouse.schemas import Schemas, learn
 from holdfast.pipeline.warehouse.tables import Table, Tables
 
 _CHUNK = 100_000
@@ -26,6 +26,7 @@ class DuckWarehouse:
     """See the contract. The file is locked against other processes until `close`."""
 
     layer = "duckdb_insert"
+    reads_segments = False
 
     def __init__(self, path: Path, tables: Tables) -> None:
         self._file, self._tables = DuckFile(path), tables
@@ -35,7 +36,7 @@ class DuckWarehouse:
     def load(self, loads: Sequence[Load]) -> list[Outcome]:
         """See the contract. One transaction holds all tables."""
         keys = [load.key for load in loads]
-        self._schemas.observe([load.rows for load in loads])
+        self._schemas.observe(learn([load.table for load in loads]))
         tables = [self._schemas.of(channel) for load in loads for channel in load.channels]
         with self._file.incoming(incoming([])) as connection:
             self._file.prepare(connection, tables)

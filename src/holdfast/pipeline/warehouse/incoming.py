@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.wal.segments import SCHEMA
+from holdfast.pipeline.wal.stored import StoredRows
 from holdfast.pipeline.warehouse.contract import Load, Outcome
 from holdfast.pipeline.warehouse.schemas import Schemas
 from holdfast.pipeline.warehouse.tables import Table, Tables
@@ -19,8 +20,9 @@ Rival = tuple[int, str, bool]
 
 def incoming(loads: Sequence[Load]) -> pa.Table:
     """The rows of all loads in order: numbered by `row` and `load`, with the `batch` of each."""
-    rows = pa.concat_tables([SCHEMA.empty_table(), *(each.rows for each in loads)])
-    counts = [each.rows.num_rows for each in loads]
+    tables = [each.table for each in loads]
+    rows = pa.concat_tables([SCHEMA.empty_table(), *tables])
+    counts = [each.num_rows for each in tables]
     numbers = pa.array([n for n, count in enumerate(counts) for _ in range(count)], pa.int32())
     batches = pa.array([each.batch for each in loads], pa.string())
     extra = {
@@ -48,6 +50,8 @@ def by_table(tables: Tables | Schemas, loads: Sequence[Load]) -> Iterator[tuple[
 def _only(load: Load, channels: set[str]) -> Load:
     if channels.issuperset(load.channels):
         return load
+    if isinstance(load.rows, StoredRows):
+        return load._replace(rows=load.rows.only(frozenset(channels)))
     wanted = pc.is_in(load.rows["channel"], pa.array(sorted(channels)))
     return load._replace(rows=load.rows.filter(wanted))
 
@@ -61,7 +65,7 @@ def outcomes(loads: Sequence[Load], rivals: Iterable[Rival]) -> list[Outcome]:
         else:
             conflicts[load].append(name)
     return [
-        Outcome(each.rows.num_rows - same - len(conflicts[n]), same, tuple(conflicts[n]))
+        Outcome(each.table.num_rows - same - len(conflicts[n]), same, tuple(conflicts[n]))
         for n, (each, same) in enumerate(zip(loads, duplicates, strict=True))
     ]
 

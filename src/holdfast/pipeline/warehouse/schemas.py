@@ -112,14 +112,16 @@ class Schemas:
 
     def of(self, channel: str) -> Table:
         """The table of a channel, with the columns that were learned."""
-        table = self._tables.of(channel)
+        return self.grown(self._tables.of(channel))
+
+    def grown(self, table: Table) -> Table:
+        """A table with the columns that were learned by now."""
         if table.name not in self._grown:
             self._grown[table.name] = typed_columns(self.all, table)
         return replace(table, typed=self._grown[table.name])
 
-    def observe(self, batches: Sequence[pa.Table]) -> None:
-        """Widen the schemas of channels by these rows of theirs, and store those that changed."""
-        seen = learn(pa.concat_tables([each.select(["channel", "data"]) for each in batches]))
+    def observe(self, seen: Mapping[str, Shape]) -> None:
+        """Widen the schemas of channels by what was learned of some rows, and store those that changed."""
         if not self._news(seen, latest(self.all)):
             return
         self.forget()  # others may have written meanwhile
@@ -166,8 +168,11 @@ class Schemas:
         return news
 
 
-def learn(rows: pa.Table) -> dict[str, Shape]:
-    """The shape of the data of each channel."""
+def learn(batches: Sequence[pa.Table]) -> dict[str, Shape]:
+    """The shape of the data of each channel in some rows."""
+    if not batches:
+        return {}
+    rows = pa.concat_tables([each.select(["channel", "data"]) for each in batches])
     seen: dict[str, Shape] = dict.fromkeys(rows["channel"].unique().to_pylist(), NULL)
     for where in ("true", QUERIES["shallow"]):
         # A DuckDB of its own: an error in here can be the end of the whole database.
@@ -181,6 +186,15 @@ def learn(rows: pa.Table) -> dict[str, Shape]:
                 }
             except duckdb.Error as error:
                 log.info("some data has no shape: %s", str(error).partition("\n")[0])
+    return seen
+
+
+def merged(parts: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
+    """What was learned of several parts of some rows, as one."""
+    seen: dict[str, Shape] = {}
+    for part in parts:
+        for channel, shape in part.items():
+            seen[channel] = widened(seen.get(channel, NULL), shape)
     return seen
 
 

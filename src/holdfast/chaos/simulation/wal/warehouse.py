@@ -29,7 +29,7 @@ class Standing(NamedTuple):
 class MemoryWarehouse:
     """What the loader needs of a warehouse."""
 
-    url, layer = "memory://warehouse", "memory_insert"
+    url, layer, reads_segments = "memory://warehouse", "memory_insert", False
 
     def __init__(self, stage: Stage, inserted: Callable[[Standing], None]) -> None:
         self._stage, self._inserted = stage, inserted
