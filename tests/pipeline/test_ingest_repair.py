@@ -275,6 +275,18 @@ def test_an_operator_is_told_what_stays_damaged(broken: Site) -> None:
     assert broken.batches[0].name in command(broken).stdout
 
 
+def test_an_acceptance_that_is_cut_off_keeps_the_alarm_and_can_be_repeated(broken: Site) -> None:
+    broken.trim()
+    broken.loading.round()
+    [lost, *_] = sorted(broken.wal.survey().quarantined)
+    with failpoints.active("wal.before_lost", "raise"), pytest.raises(FailpointError):
+        broken.failed.accept_loss(lost, "ann", "disk")
+    assert lost in broken.wal.survey().quarantined
+    assert broken.failed.accept_loss(lost, "ann", "disk") == 2
+    assert lost not in broken.wal.survey().quarantined
+    assert {event.status for event in broken.failed.find() if event.batch == lost} == {"abandoned"}
+
+
 def test_a_loss_that_is_accepted_is_recorded_and_ends_the_alarm(broken: Site) -> None:
     broken.trim()
     broken.loading.round()

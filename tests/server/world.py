@@ -118,6 +118,7 @@ async def settle(bus: Bus) -> World:
             "publish_event": [{"data": 1, "id": "alpha-new"}],
             "publish_batch": [{"events": [{"data": 1}, {"data": 2}]}],
             "publish_stream": [b'{"data": 1}\n{"data": 2}\n'],
+            "query_warehouse": [{"sql": "SELECT * FROM all_events"}],
             "poll": [{"limit": 1}],
             "finalize_jobs": [{"jobs": [{"id": leased.id, **lease, "success": True}]}],
             "finalize_job": [{**lease, "success": True}],

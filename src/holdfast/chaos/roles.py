@@ -85,7 +85,8 @@ ROLES = (
         "ingester",
         "ingester",
         _points("source", "mid_read")
-        + _points("wal", "after_stage", "before_pending", "after_pending", "after_cursor", "mid_clean")
+        + _points("wal", "after_stage", "before_plan", "before_pending", "after_pending", "mid_cursors")
+        + _points("wal", "after_cursor", "mid_clean")
         + _points("loader", "after_lease", "before_commit", "after_commit", "after_confirm")
         + _points("loader", "after_failed", "after_mirror"),
         pipeline=True,
