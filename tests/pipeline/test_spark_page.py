@@ -19,7 +19,7 @@ from holdfast.pipeline.options import _OPTIONS
 from holdfast.pipeline.source import SCHEMA
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-REDIS, NATS, POSTGRES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+REDIS, NATS, POSTGRES, _ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 TABLE = re.compile(r"o-1 *\|customer-7\|.*\| *17\|")
 
 
