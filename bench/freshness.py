@@ -28,7 +28,6 @@ from deltalake import DeltaTable
 
 import holdfast
 from bench.feed import server, tell
-from holdfast import Event
 from holdfast.bus.sync import SyncBus
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
@@ -127,7 +126,7 @@ def _publish(bus: SyncBus, channels: list[str], seconds: float, rate: float, pre
     while (now := time.monotonic() - began) < seconds:
         while len(acked) < now * rate:
             name = f"{prefix}-{len(acked)}"
-            bus.publish(chance.choice(channels), Event({"n": len(acked), "text": "x" * 100}, name))
+            bus.publish(chance.choice(channels), {"n": len(acked), "text": "x" * 100}, id=name)
             acked[name] = time.time()
         time.sleep(0.02)
     return acked
