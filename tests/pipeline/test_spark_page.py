@@ -1,4 +1,7 @@
-"""The examples of docs/spark.md run as they stand there, but for the address of the store."""
+"""The examples of docs/spark.md that read channels run as they stand there, but for the address of the store.
+
+What it says of `spark-submit` is run by test_cluster.py, with other arguments.
+"""
 
 from __future__ import annotations
 
