@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from holdfast.model.errors import Damaged, DataLost, HoldfastError, NotFound, ObjectConflict
 from holdfast.pipeline.archive import naming
 from holdfast.pipeline.archive.catalog import read_catalog
-from holdfast.pipeline.archive.compaction import superseded
+from holdfast.pipeline.archive.compaction import overwrite, superseded
 from holdfast.pipeline.archive.manifest import Manifest, Written
 from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
 from holdfast.pipeline.archive.origin import Origin
@@ -115,7 +115,7 @@ class ArchiveRepair:
                 continue
             if now != written:  # the same lines, compressed by another version
                 manifest = _with(manifest, written, now)
-                _replace(self._store, manifest.name, manifest.encode())
+                overwrite(self._store, manifest.name, manifest.encode())
             yield Repaired(written.object, f"{written.rows} events written again from the log")
 
     def _rewrite(self, written: Written) -> Written:
@@ -128,7 +128,7 @@ class ArchiveRepair:
                 data = stored
         except (NotFound, Damaged):
             pass
-        _replace(self._store, written.object, data)
+        overwrite(self._store, written.object, data)
         return written._replace(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def _draft(self, written: Written) -> Draft:
@@ -151,7 +151,7 @@ class ArchiveRepair:
             self.left.append(Repaired(name, f"nothing covers {_span(gap)}: {error}"))
             return []
         manifest = Manifest(gap.spot, gap.after, objects)
-        _replace(self._store, manifest.name, manifest.encode())
+        overwrite(self._store, manifest.name, manifest.encode())
         for name in broken:  # what this one stands for now
             if name != manifest.name and (gap.after or "") <= _after(name) < gap.last:
                 self._store.delete(name)
@@ -190,7 +190,7 @@ class ArchiveRepair:
             except ObjectConflict:
                 if read_lines(self._store, draft.name) is not None:
                     raise
-                _replace(self._store, draft.name, packed(draft))  # a damaged one was in its place
+                overwrite(self._store, draft.name, packed(draft))  # a damaged one was in its place
                 yield seal(self._store, draft)
 
 
@@ -224,17 +224,6 @@ def _is_within(written: Written, gap: Gap) -> bool:
 
 def _with(manifest: Manifest, old: Written, new: Written) -> Manifest:
     return replace(manifest, objects=tuple(new if each == old else each for each in manifest.objects))
-
-
-def _replace(store: ObjectStore, name: str, data: bytes) -> None:
-    """Put an object in the place of whatever is there."""
-    try:
-        tag = store.tagged(name).tag
-    except NotFound:
-        store.put(name, data)
-        return
-    if not store.swap(name, tag, data):
-        raise Damaged(f"{name} was changed by somebody else meanwhile; repeat the repair")
 
 
 def _folder(spot: Spot) -> str:
