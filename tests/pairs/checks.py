@@ -44,7 +44,7 @@ def all_of(name: str) -> Callable[..., object]:
     @pytest.mark.parametrize("first", sorted({each.first for each in everything(name)}))
     async def test_every_pair_on_every_kind_of_consumer(server: Callable[[str], Store], first: str) -> None:
         path = os.environ.get("HOLDFAST_PAIRS")
-        memory, version = Memory(Path(path) if path else None), code()
+        memory, version = Memory(Path(path) if path else None), code(name)
         results = {
             each: Result(version, name, each.first, each.second, str(each.kind), SEED)
             for each in everything(name)

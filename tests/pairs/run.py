@@ -50,9 +50,11 @@ class Result:
         return self.code, self.store, self.first, self.second, self.kind, str(self.seed)
 
 
-def code() -> str:
-    """A digest of everything that the results depend on."""
-    files = [*(ROOT / "src" / "holdfast").rglob("*"), *(ROOT / "tests" / "pairs").glob("*.py")]
+def code(store: str) -> str:
+    """A digest of everything that the results of one store depend on."""
+    source = ROOT / "src" / "holdfast"
+    folders = [source / "model", source / "chaos", source / "backends" / store, ROOT / "tests" / "pairs"]
+    files = [source / "contracts.py", *(path for folder in folders for path in folder.rglob("*"))]
     digest = hashlib.sha256()
     for path in sorted(path for path in files if path.suffix in (".py", ".sql", ".lua")):
         digest.update(path.read_bytes())
@@ -91,7 +93,7 @@ def _parts(rounds: Sequence[tuple[Round, int]], size: int) -> Iterator[Sequence[
 
 async def run(name: str, arguments: argparse.Namespace, memory: Memory) -> list[Result]:
     """What is left of the matrix of one store; answers all of its results."""
-    version, wanted = code(), set(arguments.only or ())
+    version, wanted = code(name), set(arguments.only or ())
     matrix = [
         (each, arguments.seed + turn)
         for turn in range(arguments.rounds)
