@@ -13,7 +13,8 @@ from visitor import Visitor
 
 from holdfast.embedded import Postgres
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The shell comes first: it is the same engine without the windows, at a fraction of the CPU time."""
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ async def browser() -> AsyncIterator[Browser]:
     """One browser for all tests."""
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if found is None:
-        why = "Chromium is missing; install it, such as with: apt-get install chromium"
+        why = "Chromium is missing; install it, such as with: apt-get install chromium-headless-shell"
         pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
