@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from round_state import KINDS, Kind
 from rounds import Round, pairs
@@ -25,6 +26,7 @@ def everything(store: str) -> list[Round]:
     return [Round(first, second, kind) for first, second in pairs(STORES[store]) for kind in KINDS]
 
 
+@cache
 def selected(seed: int) -> dict[str, list[Round]]:
     """Every pair of verbs once, on the store and the kind of consumer that both verbs have met least."""
     chosen: dict[str, list[Round]] = {store: [] for store in STORES}
