@@ -4,6 +4,7 @@ others emptied before it."""
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from itertools import count
@@ -39,7 +40,13 @@ def _give_children_their_signals() -> None:
 _give_children_their_signals()
 
 # The JVMs here live for a minute at most: a second compiler and parallel collectors cost more than they save.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Classes come from an archive where `make test` made one.
+CLASSES = Path(sys.prefix) / "spark.jsa"
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    + (f' "-XX:SharedArchiveFile={CLASSES}"' if CLASSES.exists() else ""),
+)
 
 TEMPLATE = "holdfast_template"
 
