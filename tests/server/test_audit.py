@@ -46,7 +46,7 @@ async def test_refused_calls_make_two_entries_a_minute_and_one_that_counts_the_r
     await audit.refused("token:b", "GET /y", "/y", "no")
     told = (await entries(bus))[3:]
     assert [(each.actor, each.outcome) for each in told] == [
-        ("token:a", "refused: 49 more calls within a minute; the server's log has them"),
+        ("token:a", "refused: 49 more calls within a minute; the server's log has some"),
         ("token:b", "refused: no"),
     ]
     await audit.refused("token:a", "GET /x", "/x", "no")

@@ -456,6 +456,20 @@ async def test_a_refused_call_is_audited_with_who_and_what(
     assert caplog.text.count("refused 401: nobody from 127.0.0.1 on /probe/admin/orders") == 1
 
 
+async def test_refused_calls_do_not_fill_the_log(bus: holdfast.Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a stranger's nor a token's, whatever the path; and neither hides the other's."""
+    async with house(bus, local=False) as found:
+        headers = await found.bearer("reader", "mine")
+        path = f"/api/v1/deadletters/job:{'x' * 20_000}"
+        with caplog.at_level(logging.WARNING):
+            for sent in ({}, headers) * 100:
+                assert (await found.client.get(path, headers=sent)).status_code in (401, 403, 404, 422)
+                await found.client.get("/api/v1/channels/theirs", headers=sent)
+    assert 0 < sum("nobody" in each.getMessage() for each in caplog.records) <= 30
+    assert 0 < sum("token:" in each.getMessage() for each in caplog.records) <= 30
+    assert max(len(each.getMessage()) for each in caplog.records) < 1_000
+
+
 @pytest.mark.parametrize(
     "name", ["a..b", "A", "a*", "a%00", "%2e%2e", "a" * 129, "%F0%9F%92%A9", "a%0Ab", "-a"]
 )

@@ -24,9 +24,10 @@ from holdfast.config.server import Limits
 from holdfast.model.scopes import scope_of
 from holdfast.server import problems
 from holdfast.server.auth.tokens import Tokens
-from holdfast.server.connections import OncePerMinute, address_of
+from holdfast.server.connections import address_of
 from holdfast.server.http import HttpPart, listen
 from holdfast.server.limits import Limiter
+from holdfast.server.loglines import OncePerMinute
 from kit import until
 
 SOON = "200ms"

@@ -81,7 +81,7 @@ class Audit:
         for actor, minute in [(who, each) for who, each in self._refused.items() if now - each.began >= 60]:
             del self._refused[actor]
             if (more := minute.calls - _REFUSED) > 0:
-                outcome = f"refused: {more} more calls within a minute; the server's log has them"
+                outcome = f"refused: {more} more calls within a minute; the server's log has some"
                 await self.did(actor, "call", "several", outcome)
 
     async def asked(self, operation: Operation, actor: str, how: str = "asked") -> None:

@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import resource
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
@@ -23,36 +22,13 @@ from uvicorn.server import ServerState
 
 from holdfast.config.server import Limits
 from holdfast.server.limits import ALWAYS
+from holdfast.server.loglines import OncePerMinute
 from holdfast.server.problems import answer
 
 log = logging.getLogger(__name__)
 
-MINUTE = 60.0
 _SHOWN = 200
 _LINGER = 2.0
-
-
-class OncePerMinute(logging.Filter):
-    """Lets one line a minute through of each message that strangers can cause, and counts the others."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._last: dict[str, float] = {}
-        self._kept: Counter[str] = Counter()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is told; errors always are."""
-        if record.levelno > logging.WARNING:
-            return True
-        now, text = self._clock(), record.msg
-        if now - self._last.get(text, -MINUTE) < MINUTE:
-            self._kept[text] += 1
-            return False
-        self._last[text] = now
-        if more := self._kept.pop(text, 0):
-            record.msg = f"{text} ({more} more since the last line)"
-        return True
 
 
 log.addFilter(OncePerMinute())

@@ -20,6 +20,7 @@ from holdfast.server.auth.expiring import Expiring
 from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.ledgers import Ledgers
+from holdfast.server.loglines import PerMinute
 from holdfast.server.places import Places
 from holdfast.server.supervisor import Supervisor
 from holdfast.server.waking import Waking
@@ -50,6 +51,8 @@ class System:
     """For what takes a thread or a process: previews, traces, lists of failed events."""
     queries: Places
     """For queries on the warehouse, each of which is a process."""
+    lines: PerMinute
+    """For lines of the log that anybody can cause."""
     ledgers: Ledgers | None = None
     """The books of the pipeline; None where there are none to look into."""
 
@@ -80,6 +83,7 @@ def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
         searches=Places("searches", each=4, total=40),
         queries=Places("queries", each=2, total=4),
+        lines=PerMinute(30),
         ledgers=ledgers,
     )
 

@@ -16,7 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.config.server import Limits
 from holdfast.model.errors import InvalidInput
-from holdfast.server.connections import Connection, Connections, OncePerMinute, address_of, in_bytes
+from holdfast.server.connections import Connection, Connections, address_of, in_bytes
+from holdfast.server.loglines import OncePerMinute
 from holdfast.server.problems import answer
 
 log = logging.getLogger(__name__)

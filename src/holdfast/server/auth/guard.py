@@ -22,6 +22,7 @@ from holdfast.server.refusals import Denied, Forbidden, Unauthorized
 log = logging.getLogger(__name__)
 
 _CALLER = "holdfast.caller"
+_SHOWN = 200
 _PROXIED = frozenset({"forwarded", "via", "x-real-ip"})
 
 
@@ -137,10 +138,13 @@ def _stranger(request: Request, system: System, *, scrape: bool = False) -> Call
 
 
 async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:
-    """Log who was refused what; keep it too where it is known who it was: strangers cannot fill a store."""
-    actor, path = caller.actor if caller else "nobody", request.url.path
+    """Log who was refused what, so often and no longer than a log can bear; keep it too where it is known who
+    it was: strangers cannot fill a store."""
+    actor, path = caller.actor if caller else "nobody", request.url.path[:_SHOWN]
     where = request.client.host if request.client else "-"
-    log.warning("refused %s: %s from %s on %s: %s", refusal.status, actor, where, path, refusal)
+    more = system.lines.take("refused tokens" if caller else "refused strangers")
+    if more is not None:
+        log.warning("refused %s: %s from %s on %s: %s%s", refusal.status, actor, where, path, refusal, more)
     if caller is None or caller.actor == "anonymous":
         return
     try:
