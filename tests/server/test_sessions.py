@@ -15,9 +15,10 @@ import holdfast
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.credentials import COOKIE, SECURE_COOKIE
 from holdfast.server.auth.guard import check_again
+from holdfast.server.auth.logins import Logins
 from holdfast.server.auth.token import hash_of, new_secret
 from holdfast.server.parts import ExpiryPart
-from holdfast.server.refusals import Unauthorized
+from holdfast.server.refusals import TooManyRequests, Unauthorized
 
 PAGE = "/channels"
 
@@ -234,6 +235,71 @@ async def test_a_link_ends_after_ten_minutes_and_with_its_token(found: House, bu
     assert await ExpiryPart(found.system.sessions.records).run_once() == 1
     for code in ("", "x", new_secret(), "\u00e4"):
         assert (await follow(found, code)).status_code == 401
+
+
+async def test_who_guesses_tokens_has_to_wait(found: House, caplog: pytest.LogCaptureFixture) -> None:
+    """And whoever has signed in here before does not, from the same address: behind a proxy all have one."""
+    known = await found.sign_in("reader")
+    new = await found.token("reader")
+    found.client.cookies.clear()
+
+    async def tried(field: str, text: str) -> httpx.Response:
+        return await found.client.post("/login", data={field: text}, headers=found.form)
+
+    guesses = [await tried(("token", "link")[n % 2], f"hf_{n:016x}_{new_secret()}") for n in range(12)]
+    assert [each.status_code for each in guesses] == [401] * 10 + [429] * 2
+    assert guesses[-1].headers["Retry-After"] == "1"
+    assert "wait for 1 s" in guesses[-1].text
+    assert (await tried("token", new)).status_code == 429
+    assert (await tried("token", known)).status_code == 303
+    assert "refused 401: nobody from 127.0.0.1 on /login" in caplog.text
+
+
+async def test_a_token_does_not_fill_the_store_with_sessions(found: House) -> None:
+    text = await found.token("reader")
+    answers, sent = [], {"token": text}
+    for _ in range(30):
+        found.client.cookies.clear()
+        answers.append(await found.client.post("/login", data=sent, headers=found.form))
+    assert {each.status_code for each in answers} == {303, 429}
+    assert sum(each.status_code == 303 for each in answers) <= 25
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_tries_to_sign_in_are_limited_for_an_address_and_for_all() -> None:
+    clock = Clock()
+    logins = Logins(clock)
+    valid = {"right"}
+
+    async def tried(address: str, secret: str) -> bool | None:
+        async def begin() -> str | None:
+            return "session" if secret in valid else None
+
+        try:
+            return await logins.attempt(address, secret, begin) is not None
+        except TooManyRequests:
+            return None
+
+    assert [await tried("a", "wrong") for _ in range(11)] == [False] * 10 + [None]
+    assert [await tried("b", "right") for _ in range(100)] == [True] * 100  # nobody waits who can sign in
+    assert await tried("a", "right") is True
+    valid.clear()
+    assert [await tried("a", "right"), await tried("a", "right")] == [False, None]  # it was revoked
+    clock.now = 1.0
+    assert [await tried("a", "wrong") for _ in range(2)] == [False, None]  # a pause, and no more than that
+    clock.now = 10.0
+    assert [await tried(f"{n}", "wrong") for n in range(41)] == [False] * 40 + [None]
+    clock.now = 10.05
+    assert await tried("new", "wrong") is False
 
 
 async def test_where_signatures_are_required_only_a_link_signs_in(bus: holdfast.Bus) -> None:

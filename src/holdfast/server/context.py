@@ -17,6 +17,7 @@ from holdfast.deadletters.service import DeadLetters
 from holdfast.server.auth.bucket import Buckets
 from holdfast.server.auth.cursors import Cursors
 from holdfast.server.auth.expiring import Expiring
+from holdfast.server.auth.logins import Logins
 from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
 from holdfast.server.ledgers import Ledgers
@@ -42,6 +43,7 @@ class System:
     buckets: Buckets
     cursors: Cursors
     sessions: Sessions
+    logins: Logins
     signatures: Expiring
     """Those that were used: within its window, each one holds once, on all servers."""
     waking: Waking
@@ -78,6 +80,7 @@ def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers
         buckets=Buckets(config.server.limits.rate),
         cursors=Cursors(Secret(bus.partitions.all[0].backend, config.namespace)),
         sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
+        logins=Logins(),
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
         waking=Waking(bus.partitions),
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),

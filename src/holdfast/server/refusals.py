@@ -66,13 +66,13 @@ class HeadersTooLarge(Refusal):
 
 
 class TooManyRequests(Refusal):
-    """More requests than the token's rate allows."""
+    """More requests than a rate allows."""
 
     status = 429
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, what: str = "requests") -> None:
         self.seconds = seconds
-        super().__init__(f"too many requests with this token; wait for {seconds} s")
+        super().__init__(f"too many {what}; wait for {seconds} s")
 
     @property
     def headers(self) -> dict[str, str]:

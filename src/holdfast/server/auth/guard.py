@@ -22,6 +22,7 @@ from holdfast.server.refusals import Denied, Forbidden, Unauthorized
 log = logging.getLogger(__name__)
 
 _CALLER = "holdfast.caller"
+_NOBODY = "nobody"
 _SHOWN = 200
 _PROXIED = frozenset({"forwarded", "via", "x-real-ip"})
 
@@ -138,13 +139,10 @@ def _stranger(request: Request, system: System, *, scrape: bool = False) -> Call
 
 
 async def _tell(request: Request, system: System, caller: Caller | None, refusal: Denied) -> None:
-    """Log who was refused what, so often and no longer than a log can bear; keep it too where it is known who
-    it was: strangers cannot fill a store."""
-    actor, path = caller.actor if caller else "nobody", request.url.path[:_SHOWN]
+    """Log who was refused what; keep it too where it is known who it was: strangers cannot fill a store."""
+    actor, path = caller.actor if caller else _NOBODY, request.url.path
     where = request.client.host if request.client else "-"
-    more = system.lines.take("refused tokens" if caller else "refused strangers")
-    if more is not None:
-        log.warning("refused %s: %s from %s on %s: %s%s", refusal.status, actor, where, path, refusal, more)
+    tell_refusal(system, refusal.status, actor, where, path, str(refusal))
     if caller is None or caller.actor == "anonymous":
         return
     try:
@@ -152,6 +150,13 @@ async def _tell(request: Request, system: System, caller: Caller | None, refusal
         await system.audit.refused(actor, action, path, str(refusal))
     except HoldfastError as error:
         log.warning("the audit of a refused call was not written: %s", error)
+
+
+def tell_refusal(system: System, status: int, actor: str, where: str, path: str, why: str) -> None:
+    """Log that somebody was refused something: no more often, and at no more length, than a log can bear."""
+    more = system.lines.take("refused strangers" if actor == _NOBODY else "refused tokens")
+    if more is not None:
+        log.warning("refused %s: %s from %s on %s: %s%s", status, actor, where, path[:_SHOWN], why, more)
 
 
 def _check_pair(found: Shown, channel: str | None, consumer: str | None) -> None:

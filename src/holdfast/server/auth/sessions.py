@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.bus.client import Bus
+from holdfast.server.auth.bucket import Buckets
 from holdfast.server.auth.expiring import Expiring
 from holdfast.server.auth.token import Token, hash_of, key_of, new_secret
 from holdfast.server.auth.tokens import Tokens
@@ -48,11 +49,16 @@ class Sessions:
         self._sessions = Expiring(bus, f"{namespace}.state.sessions.")
         self._links = Expiring(bus, f"{namespace}.state.links.")
         self.records = (self._sessions, self._links)
+        self._begun = Buckets(1, at_once=20, what="sessions of this token")
 
     async def begin(self, text: str) -> str | None:
-        """The id of a new session for a token's text; None where that is not valid."""
+        """The id of a new session for a token's text; None where that is not valid. Raises `TooManyRequests`
+        for a token that would fill the store with them."""
         token = await self._tokens.verify(text)
-        return None if token is None else await self._begin(token.id, key_of(text), linked=False)
+        if token is None:
+            return None
+        self._begun.take(token.id)
+        return await self._begin(token.id, key_of(text), linked=False)
 
     async def link(self, token: Token) -> str:
         """A code that begins one session with this token, within ten minutes."""

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import RedirectResponse
 
 from holdfast.server.auth.credentials import cookie_of
-from holdfast.server.auth.guard import anybody
+from holdfast.server.auth.guard import anybody, tell_refusal
+from holdfast.server.connections import address_of
 from holdfast.server.context import Known, System
 from holdfast.server.pages.house import PageRoute, forget_session, page
 from holdfast.server.pages.visit import csrf_of
@@ -41,14 +42,14 @@ async def sign_in(
     next: Annotated[str, Form()] = "/",  # noqa: A002 - the name in the form
 ) -> Response:
     """Begin a session: its id goes into a cookie that no script can read and no other site can send."""
-    if link:
-        session, wrong = await system.sessions.follow(link), _BAD_LINK
-    elif system.config.server.require_signatures:
-        session, wrong = None, _NO_TOKENS
-    else:
-        session, wrong = await system.sessions.begin(token.strip()), _BAD_TOKEN
+    if not link and system.config.server.require_signatures:
+        return _form(request, system, next, wrong=_NO_TOKENS)
+    secret, start = (link, system.sessions.follow) if link else (token.strip(), system.sessions.begin)
+    address = address_of(request.client)
+    session = await system.logins.attempt(address, secret, lambda: start(secret))
     if session is None:
-        return _form(request, system, next, wrong=wrong)
+        tell_refusal(system, 401, "nobody", address, "/login", "what was shown is not valid")
+        return _form(request, system, next, wrong=_BAD_LINK if link else _BAD_TOKEN)
     await _end_session(request, system)
     answer = RedirectResponse(_inside(next), 303)
     answer.set_cookie(

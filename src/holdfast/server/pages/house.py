@@ -141,6 +141,9 @@ def _back(request: Request) -> str:
 def _went_wrong(request: Request, error: Exception) -> Response:
     answer = problem(error)
     told = orjson.loads(answer.body)
-    return page(
+    shown = page(
         request, "wrong.html", None, status=answer.status_code, title=told["title"], detail=told["detail"]
     )
+    if "Retry-After" in answer.headers:
+        shown.headers["Retry-After"] = answer.headers["Retry-After"]
+    return shown
