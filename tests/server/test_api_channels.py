@@ -71,3 +71,66 @@ async def test_what_cannot_be_read_is_told(bus: holdfast.Bus, query: dict[str, s
     async with house(bus) as found:
         problem(await found.client.get(f"{V1}/channels/orders/events", params=query), status)
         problem(await found.client.get(f"{V1}/channels/nothing/events"), 404)
+
+
+async def test_a_page_of_channels_asks_the_store_for_a_hundred_of_them_at_most(bus: holdfast.Bus) -> None:
+    store = bus.partitions.all[0].backend
+    for n in range(130):
+        await bus.create_channel(f"c{n:03}")
+    await bus.subscribe("c129", "w")
+    async with house(bus) as found:
+        first = (await found.client.get(f"{V1}/channels?limit=1000")).json()
+        assert [each["name"] for each in first["items"]] == [f"c{n:03}" for n in range(100)]
+        assert first["after"] == "c099"
+        rest = (await found.client.get(f"{V1}/channels?limit=1000&after=c099")).json()
+        names = [name for name in await store.channels() if name > "c099"]
+        assert [each["name"] for each in rest["items"]] == names
+        assert {each["name"]: each["consumers"] for each in rest["items"]}["c129"] == ["w"]
+        assert rest["after"] is None
+
+
+PUBLISHED = {
+    "": {"json": {"data": 1}},
+    "/batch": {"json": {"events": [{"data": 1}]}},
+    "/stream": {"content": b'{"data": 1}', "headers": {"Content-Type": "application/x-ndjson"}},
+}
+
+
+@pytest.mark.parametrize("how", PUBLISHED)
+async def test_a_token_makes_no_channels_without_end(each: holdfast.Bus, how: str) -> None:
+    """A new one counts with all that the token covers, whoever made them; others have room of their own."""
+    await each.create_channel("a.other")
+    await each.create_channel("b.other")
+    async with house(each, local=False, limits={"channels": 3}) as found:
+        mine, theirs = await found.bearer("producer", "a.*"), await found.bearer("producer", "b.*")
+
+        async def published(name: str, token: dict[str, str]) -> int:
+            sent = PUBLISHED[how]
+            headers = {**sent.get("headers", {}), **token}  # type: ignore[dict-item]
+            path = f"{V1}/channels/{name}/events{how}"
+            answer = await found.client.post(path, **{**sent, "headers": headers})  # type: ignore[arg-type]
+            if answer.status_code == 409:
+                assert "server.limits.channels" in answer.text
+            return answer.status_code
+
+        made = [await published(f"a.{n}", mine) for n in range(4)]
+        assert [status < 300 for status in made] == [True, True, False, False]
+        assert made[2:] == [409, 409]
+        assert await published("a.0", mine) < 300
+        assert await published("a.other", mine) < 300
+        assert await published("b.new", theirs) < 300
+        assert await published("a.4", await found.bearer("channel", "a.4")) < 300  # made to have this one
+        assert await published("a.5", await found.bearer("admin")) < 300
+        assert "a.2" not in await each.partitions.all[0].backend.channels()
+
+
+async def test_a_channel_gets_no_consumers_without_end(bus: holdfast.Bus) -> None:
+    async with house(bus, local=False, limits={"consumers": 2}) as found:
+        headers = await found.bearer("channel", "c")
+
+        async def put(name: str, sent: dict[str, str]) -> int:
+            answer = await found.client.put(f"{V1}/channels/c/consumers/{name}", json={}, headers=sent)
+            return answer.status_code
+
+        assert [await put(name, headers) for name in ("a", "b", "c", "a")] == [201, 201, 409, 200]
+        assert await put("c", await found.bearer("admin")) == 201

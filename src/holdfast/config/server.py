@@ -27,6 +27,11 @@ class Limits(Section):
     answer: Size = 4 << 20
     """How many bytes of events one answer has, about: a list ends after the event that reaches it, with the
     place where to go on; a poll leases no more."""
+    channels: Batch = 1000
+    """The most channels that a token, unless it is an admin's, may cover and still make a new one, which
+    publishing does; above it the answer is 409."""
+    consumers: Batch = 100
+    """The most worker consumers of a channel, unless an admin makes more; above it the answer is 409."""
     rate: Count = 1000
     """Requests a second for each token, twice as many at once; above it the answer is 429. 0: no limit."""
     timeout: Positive = timedelta(seconds=60)

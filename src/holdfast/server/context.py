@@ -20,6 +20,7 @@ from holdfast.server.auth.expiring import Expiring
 from holdfast.server.auth.logins import Logins
 from holdfast.server.auth.sessions import Sessions
 from holdfast.server.auth.tokens import Tokens
+from holdfast.server.capacity import Capacity
 from holdfast.server.ledgers import Ledgers
 from holdfast.server.loglines import PerMinute
 from holdfast.server.places import Places
@@ -46,6 +47,7 @@ class System:
     logins: Logins
     signatures: Expiring
     """Those that were used: within its window, each one holds once, on all servers."""
+    capacity: Capacity
     waking: Waking
     live: Places
     """For live pages."""
@@ -82,6 +84,7 @@ def system(bus: Bus, supervisor: Supervisor, config: Config, *, ledgers: Ledgers
         sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
         logins=Logins(),
         signatures=Expiring(bus, f"{config.namespace}.state.signatures."),
+        capacity=Capacity(bus.partitions, config.server.limits),
         waking=Waking(bus.partitions),
         live=Places("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
         searches=Places("searches", each=4, total=40),

@@ -23,6 +23,9 @@ from holdfast.server.turns import Turns
 
 router = Router(tags=["channels"])
 
+SHOWN = 100
+"""How many channels a page has at most."""
+
 
 class ChannelOut(Model):
     """A channel, all partitions together."""
@@ -50,12 +53,12 @@ async def list_channels(
     limit: Limit = 100,
     after: AfterName = None,
 ) -> Page[ChannelOut]:
-    """All channels by name."""
-    stores = await system.letters.stores()
+    """All channels by name, at most 100 on a page: the stores are asked about each."""
+    stores, most = await system.letters.stores(), min(limit, SHOWN)
     names = sorted({name for store in stores for name in await store.channels() if caller.sees(name)})
     rest = [name for name in names if after is None or name > after]
-    shown = await _channels(stores, rest[:limit])
-    return Page(items=shown, after=rest[limit - 1] if len(rest) > limit else None)
+    shown = await _channels(stores, rest[:most])
+    return Page(items=shown, after=rest[most - 1] if len(rest) > most else None)
 
 
 @router.get("/channels/{channel}")
@@ -128,10 +131,9 @@ async def _channels(stores: Sequence[Backend], names: Sequence[str]) -> list[Cha
     found: dict[str, ChannelOut] = {}
     for store in stores:
         known = set(await store.channels())
-        consumers = await store.consumers(names[0] if len(names) == 1 else None)
         for name in names:
             if name in known:
-                await _add(found, store, name, [each for each in consumers if each.channel == name])
+                await _add(found, store, name, await store.consumers(name))
     return [found[name] for name in names if name in found]
 
 

@@ -132,6 +132,8 @@ async def put_consumer(
     async with alone(system, channel, consumer, asked):
         there = await _revision_of(system, channel, consumer)
         check(asked, there, consumer)
+        if not there:
+            await system.capacity.check_consumer(caller, await system.letters.store(0), channel)
         first, *others = await system.letters.stores()
         await first.subscribe(channel, consumer, policy, body.start, revision=there if asked else None)
         for store in others:

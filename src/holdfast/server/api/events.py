@@ -77,6 +77,7 @@ async def publish_event(
     idempotency_key: IdempotencyKey = None,
 ) -> ReceiptOut:
     """Publish one event. It is durable when this answers; a repeat with the same id is a no-op."""
+    await system.capacity.check_channel(caller, channel)
     events = [body.event(idempotency_key or "")]
     [receipt] = await system.bus.publish_many(channel, events, at=body.at, priority=body.priority)
     response.status_code = 200 if receipt.duplicate else 201
@@ -91,6 +92,7 @@ async def publish_batch(
     most = system.config.server.limits.batch
     if len(body.events) > most:
         raise TooLarge(f"{len(body.events)} events; send at most {most} at once, or a stream")
+    await system.capacity.check_channel(caller, channel)
     events = [each.event(_name(idempotency_key, place)) for place, each in enumerate(body.events)]
     receipts = await system.bus.publish_many(channel, events, at=body.at, priority=body.priority)
     return Receipts(receipts=[ReceiptOut.of(each) for each in receipts])
@@ -119,6 +121,7 @@ async def publish_stream(
     an idempotency key the whole stream can be sent again.
     """
     check_kind(request, NDJSON)
+    await system.capacity.check_channel(caller, channel)
     told = Streamed(published=0, duplicates=0)
     async for batch in _batches(request, system, idempotency_key or "", told):
         receipts = await system.bus.publish_many(channel, batch)
