@@ -72,6 +72,20 @@ async def test_some_are_purged_and_one_is_deleted_by_their_ids(graves: holdfast.
         assert [each["deadCount"] for each in status] == [2, 1]
 
 
+@pytest.mark.parametrize("number", [10**40, -(2**64), 2**63])
+async def test_a_patch_keeps_numbers_of_any_size(graves: holdfast.Bus, number: int) -> None:
+    async with house(graves) as found:
+        [item, *_] = (await found.client.get("/api/v1/deadletters", params=FILTER)).json()["items"]
+        patch = [{"op": "add", "path": "/fixed", "value": [number]}]
+        done = await run(found, await start(found, kind="patch", items=[item["id"]], patch=patch))
+        assert (done["progress"]["done"], done["options"]["patch"]) == (1, patch), done
+        [kept] = (await found.client.get(OPERATIONS)).json()["items"]
+        assert kept["options"]["patch"] == patch
+        assert (await found.client.get(f"/operations/{done['id']}")).status_code == 200
+        [job] = await claim(graves.partitions.all[0].backend)
+        assert job.event.json()["fixed"] == [number]
+
+
 async def test_a_patch_shows_its_change_and_guards_it(graves: holdfast.Bus) -> None:
     async with house(graves) as found:
         page = await found.client.get("/api/v1/deadletters", params={**FILTER, "limit": 1})

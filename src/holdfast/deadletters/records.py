@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import orjson
 
-from holdfast.deadletters.items import Filter
+from holdfast.deadletters.items import Filter, exact_json
 from holdfast.deadletters.operation import (
     Act,
     Canary,
@@ -22,6 +22,7 @@ from holdfast.deadletters.operation import (
     options_to_json,
 )
 from holdfast.model.duration import parse_duration
+from holdfast.model.event import encode_data
 from holdfast.model.scopes import ADMIN, Scope
 from holdfast.model.upkeep import Record
 
@@ -39,7 +40,7 @@ def fields_of(operation: Operation) -> dict[str, str]:
         "ended_at": operation.ended_at.isoformat() if operation.ended_at else "",
         "filter": "" if request.filter is None else _dump(request.filter.to_json()),
         "items": _dump(request.items),
-        "options": _dump(options_to_json(request.options)),
+        "options": encode_data(options_to_json(request.options)).decode(),  # a patch has numbers of any size
         "all": "yes" if request.all else "",
         "progress": _dump({name: getattr(progress, name) for name in Progress.__slots__}),
         "problems": _dump(operation.problems),
@@ -73,7 +74,7 @@ def _request(fields: Mapping[str, str]) -> Request:
         kind=cast(Act, fields["kind"]),
         filter=Filter.from_json(orjson.loads(fields["filter"])) if fields["filter"] else None,
         items=tuple(orjson.loads(fields["items"])),
-        options=options_of(orjson.loads(fields["options"])),
+        options=options_of(exact_json(fields["options"].encode())),
         all=bool(fields["all"]),
     )
 
