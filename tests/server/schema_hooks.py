@@ -8,6 +8,7 @@ import re
 import zlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import schemathesis
 from schemathesis.generation import GenerationMode
@@ -51,6 +52,8 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
             if there is not None and often and _could_be(name, given[name]):
                 given[name] = there
     if fits:
+        if "if-match" in (case.headers or {}) and _often(case.headers["if-match"]):
+            case.headers["if-match"] = "*"  # nobody makes up a revision that a consumer has
         case.body = _filled(operation, case.body)
         if operation == "start_operation" and isinstance(case.body, dict) and _often(case.body):
             case.body = _sensible(case.body)
@@ -91,7 +94,7 @@ def _filled(operation: str, body: Any) -> Any:
 
 def _could_be(name: str, value: Any) -> bool:
     """Whether what was made up for a parameter could be one."""
-    return isinstance(value, str) and re.search(FORMS.get(name, f"^{NAME}$"), value) is not None
+    return isinstance(value, str) and re.search(FORMS.get(name, f"^{NAME}$"), unquote(value)) is not None
 
 
 def _often(value: Any) -> bool:

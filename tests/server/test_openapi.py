@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from fastapi.routing import iter_route_contexts
 from house import house
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.fields import FieldInfo
 
 import holdfast
 from holdfast.deadletters.ids import parse_item, parse_public
@@ -191,3 +194,25 @@ def test_the_status_of_the_broker_is_described_in_its_own_names(document: dict[s
         assert method in document["paths"][path]
     for each in document["paths"]["/channel/{channelId}/consumer/{consumerId}/dlq"].values():
         assert {"channelToken": [], "consumerToken": []} in each["security"]
+
+
+def integers(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The whole numbers of a body, those of the models in it too."""
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        kinds += [each for kind in kinds for each in get_args(kind)]
+        if int in kinds:
+            yield f"{model.__name__}.{name}", field
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from integers(kind)
+
+
+def test_a_whole_number_may_be_written_as_a_fraction_wherever_a_body_has_one() -> None:
+    """For JSON Schema 5.0 is an integer, and many programs write it so."""
+    bodies = [route.body_field.field_info.annotation for route in routes_of(bare_app()) if route.body_field]
+    found = dict(each for body in bodies for each in integers(body))
+    assert len(found) > 5
+    for name, field in found.items():
+        accepts = TypeAdapter(field.rebuild_annotation(), config=ConfigDict(strict=True))
+        assert accepts.validate_python(1.0) == 1, name

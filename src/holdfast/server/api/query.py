@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.server.admission import Router
-from holdfast.server.api.models import Model
+from holdfast.server.api.models import Model, Whole
 from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
@@ -26,7 +26,7 @@ class QueryIn(Model):
 
     sql: str = Field(min_length=1, max_length=LONGEST, examples=["SELECT count(*) AS events FROM all_events"])
     """One SELECT in DuckDB's dialect."""
-    limit: int = Field(default=ROWS, ge=1, le=10_000)
+    limit: Annotated[int, Field(ge=1, le=10_000), Whole] = ROWS
     """The most rows of the result."""
 
 
