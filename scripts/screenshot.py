@@ -84,7 +84,7 @@ def lively(url: str) -> bool:
 
 
 def pictures(url: str) -> list[Path]:
-    """The overview in both colours, from pages that have looked on for a while; and the dead letters."""
+    """The overview in both colours, from pages that have looked on for a while; the dead letters; a query."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -96,7 +96,11 @@ def pictures(url: str) -> list[Path]:
         pages["light"].wait_for_timeout(WATCHED * 1000)
         taken = [picture(page, f"overview-{scheme}") for scheme, page in pages.items()]
         pages["light"].goto(f"{url}/deadletters")
-        return [*taken, picture(pages["light"], "dead-letters", whole=False)]
+        taken.append(picture(pages["light"], "dead-letters", whole=False))
+        pages["light"].goto(f"{url}/query")
+        pages["light"].get_by_role("button", name="Run").click()
+        pages["light"].wait_for_selector("table.result")
+        return [*taken, picture(pages["light"], "query", whole=False)]
 
 
 def picture(page: Page, name: str, *, whole: bool = True) -> Path:

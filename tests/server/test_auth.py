@@ -481,3 +481,38 @@ async def test_names_that_cannot_be_are_refused_before_anything_is_asked(
         refused = problem(await ask(found, f"/probe/publish/{name}"), 400)
         assert refused["type"] == "urn:holdfast:problem:invalid-name"
         problem(await ask(found, f"/probe/consume/orders/{name}"), 400)
+
+
+@pytest.mark.parametrize("scope", [("channel", "orders"), ("reader",)], ids=str)
+async def test_without_its_store_the_server_tells_no_stranger_and_no_tenant_where_that_is(
+    scope: tuple[str, ...],
+) -> None:
+    """Nobody can be known then, but for a call that had begun before."""
+    with Postgres() as postgres:
+        url = postgres.create_database("hidden")
+        async with holdfast.connect(url) as bus, house(bus, local=False) as found:
+            routers = Router()
+
+            @routers.get("/begun/{channel}", dependencies=[Depends(needs("read"))])
+            async def begun() -> None:
+                postgres.stop()
+                await bus.partitions.all[0].backend.channels()
+
+            found.app.include_router(routers)
+            headers, session = await found.bearer(*scope), await found.session(*scope)
+            first = await found.client.get("/begun/orders", headers=headers)
+            sent = {"Authorization": f"Bearer hf_{'0' * 16}_{'x' * 43}"}
+            secret = sent["Authorization"][7:]
+            later = [
+                await found.client.get("/api/v1/channels/orders", headers=sent),
+                await found.client.get("/channels", headers=session),
+                await found.client.post("/login", data={"token": secret}, headers=found.form),
+                await found.client.get("/readyz"),
+            ]
+            port = url.partition("127.0.0.1:")[2].partition("/")[0]
+            assert [each.status_code for each in (first, *later)] == [503] * 5
+            told = "".join(each.text for each in (*later, *([] if scope == ("reader",) else [first])))
+            for secret in ("hidden", port, "PostgreSQL", "127.0.0.1"):
+                assert secret not in told, told
+            if scope == ("reader",):
+                assert port in first.text  # who reads all channels is told why

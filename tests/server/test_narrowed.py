@@ -15,7 +15,11 @@ from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.deadletters.service import MOST_SOURCES
 from holdfast.model.decide import describe
+from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.cursors import Cursors
+from holdfast.upkeep.secret import Secret
 from kit import bury, claim, publish, subscribe
 
 A, B = "tenant-a.orders", "tenant-b.orders"
@@ -110,6 +114,15 @@ async def test_a_cursor_is_for_whoever_got_it_and_for_the_list_that_it_is_from(b
         for text in (changed, after[1:], after[32:], "x", "", "0" * 32, "\u00e9" * 40):
             answer = await found.client.get(LETTERS, params={**query, "after": text}, headers=mine)
             problem(answer, 400)
+
+
+async def test_a_cursor_of_one_list_is_none_of_another(bus: holdfast.Bus) -> None:
+    """Also where both lists would understand what is in it."""
+    cursors, caller = Cursors(Secret(bus.partitions.all[0].backend, "gbe")), Caller("token:a", ())
+    sealed = await cursors.seal(caller, "one", "x")
+    assert await cursors.open(caller, "one", sealed) == "x"
+    with pytest.raises(InvalidInput):
+        await cursors.open(caller, "two", sealed)
 
 
 async def test_the_brokers_list_goes_on_with_its_own_cursor(both: holdfast.Bus) -> None:

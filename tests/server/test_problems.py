@@ -17,7 +17,7 @@ import holdfast
 from holdfast.model import errors
 from holdfast.server import refusals
 from holdfast.server.admission import Router
-from holdfast.server.auth.guard import anybody
+from holdfast.server.auth.guard import anybody, needs
 from holdfast.server.problems import STATUSES
 
 SECRET = "hunter2"
@@ -55,9 +55,9 @@ class Thing(BaseModel):
 
 def add_routes(found: House, error: BaseException | None = None) -> None:
     """A route that fails, one that takes a number, and one that fails in the middle of its answer."""
-    router = Router(dependencies=[Depends(anybody)])
+    router, known = Router(dependencies=[Depends(anybody)]), Router(dependencies=[Depends(needs("read"))])
 
-    @router.get("/fail")
+    @known.get("/fail")
     async def fail() -> None:
         assert error is not None
         raise error
@@ -80,6 +80,7 @@ def add_routes(found: House, error: BaseException | None = None) -> None:
         return StreamingResponse(parts())
 
     found.app.include_router(router)
+    found.app.include_router(known)
 
 
 def test_every_error_of_the_tree_has_a_status() -> None:

@@ -143,4 +143,4 @@ class _Exchange:
         if self._begun:
             raise error  # the server cuts the connection: half an answer must not look whole
         self._deadline = None
-        await problem(error)(self._scope, self._receive, self._forward)
+        await problem(error, self._scope)(self._scope, self._receive, self._forward)

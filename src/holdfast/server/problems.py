@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -12,11 +13,17 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from holdfast.config.urls import mask
 from holdfast.model import errors as e
+from holdfast.server.auth.caller import CALLER
+from holdfast.server.loglines import OncePerMinute
 from holdfast.server.refusals import Refusal, UnsupportedMediaType
 from holdfast.server.routes import methods_at
+
+log = logging.getLogger(__name__)
+log.addFilter(OncePerMinute())
 
 MEDIA_TYPE = "application/problem+json"
 _TYPES = "urn:holdfast:problem:"
@@ -40,6 +47,10 @@ STATUSES: Mapping[type[Exception], int] = {
     e.HoldfastError: 500,
 }
 """The status of each error; what is not here has that of its parent in the tree."""
+_UNTOLD = {
+    500: "something went wrong here; the server's log says what",
+    503: "a store does not answer; repeat the same request",
+}
 RETRY_AFTER = {429: "1", 503: "1"}
 
 
@@ -58,8 +69,8 @@ class Problem(BaseModel):
     """What was wrong, with which value, and what to do."""
 
 
-def problem(error: Exception) -> Response:
-    """The answer for an error."""
+def problem(error: Exception, scope: Scope) -> Response:
+    """The answer for an error that a request met."""
     match error:
         case Refusal():
             return answer(error.status, str(error), type(error).__name__, error.headers)
@@ -69,9 +80,9 @@ def problem(error: Exception) -> Response:
             detail = str(error.detail) if error.detail else _phrase(error.status_code)
             return answer(error.status_code, detail, headers=error.headers)
         case e.HoldfastError():
-            return _ours(error)
+            return _ours(error, scope)
         case _:
-            return answer(500, "something went wrong here; the server's log says what")
+            return answer(500, _UNTOLD[500])
 
 
 def answer(
@@ -98,7 +109,7 @@ def install(app: FastAPI) -> None:
     """Answer with problems, whatever is raised."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        told = problem(_mistyped(request, error) or error)
+        told = problem(_mistyped(request, error) or error, request.scope)
         if told.status_code == 405:
             told.headers["Allow"] = ", ".join(methods_at(app, request.scope["path"]))
         return told
@@ -137,14 +148,19 @@ def _name(kind: str) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-def _ours(error: e.HoldfastError) -> Response:
+def _ours(error: e.HoldfastError, scope: Scope) -> Response:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     more: dict[str, Any] = {}
     if isinstance(error, e.IdConflict):
         more["ids"] = list(error.ids)
     if isinstance(error, e.LeaseLost):
         more["jobs"] = list(error.jobs)
-    return answer(status, str(error), type(error).__name__, **more)
+    detail, caller = str(error), scope.get(CALLER)
+    if status >= 500 and (caller is None or not caller.may("read")):
+        # What fails here names hosts, ports, databases and files: they are for those who read all channels.
+        log.warning("a request failed: %s", mask(detail))
+        detail = _UNTOLD[status]
+    return answer(status, detail, type(error).__name__, **more)
 
 
 def _invalid(error: RequestValidationError) -> Response:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from holdfast.model.scopes import Right, Scope, Verb, may
 from holdfast.server.refusals import Forbidden
 
+CALLER = "holdfast.caller"
+"""In the scope of a request: who was let in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from holdfast.model.errors import HoldfastError
 from holdfast.model.names import check_name
 from holdfast.model.scopes import ADMIN, ANYBODY_READS, VERBS, Verb
-from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.caller import CALLER, Caller
 from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN, Shown, shown
 from holdfast.server.context import Known, System
 from holdfast.server.paths import path_of
@@ -21,7 +21,6 @@ from holdfast.server.refusals import Denied, Forbidden, Unauthorized
 
 log = logging.getLogger(__name__)
 
-_CALLER = "holdfast.caller"
 _NOBODY = "nobody"
 _SHOWN = 200
 _PROXIED = frozenset({"forwarded", "via", "x-real-ip"})
@@ -43,14 +42,14 @@ class Need:
             self._check(request, caller, found)
             if not self.page:
                 check_query(request)
-            request.scope[_CALLER] = caller
+            request.scope[CALLER] = caller
         except Denied as refusal:
             await _tell(request, system, caller, refusal)
             raise
 
     async def __call__(self, request: Request, system: Known) -> AsyncIterator[Caller]:
         """For the route: who was let in. What the route itself refuses is told too."""
-        caller: Caller = request.scope[_CALLER]
+        caller: Caller = request.scope[CALLER]
         try:
             yield caller
         except Denied as refusal:

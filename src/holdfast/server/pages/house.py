@@ -111,7 +111,7 @@ class PageRoute(Admitted):
                 return await serve(request)
             except Unauthorized as error:
                 live = request.url.path.startswith("/live/")  # a stream cannot go to the door; its page does
-                answer = problem(error if live else SignIn(_back(request)))
+                answer = problem(error if live else SignIn(_back(request)), request.scope)
                 forget_session(request, answer)  # it was not valid, or there was none
                 return answer
             except (HoldfastError, RequestValidationError) as error:
@@ -139,7 +139,7 @@ def _back(request: Request) -> str:
 
 
 def _went_wrong(request: Request, error: Exception) -> Response:
-    answer = problem(error)
+    answer = problem(error, request.scope)
     told = orjson.loads(answer.body)
     shown = page(
         request, "wrong.html", None, status=answer.status_code, title=told["title"], detail=told["detail"]

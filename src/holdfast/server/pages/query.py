@@ -112,10 +112,8 @@ async def run(
     try:
         result = orjson.loads(await run_query(system, visit.caller, sql, ROWS))
     except (InvalidInput, NotFound, Unavailable, Full) as error:
-        told = _nothing() | {"error": str(error)}
-        return page(
-            request, "query.html", visit, status=problem(error).status_code, sql=sql, chosen="", **told
-        )
+        told, status = _nothing() | {"error": str(error)}, problem(error, request.scope).status_code
+        return page(request, "query.html", visit, status=status, sql=sql, chosen="", **told)
     rows = [[_shown(value) for value in row] for row in result["rows"]]
     told = _nothing() | {"result": result | {"rows": rows}}
     return page(request, "query.html", visit, sql=sql, chosen="", **told)
