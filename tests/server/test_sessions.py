@@ -19,6 +19,7 @@ from holdfast.server.auth.logins import Logins
 from holdfast.server.auth.token import hash_of, new_secret
 from holdfast.server.parts import ExpiryPart
 from holdfast.server.refusals import TooManyRequests, Unauthorized
+from holdfast.server.routes import routes_of
 
 PAGE = "/channels"
 
@@ -95,6 +96,9 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host(bus: holdfast.Bus)
     async with house(bus, local=False) as found:
         found.client.base_url = httpx.URL("https://holdfast.example")
         text = await found.token("admin")
+        plain = {"Origin": "http://holdfast.example"}  # whoever is on the wire can answer for that one
+        refused = await found.client.post("/login", data={"token": text}, headers=plain)
+        assert refused.status_code == 403
         answer = await found.client.post("/login", data={"token": text}, headers=found.form)
         cookie = answer.headers["set-cookie"]
         assert cookie.startswith(f"{SECURE_COOKIE}=")
@@ -235,6 +239,22 @@ async def test_a_link_ends_after_ten_minutes_and_with_its_token(found: House, bu
     assert await ExpiryPart(found.system.sessions.records).run_once() == 1
     for code in ("", "x", new_secret(), "\u00e4"):
         assert (await follow(found, code)).status_code == 401
+
+
+async def test_no_form_is_taken_that_is_not_from_this_session(found: House) -> None:
+    """Of all forms that there are: what another session's page carries does not count."""
+    await found.sign_in("admin")
+    theirs = await csrf(found)
+    await found.sign_in("admin")
+    assert theirs != await csrf(found)
+    names = dict.fromkeys(("channel", "consumer", "failed", "act", "operation", "item"), "x")
+    forms = [each for each in routes_of(found.app) if not each.include_in_schema and "POST" in each.methods]
+    assert len(forms) > 5
+    for form in forms:
+        for given in (theirs, "", "x"):
+            sent = {"csrf": given, "sql": "SELECT 1", "paused": "true"}
+            answer = await found.client.post(form.path_format.format(**names), data=sent, headers=found.form)
+            assert answer.status_code == 403, form.path_format
 
 
 async def test_who_guesses_tokens_has_to_wait(found: House, caplog: pytest.LogCaptureFixture) -> None:
