@@ -75,6 +75,18 @@ async def test_a_body_over_the_limit_is_refused_whether_its_length_is_told_or_no
         ).status_code == 200
 
 
+async def test_a_body_that_says_it_is_too_long_is_not_waited_for(bus: holdfast.Bus) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        raise AssertionError("somebody reads it")
+        yield b""
+
+    async with house(bus, limits={"body": 1000}) as found:
+        add_routes(found)
+        for path in ("/whole", "/stream"):
+            sent = {**JSON, "Content-Length": "1001"}
+            problem(await found.client.post(path, content=nothing(), headers=sent), 413)
+
+
 async def test_a_length_that_is_a_lie_does_not_help(bus: holdfast.Bus) -> None:
     async with house(bus, limits={"body": 1000}) as found:
         add_routes(found)
