@@ -348,3 +348,12 @@ async def test_whoever_watches_is_not_told_more_when_the_session_has_ended(found
     await found.system.sessions.end(held(found) or "")
     with pytest.raises(Unauthorized):
         await check_again(found.system, caller)
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "/\\evil.example", "https://evil.example", "\\\\evil", ""]
+)
+async def test_signing_in_leads_to_no_other_site(found: House, path: str) -> None:
+    sent = {"token": await found.token("reader"), "next": path}
+    answer = await found.client.post("/login", data=sent, headers=found.form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
