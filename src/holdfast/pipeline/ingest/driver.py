@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import Upkeep, warehouse_tasks
+from holdfast.pipeline.upkeep import Upkeep
 from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.warehouse import open_warehouse
+from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.spread import on_executors
 
 if TYPE_CHECKING:
@@ -121,8 +123,8 @@ class Ingest:
             thread.add(batch)
 
         self._loader_thread = thread
-        tasks = warehouse_tasks(plan.warehouse, plan.compaction)
-        self._upkeep = Upkeep(tasks, plan.compaction, context.check_lock)
+        tables = partial(upkeep_of, plan.warehouse, plan.compaction.file_size, plan.compaction.keep)
+        self._upkeep = Upkeep(tables, plan.compaction, context.check_lock)
         try:
             yield [IngestSink(plan, wal, context, self.metrics, self.reporter, recover, committed)]
         finally:
