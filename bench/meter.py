@@ -72,7 +72,7 @@ class Meter:
             for process, (_, used) in there.items():
                 if process in self._used or _descends(process.pid, parents, known):
                     self._used[process] = used
-                    if process not in self._kinds:
+                    if self._kinds.get(process, "other") == "other":  # Java's launcher is a shell at first
                         self._kinds[process] = "driver" if process.pid == self._root else _kind(process.pid)
             self._live = self._used.keys() & there.keys()
 
@@ -105,4 +105,6 @@ def _kind(pid: int) -> str:
         return "other"
     if words[0].endswith(b"java"):
         return "java"
-    return "tasks" if b"pyspark.daemon" in words else "planner" if b"pyspark" in b" ".join(words) else "other"
+    if b"-m" not in words:
+        return "other"
+    return "tasks" if b"pyspark.daemon" in words else "planner"

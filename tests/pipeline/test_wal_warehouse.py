@@ -17,7 +17,7 @@ from walkit import CHANNEL, Place, load, name, position, source_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
+from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
 KEY, OTHER = "batch-1", "batch-2"
@@ -40,7 +40,7 @@ def place(make: Make) -> Place:
 
 def rows(ids: list[str], *data: bytes, **more: object) -> pa.Table:
     found = source_rows(ids, data=data or None, **more)  # type: ignore[arg-type]
-    return to_segment_rows(CHANNEL, pa.Table.from_batches([found]), Rule(payload="any"))
+    return to_segment_rows(pa.Table.from_batches([found]), Rules({">": Rule(payload="any")}))
 
 
 def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None:
@@ -101,7 +101,7 @@ def test_rivals_inside_one_batch_are_told_apart(place: Place) -> None:
 
 def of_channel(channel: str, ids: list[str], *data: bytes, first: int = 1) -> pa.Table:
     found = source_rows(ids, channel=channel, data=data or None, first=first)
-    return to_segment_rows(channel, pa.Table.from_batches([found]), Rule())
+    return to_segment_rows(pa.Table.from_batches([found]), Rules())
 
 
 def test_many_loads_go_in_together_and_each_has_its_outcome(place: Place) -> None:
@@ -164,9 +164,7 @@ def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
 def test_the_same_id_from_another_source_or_channel_is_another_event(place: Place) -> None:
     load(place.warehouse, KEY, rows(["a"]))
     assert load(place.warehouse, OTHER, rows(["a"], b"1", first=2, source="other")).inserted == 1
-    third = to_segment_rows(
-        "x", pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rule()
-    )
+    third = to_segment_rows(pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rules())
     assert load(place.warehouse, "third", third).inserted == 1
 
 
