@@ -104,7 +104,7 @@ class Ages:
             self.rows += found.rows
             for part in batch.parts:
                 waiting = self.acked.get(part.channel, {})
-                for position in [each for each in waiting if each <= part.last]:
+                for position in [each for each in waiting if part.first <= each <= part.last]:
                     self.seconds.append(found.confirmed_at.timestamp() - waiting.pop(position))
 
     def figures(self) -> dict[str, Any]:

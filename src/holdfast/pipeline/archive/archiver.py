@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.archive.compaction import compactions
@@ -87,10 +87,6 @@ class Archiver:
     def progress(self) -> object:
         """See the contract."""
         return self.metrics.last_commit
-
-    def progressed(self, progress: Any) -> None:
-        """See the contract."""
-        self.metrics.progressed(progress)
 
     def failed(self) -> None:
         """See the contract."""

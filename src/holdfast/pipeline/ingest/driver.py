@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver import Context, Driver, Sink
@@ -154,9 +154,6 @@ class Ingest:
     def progress(self) -> object:
         """See the contract."""
         return self.summary.written
-
-    def progressed(self, progress: Any) -> None:
-        """See the contract. Batches are counted where they are committed."""
 
     def failed(self) -> None:
         """See the contract. The reporter counts it."""
