@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from walkit import CHANNEL, Place, load, name, position, source_rows
 
 from holdfast import failpoints
@@ -297,3 +299,31 @@ def test_urls_lead_to_warehouses(tmp_path: Path) -> None:
     for url in ("duckdb://", "sqlite:///x", "warehouse.duckdb"):
         with pytest.raises(InvalidInput):
             open_warehouse(url, Tables())
+
+
+def digests(place: Place) -> dict[str, int]:
+    found = pa.Table.from_batches(place.warehouse.events(CHANNEL))
+    return dict(zip(found["id"].to_pylist(), found["digest"].to_pylist(), strict=True))
+
+
+def test_a_row_whose_typed_columns_are_not_what_its_data_says_contradicts_itself(place: Place) -> None:
+    """Rows from before a column, and values that do not fit its type, do not."""
+    load(place.warehouse, KEY, rows(["a", "b"], b'{"n": 1}', b'{"n": 2, "t": "x"}'))
+    later = [b'{"n": 1.5, "t": "y"}', b'{"n": 3}', b'{"n": "three"}', b'{"n": 4, "t": "z"}', b"[1]"]
+    load(place.warehouse, OTHER, rows(["c", "d", "e", "f", "g"], *later, first=10))
+    assert place.query("SELECT n__bigint, n__varchar FROM events ORDER BY id")[:2] == [(1, None), (2, None)]
+    sound = digests(place)
+    assert -1 not in sound.values()
+    place.warehouse.close()
+    for change, event in ("n__bigint = 9", "a"), ("n__varchar = NULL", "d"), ("t__varchar = 'q'", "f"):
+        if place.url.startswith("duckdb:"):
+            with duckdb.connect(str(place.file)) as connection:
+                connection.execute(f"UPDATE events SET {change} WHERE id = '{event}'")
+        else:
+            column, _, value = change.partition(" = ")
+            table = DeltaTable(f"{place.url.removeprefix('delta://')}/events")
+            table.update(updates={column: value}, predicate=f"id = '{event}'")
+    place.warehouse = open_warehouse(place.url, place.tables)
+    found = digests(place)
+    assert {event for event, digest in found.items() if digest == -1} == {"a", "d", "f"}
+    assert {event: found[event] for event in "bceg"} == {event: sound[event] for event in "bceg"}
