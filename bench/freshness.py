@@ -48,7 +48,7 @@ GOALS = {
     "files_per_hour": 20.0,
     "objects_per_channel_and_hour": 4.0,
 }
-_SETTLE = 60.0
+_SETTLE = 180.0
 _WARM_UP = "warm"
 
 
