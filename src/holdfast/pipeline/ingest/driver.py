@@ -159,7 +159,7 @@ class Ingest:
         """See the contract. The reporter counts it."""
 
     def _settled(self, batch: Batch, result: Result) -> None:
-        failed = len(self.wal.failed_names(batch.name)) if result in _LOADED else 0
+        failed = len(self.wal.left_out(batch.name)) if result in _LOADED else 0
         self.metrics.settled(batch, result, failed)
         if result in _LOADED:
             self._freshness.loaded(batch)
