@@ -28,7 +28,7 @@ from holdfast.model.deadletters import (
 from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry, State
-from holdfast.model.log import Cut, Extent, Lag, Page
+from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -400,6 +400,15 @@ class Backend(Protocol):
 
     async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
         """How many events follow a position, counted up to `limit`, and how old the first of them is."""
+
+    # many channels at once, in few requests where the store can
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        """What follows a position on each of many channels, counted up to `limit` on each."""
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+        """Every event of parts of the log, a page for each, empty where there is nothing. The caller sees to
+        it that they are small. Pure, and raises `DataLost`, as `pages` is and does."""
 
     # stream consumers
 

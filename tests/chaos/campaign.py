@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from holdfast.chaos.judge.ingest import Violation, doubled, judge
 from holdfast.chaos.trial import DELTA_POINTS, POINTS, Trial
 from report import RANDOM, Site
 
+SPREAD_OUT = 0.75
+"""How many of the drivers load into Delta as executors do."""
 TRIES = 5
 """Rounds that one kill may take: a driver may come to its end before it."""
 
@@ -27,18 +30,25 @@ class Blow(NamedTuple):
 class Campaign:
     """One of them. What it does follows from the random numbers it is given; only moments vary."""
 
-    def __init__(self, site: Site, url: str, folder: Path, chance: random.Random) -> None:
-        self._site, self._chance = site, chance
+    def __init__(
+        self, site: Site, url: str, folder: Path, chance: random.Random, save: Callable[[], None]
+    ) -> None:
+        self._site, self._chance, self._save = site, chance, save
         self._trial = Trial(url, folder, site.warehouse)
         self._length = 0.0
         """How long a driver takes that nobody kills."""
 
-    def run(self, kills: int, spark: list[str]) -> None:
-        """So many kills without Spark, one at each of these points with it, and the account."""
+    def run(self, kills: int, spark: list[str], until: float) -> None:
+        """So many kills without Spark, one at each of these points with it, and the account. What an earlier
+        run has done of it is left out; after a moment no more are begun."""
         self._undisturbed()
-        for blow in self._schedule(kills, spark):
+        for blow in self._schedule(kills, spark)[self._site.killed :]:
+            if time.monotonic() > until:
+                break
             self._strike(blow)
+            self._save()
         self._account(self._trial.drive())
+        self._save()
 
     def _undisturbed(self) -> None:
         for _ in range(2):  # the first one also waits for imports
@@ -61,18 +71,24 @@ class Campaign:
     def _strike(self, blow: Blow) -> None:
         for attempt in range(TRIES):
             self._trial.publish(self._chance.randrange(7, 20))
-            code = self._trial.drive_spark(blow.point) if blow.on_spark else self._plain(blow.point, attempt)
+            spread_out = self._site.warehouse == "delta" and self._chance.random() < SPREAD_OUT
+            plain = not blow.on_spark
+            code = (
+                self._plain(blow.point, attempt, spread_out) if plain else self._trial.drive_spark(blow.point)
+            )
             self._site.violations += judge(self._trial.history, self._trial.evidence(), drained=False)
             if code == -signal.SIGKILL:
                 (self._site.spark if blow.on_spark else self._site.kills)[blow.point] += 1
+                self._site.spread_out += plain and spread_out
                 return
             self._site.survived += 1
 
-    def _plain(self, point: str, attempt: int) -> int | None:
+    def _plain(self, point: str, attempt: int, spread_out: bool) -> int | None:
         """At the first hit of the point or the second; at random moments, anywhere in a driver's life."""
         if point == RANDOM:
-            return self._trial.drive(moment=self._chance.uniform(0, self._length))
-        return self._trial.drive(kill=point, skip=0 if attempt else self._chance.randrange(2))
+            return self._trial.drive(moment=self._chance.uniform(0, self._length), spread_out=spread_out)
+        skip = 0 if attempt else self._chance.randrange(2)
+        return self._trial.drive(kill=point, skip=skip, spread_out=spread_out)
 
     def _account(self, code: int | None) -> None:
         """What is there in the end, after a last driver that nobody killed and that ended so."""
@@ -80,8 +96,9 @@ class Campaign:
         if code != 0:
             self._site.violations.append(Violation("I15", f"the last driver ended with {code}"))
         self._site.violations += judge(self._trial.history, found, drained=True)
-        self._site.published = len(self._trial.history)
-        self._site.rows, self._site.failed = len(found.rows), found.failed.total()
+        self._site.published += len(self._trial.history)
+        self._site.rows += len(found.rows)
+        self._site.failed += found.failed.total()
 
 
 def control(url: str, folder: Path, *, counted: bool) -> int:

@@ -3,6 +3,7 @@
 
     python tests/chaos/cluster.py                     # what `make chaos-cluster` runs
     python tests/chaos/cluster.py --kills 6 --seed 7
+    python tests/chaos/cluster.py --minutes 6 --resume kills.json    # a part of it, and next time the next
 
 A standalone cluster with two workers. In each round events are published and a real driver starts, whose
 tasks stage segments and data files. Whenever new files are there, an executor is killed, and after some of
@@ -17,6 +18,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "pipeline")]
 
 import argparse
+import json
+import math
 import os
 import random
 import signal
@@ -38,9 +41,8 @@ EXECUTORS = 5
 def main() -> int:
     """0 when everything held."""
     options = _options()
-    chance = random.Random(options.seed)
-    killed: Counter[str] = Counter()
-    violations: list[Violation] = []
+    killed, violations, rounds = _begun(options.resume)
+    chance = random.Random(f"{options.seed} {rounds}")
     began = time.monotonic()
     with (
         postgres() as url,
@@ -49,16 +51,19 @@ def main() -> int:
     ):
         trial = Trial(url("cluster"), Path(folder), "delta")
         hunt = Hunt(cluster, Path(folder), chance, killed)
-        while killed.total() < options.kills:
+        while killed.total() < options.kills and time.monotonic() - began < 60 * options.minutes:
             trial.publish(chance.randrange(150, 250))
             trial.drive_spark(master=cluster.url, beside=hunt)
             violations += judge(trial.history, trial.evidence(), drained=False)
+            rounds += 1
+            _save(options.resume, killed, violations, rounds)
             _say(f"{dict(killed)} after {time.monotonic() - began:.0f} s, {len(violations)} violations")
         code = trial.drive_spark(master=cluster.url)
         if code != 0:
             violations.append(Violation("I15", f"the last driver ended with {code}"))
         found = trial.evidence()
         violations += judge(trial.history, found, drained=True)
+        _save(options.resume, killed, violations, rounds)
         _say(
             f"seed {options.seed}: {killed['driver']} drivers and {killed['executor']} executors killed in "
             f"{time.monotonic() - began:.0f} s; {len(trial.history)} events, {len(found.rows)} rows, "
@@ -110,6 +115,21 @@ class Hunt:
         return False
 
 
+def _begun(kept: Path | None) -> tuple[Counter[str], list[Violation], int]:
+    """What earlier runs have done: kills, what they found, and in how many rounds."""
+    if kept is None or not kept.exists():
+        return Counter(), [], 0
+    found = json.loads(kept.read_text())
+    return Counter(found["killed"]), [Violation(*each) for each in found["violations"]], found["rounds"]
+
+
+def _save(kept: Path | None, killed: Counter[str], violations: list[Violation], rounds: int) -> None:
+    if kept is not None:
+        fresh = kept.with_suffix(".new")
+        fresh.write_text(json.dumps({"killed": killed, "violations": violations, "rounds": rounds}, indent=2))
+        fresh.replace(kept)
+
+
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -119,6 +139,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Kill drivers and executors, and judge what is left.")
     parser.add_argument("--seed", type=int, default=20261117)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more rounds after so long")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from there, and keep it there")
     return parser.parse_args()
 
 

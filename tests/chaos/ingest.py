@@ -3,6 +3,7 @@
 
     python tests/chaos/ingest.py                      # what `make chaos-ingest` runs
     python tests/chaos/ingest.py --kills 12 --no-spark --stores postgres --seed 7
+    python tests/chaos/ingest.py --minutes 6 --resume kills          # a part of it, and next time the next
 
 A driver is killed at each failpoint in turn and at moments that the seed draws, most of the time one without
 Spark (its steps are the job's own), now and then a real one; the stores side by side. Each round publishes,
@@ -18,11 +19,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "pipeline")]
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from campaign import Campaign, control
 from hosts import SERVERS
@@ -56,7 +59,8 @@ def main() -> int:
 
 def _besiege(store: str, number: int, options: argparse.Namespace) -> tuple[list[Site], Control]:
     """One store: a campaign against each warehouse, and the control."""
-    sites = [Site(store, kind) for kind in options.warehouses]
+    sites = [_begun(options.resume, store, kind) for kind in options.warehouses]
+    until = time.monotonic() + 60 * options.minutes
     with SERVERS[store]() as url, tempfile.TemporaryDirectory(prefix="holdfast-chaos-") as folder:
 
         def part(name: str) -> tuple[str, Path]:
@@ -65,12 +69,29 @@ def _besiege(store: str, number: int, options: argparse.Namespace) -> tuple[list
             return url(name), where
 
         for place, site in enumerate(sites):
-            chance = random.Random(f"{options.seed} {store} {site.warehouse}")
-            campaign = Campaign(site, *part(site.warehouse), chance)
-            campaign.run(options.kills, _share(number * len(sites) + place) if options.spark else [])
+            chance = random.Random(f"{options.seed} {store} {site.warehouse} {site.killed or ''}")
+            campaign = Campaign(site, *part(site.warehouse), chance, partial(_save, options.resume, site))
+            spark = _share(number * len(sites) + place) if options.spark else []
+            campaign.run(options.kills, spark, until)
             sys.stderr.write(f"{site.line}\n")
         counted = control(*part("counted"), counted=True)
         return sites, Control(store, counted, control(*part("derived"), counted=False))
+
+
+def _begun(folder: Path | None, store: str, warehouse: str) -> Site:
+    """What an earlier run has done of it."""
+    kept = None if folder is None else folder / f"{store}-{warehouse}.json"
+    if kept is None or not kept.exists():
+        return Site(store, warehouse)
+    return Site.from_json(json.loads(kept.read_text()))
+
+
+def _save(folder: Path | None, site: Site) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f"{site.store}-{site.warehouse}.new"
+        fresh.write_text(json.dumps(site.to_json(), indent=2))
+        fresh.replace(folder / f"{site.store}-{site.warehouse}.json")
 
 
 def _share(turn: int) -> list[str]:
@@ -85,6 +106,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-spark", dest="spark", action="store_false", help="no real drivers")
     parser.add_argument("--stores", nargs="+", choices=list(SERVERS), default=list(SERVERS))
     parser.add_argument("--warehouses", nargs="+", choices=WAREHOUSES, default=list(WAREHOUSES))
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more kills after so long")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on from there, and keep it there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
     return parser.parse_args()
 

@@ -23,6 +23,8 @@ class Site:
     """Of drivers without Spark, by failpoint."""
     spark: Counter[str] = field(default_factory=Counter)
     """Of drivers on Spark and of processes that they started."""
+    spread_out: int = 0
+    """Of those without Spark, kills of drivers that load as executors do."""
     survived: int = 0
     """Drivers that came to their end before the kill."""
     published: int = 0
@@ -38,6 +40,12 @@ class Site:
         """Counts as plain objects."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return found | {"kills": dict(self.kills), "spark": dict(self.spark)}
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Site:
+        """As it was written."""
+        lists = {"kills": Counter(found["kills"]), "spark": Counter(found["spark"])}
+        return cls(**(found | lists | {"violations": [Violation(*each) for each in found["violations"]]}))
 
     @property
     def line(self) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bulklog import NAMES, TIME, as_read, ids, last, restored, rows
+from bulklog import NAMES, SHAPES, TIME, as_read, ids, last, restored, rows
 
 import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.event import MAX_DATA, Event
-from holdfast.model.log import Cut, Extent, Lag
+from holdfast.model.log import Cut, Extent, Lag, Part, Waiting
 from kit import CHANNEL, MINUTE, publish, read_all, subscribe
 from stores import Store
 
@@ -192,6 +192,48 @@ async def test_what_follows_is_counted_up_to_the_limit(backend: Backend) -> None
     assert (await backend.behind(CHANNEL, receipts[49].position, 4)).events == 4
 
 
+# many channels at once
+
+
+async def test_what_waits_on_many_channels_is_told_at_once(backend: Backend) -> None:
+    await backend.create_channel("empty")
+    before = await backend.now()
+    first = await publish(backend, *NAMES)
+    second = await publish(backend, "a", "b", channel="refunds")
+    after = {"nowhere": None, "empty": None, CHANNEL: first[9].position, "refunds": second[-1].position}
+    found = await backend.waiting(after, 100)
+    assert list(found) == list(after)
+    assert found["nowhere"] == found["empty"] == Waiting(None, None, 0, 0, None)
+    assert found["refunds"] == Waiting(None, second[-1].position, 0, 0, None)
+    trimmed, last, rows, size, oldest = found[CHANNEL]
+    assert (trimmed, last, rows) == (None, first[-1].position, 50)
+    held = sum(cut.bytes for cut in await backend.cuts(CHANNEL, first[9].position, 100, 100))
+    assert held / 2 <= size <= held * 2
+    assert oldest is not None
+    assert before <= oldest <= await backend.now()
+    assert (await backend.waiting({CHANNEL: None}, 7))[CHANNEL].rows == 7
+    assert await backend.waiting({}, 7) == {}
+
+
+async def test_parts_of_many_channels_are_read_as_their_pages_are(backend: Backend) -> None:
+    await backend.publish(CHANNEL, SHAPES)
+    receipts = await publish(backend, *NAMES, channel="refunds")
+    parts = [
+        Part("refunds", receipts[9].position, receipts[39].position),
+        Part("nowhere", None, receipts[0].position),
+        Part(CHANNEL, None, await last(backend)),
+        Part("refunds", receipts[39].position, receipts[39].position),
+        Part("refunds", None, receipts[9].position),
+    ]
+    pages = await backend.read_parts(parts)
+    assert len(pages) == len(parts)
+    for part, page in zip(parts, pages, strict=True):
+        found = [(*row[:6], dict(row[6]), row[7]) for row in zip(*page, strict=True)]
+        assert found == await rows(backend, part.after, part.until, channel=part.channel)
+    assert [len(page.ids) for page in pages] == [30, 0, len(SHAPES), 0, 10]
+    assert await backend.read_parts([]) == []
+
+
 # positions
 
 
@@ -233,6 +275,9 @@ async def test_what_is_no_position_is_refused_by_name(backend: Backend, position
         backend.cuts(CHANNEL, position, 10, 10),
         backend.cuts(CHANNEL, None, 10, 10, position),
         backend.behind(CHANNEL, position, 10),
+        backend.waiting({CHANNEL: position}, 10),
+        backend.read_parts([Part(CHANNEL, position, receipt.position)]),
+        backend.read_parts([Part(CHANNEL, None, position)]),
     ):
         with pytest.raises(holdfast.InvalidInput) as caught:
             await call

@@ -9,6 +9,7 @@ import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.errors import DataLost
 from holdfast.model.event import Event
+from holdfast.model.log import Part
 from holdfast.model.upkeep import Hold
 from kit import (
     CHANNEL,
@@ -77,6 +78,19 @@ async def test_a_trim_between_two_pages_is_told(backend: Backend, trim: Sweep) -
     with pytest.raises(DataLost):
         await read()
     assert seen == names[: len(seen)] != [], "what it did read has no hole"
+
+
+async def test_a_part_of_which_something_was_trimmed_is_lost(backend: Backend, trim: Sweep) -> None:
+    _, b, _, d = positions(await publish(backend, "a", "b", "c", "d"))
+    [kept] = positions(await publish(backend, "k", channel="refunds"))
+    await trim(limit=2)
+    parts = [Part("refunds", None, kept), Part(CHANNEL, None, d)]
+    with pytest.raises(DataLost):
+        await backend.read_parts(parts)
+    found = (await backend.waiting({CHANNEL: None}, 10))[CHANNEL]
+    assert (found.trimmed, found.last, found.rows) == (b, d, 2)
+    pages = await backend.read_parts([parts[0], parts[1]._replace(after=found.trimmed)])
+    assert [page.ids for page in pages] == [["k"], ["c", "d"]]
 
 
 async def test_a_new_stream_consumer_begins_at_what_is_there(backend: Backend, trim: Sweep) -> None:

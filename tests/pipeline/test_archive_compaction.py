@@ -24,7 +24,7 @@ from holdfast.pipeline.archive.repair import ArchiveRepair
 from holdfast.pipeline.archive.verify import verify
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.upkeep import Upkept
 
 CHANNEL = "gbe.events.audit.change"
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)

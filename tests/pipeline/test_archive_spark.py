@@ -135,8 +135,6 @@ def test_postgres_to_a_folder(
     ids = around_midnight(database)
     metrics = make(database).run_once()
     assert metrics.channels[CHANNEL].rows == 2500
-    assert sum(batch.rows for batch in metrics.batches) == sum(t.rows for t in metrics.channels.values())
-    assert all(batch.seconds > batch.planning_seconds > 0 for batch in metrics.batches)
     assert len(objects(cold)) == 3, "1000 and 500 of one day, 1000 of the next"
     check_with_plain_tools(cold, tmp_path / "copy", spark, ids)
 

@@ -22,8 +22,7 @@ from holdfast.failpoints import FailpointError
 from holdfast.model.errors import LockLost
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import Upkeep, warehouse_tasks
-from holdfast.pipeline.upkept import CompactionSettings, Upkept
+from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, Upkept
 from holdfast.pipeline.warehouse import FailedEvent, Outcome, Tables, delta_upkeep
 from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
@@ -224,7 +223,9 @@ def test_a_driver_merges_beside_its_work(place: Place) -> None:
     merged = threading.Event()
     with (
         failpoints.active("compact.after_commit", merged.set),
-        Upkeep(warehouse_tasks(place.url, settings), settings, lambda: None).beside(),
+        Upkeep(
+            lambda: upkeep_of(place.url, settings.file_size, settings.keep), settings, lambda: None
+        ).beside(),
     ):
         assert merged.wait(30)
     assert files(place).num_rows == 1
@@ -240,7 +241,9 @@ def test_whoever_has_lost_the_lock_merges_nothing(place: Place) -> None:
         load(place, number, f"a{number}")
     settings = CompactionSettings()
     with pytest.raises(LockLost):
-        Upkeep(warehouse_tasks(place.url, settings), settings, lost).run_once(START)
+        Upkeep(lambda: upkeep_of(place.url, settings.file_size, settings.keep), settings, lost).run_once(
+            START
+        )
     assert files(place).num_rows == FEW
 
 

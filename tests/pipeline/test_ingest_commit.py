@@ -174,5 +174,6 @@ def test_rows_are_told_apart_by_channel() -> None:
     mixed = pa.concat_batches(
         [source_rows(["a"]), source_rows(["b"], channel="other"), source_rows(["c"], first=2)]
     )
-    found = {spot: rows["id"].to_pylist() for spot, rows in split(mixed)}
-    assert found == {Spot(0, "orders"): ["a", "c"], Spot(0, "other"): ["b"]}
+    found = [(spot, rows["id"].to_pylist()) for spot, rows in split(mixed)]
+    orders, other = Spot(0, "orders"), Spot(0, "other")
+    assert found == [(orders, ["a"]), (other, ["b"]), (orders, ["c"])]

@@ -92,7 +92,7 @@ def one(database: str, tmp_path: Path) -> Iterator[Site]:
 def test_nothing_is_offered_until_the_oldest_has_waited(site: Site) -> None:
     site.publish("a", "a1")
     assert site.offered() == site.start
-    site.advance(minutes=29)
+    site.advance(minutes=44)
     site.publish("b", "b1")
     assert site.offered() == site.start
     site.advance(minutes=2)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 
 import holdfast
 from holdfast import failpoints
+from holdfast.chaos.plain import ingest as plain_ingest
 from holdfast.chaos.plain.archive import archive
-from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
+from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest, plan_of
 from holdfast.deadletters.audit import Audit
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.ingest.commit import CONSUMER
+from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.ingest.repair import HOLDER, Repairs
 from holdfast.pipeline.offsets import Spot
 from holdfast.pipeline.stores import open_store
@@ -134,6 +137,40 @@ def test_the_loader_repairs_what_it_finds_damaged(broken_on_each: Site) -> None:
     assert len(list(broken.wal.journal.names("repairs"))) == 4
     assert health(broken.wal).ready
     assert broken.holders() == [CONSUMER], "the log is not held any longer"
+
+
+def test_a_damaged_wal_in_s3_is_repaired_by_a_driver_elsewhere(
+    database: str, tmp_path: Path, aws: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same damage, and nothing of the first driver's own folder."""
+
+    def in_s3(folder: Path, kind: str) -> IngestPlan:
+        plan = plan_of(folder, kind)
+        return replace(plan, wal=replace(plan.wal, path=f"s3://bucket/{tmp_path.name}/wal"))
+
+    monkeypatch.setattr(plain_ingest, "plan_of", in_s3)
+    first = Site(database, tmp_path / "first")
+    first.fill()
+    first.close()
+    names = [batch.segments[0].name for batch in first.batches]
+    record = f"pending/{first.batches[4].name}.json"
+    flipped = bytearray(first.wal.store.get(names[0]))
+    flipped[len(flipped) // 2] ^= 1
+    halves = {name: first.wal.store.get(name)[:100] for name in (names[1], record)}
+    for name, data in {names[0]: bytes(flipped), **halves}.items():
+        assert first.wal.store.swap(name, first.wal.store.tagged(name).tag, data)
+    first.wal.store.delete(names[3])
+    other = Site(database, tmp_path / "other")
+    try:
+        other.committer.recover()
+        other.loading.round()
+        assert other.ids() == ALL
+        assert other.wal.survey() == ([], set(), set())
+        assert other.repaired_from() == {"the log"}
+        assert len(list(other.wal.journal.names("repairs"))) == 4
+        assert health(other.wal).ready
+    finally:
+        other.close()
 
 
 def test_a_damaged_batch_holds_its_events_in_the_log(broken_on_each: Site) -> None:

@@ -17,7 +17,7 @@ from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
 from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.wal import Batch, Wal
-from holdfast.pipeline.wal.records import Failure
+from holdfast.pipeline.wal.records import Confirmation, Failure
 from holdfast.pipeline.warehouse import Column, FailedEvent, Table, Tables, open_warehouse
 from holdfast.pipeline.warehouse.duck_file import QUERIES
 
@@ -346,3 +346,21 @@ def test_a_damaged_note_of_an_operator_hides_no_event_and_stops_no_round(place: 
 def test_what_does_not_exist_is_not_found(place: Place) -> None:
     with pytest.raises(NotFound):
         service(place).show("00000000-0000-0000-0000-000000000000")
+
+
+def test_an_event_that_fails_in_two_batches_has_failed_once(place: Place) -> None:
+    """Two drivers overlap, one of which has lost its lock: the same places in batches of other ranges."""
+    data = [b"\xff", b'{"total":"x"}', b'{"total":2}', b'{"total":3}']
+    again = source_rows(["bytes", "typed", "good", "new"], data=data, first=2)
+    assert result(place.loader().load([place.commit(again)])) == Result.LOADED
+    assert sorted(event.event_id for event in service(place).find()) == ["bytes", "good", "typed"]
+    counts = [(each.rows, each.inserted, each.failed) for each in confirmations(place)]
+    assert counts == [(4, 1, 3)] * 2, "each batch is accounted for"
+    service(place).mirror()
+    assert place.query("SELECT count(*) FROM failed_events") == [(3,)]
+    assert service(place).unresolved() == 3
+
+
+def confirmations(place: Place) -> list[Confirmation]:
+    found = map(place.wal.confirmation, place.wal.journal.names("confirmed"))
+    return [each for each in found if each is not None]

@@ -219,7 +219,7 @@ def test_confirmed_batches_go_after_their_time_and_failures_stay(place: Place) -
     assert Upkeep(place.wal).run_once().batches == 0
     assert place.wal.pending() == [waiting]
     kinds = {entry.name.split("/")[0] for entry in place.wal.store.list()}
-    assert kinds == {"failed", "pending", "planned", "segments"}
+    assert kinds == {"failed", "owners", "pending", "planned", "segments"}
     assert [entry.name for entry in place.wal.store.list("segments")] == [waiting.segments[0].name]
 
 
@@ -298,4 +298,4 @@ def test_the_whole_wal_works_on_s3(aws: None, tmp_path: Path) -> None:
     assert place.ids() == ["a"]
     place.clock.advance(days=1)
     assert Upkeep(place.wal).run_once().batches == 1
-    assert {entry.name.split("/")[0] for entry in place.wal.store.list()} == {"failed"}
+    assert {entry.name.split("/")[0] for entry in place.wal.store.list()} == {"failed", "owners"}

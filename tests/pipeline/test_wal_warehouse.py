@@ -10,14 +10,16 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from walkit import CHANNEL, Place, load, name, position, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.ingest.validation import Rule, to_segment_rows
+from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
 KEY, OTHER = "batch-1", "batch-2"
@@ -40,7 +42,7 @@ def place(make: Make) -> Place:
 
 def rows(ids: list[str], *data: bytes, **more: object) -> pa.Table:
     found = source_rows(ids, data=data or None, **more)  # type: ignore[arg-type]
-    return to_segment_rows(CHANNEL, pa.Table.from_batches([found]), Rule(payload="any"))
+    return to_segment_rows(pa.Table.from_batches([found]), Rules({">": Rule(payload="any")}))
 
 
 def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None:
@@ -101,7 +103,7 @@ def test_rivals_inside_one_batch_are_told_apart(place: Place) -> None:
 
 def of_channel(channel: str, ids: list[str], *data: bytes, first: int = 1) -> pa.Table:
     found = source_rows(ids, channel=channel, data=data or None, first=first)
-    return to_segment_rows(channel, pa.Table.from_batches([found]), Rule())
+    return to_segment_rows(pa.Table.from_batches([found]), Rules())
 
 
 def test_many_loads_go_in_together_and_each_has_its_outcome(place: Place) -> None:
@@ -164,9 +166,7 @@ def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
 def test_the_same_id_from_another_source_or_channel_is_another_event(place: Place) -> None:
     load(place.warehouse, KEY, rows(["a"]))
     assert load(place.warehouse, OTHER, rows(["a"], b"1", first=2, source="other")).inserted == 1
-    third = to_segment_rows(
-        "x", pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rule()
-    )
+    third = to_segment_rows(pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rules())
     assert load(place.warehouse, "third", third).inserted == 1
 
 
@@ -299,3 +299,31 @@ def test_urls_lead_to_warehouses(tmp_path: Path) -> None:
     for url in ("duckdb://", "sqlite:///x", "warehouse.duckdb"):
         with pytest.raises(InvalidInput):
             open_warehouse(url, Tables())
+
+
+def digests(place: Place) -> dict[str, int]:
+    found = pa.Table.from_batches(place.warehouse.events(CHANNEL))
+    return dict(zip(found["id"].to_pylist(), found["digest"].to_pylist(), strict=True))
+
+
+def test_a_row_whose_typed_columns_are_not_what_its_data_says_contradicts_itself(place: Place) -> None:
+    """Rows from before a column, and values that do not fit its type, do not."""
+    load(place.warehouse, KEY, rows(["a", "b"], b'{"n": 1}', b'{"n": 2, "t": "x"}'))
+    later = [b'{"n": 1.5, "t": "y"}', b'{"n": 3}', b'{"n": "three"}', b'{"n": 4, "t": "z"}', b"[1]"]
+    load(place.warehouse, OTHER, rows(["c", "d", "e", "f", "g"], *later, first=10))
+    assert place.query("SELECT n__bigint, n__varchar FROM events ORDER BY id")[:2] == [(1, None), (2, None)]
+    sound = digests(place)
+    assert -1 not in sound.values()
+    place.warehouse.close()
+    for change, event in ("n__bigint = 9", "a"), ("n__varchar = NULL", "d"), ("t__varchar = 'q'", "f"):
+        if place.url.startswith("duckdb:"):
+            with duckdb.connect(str(place.file)) as connection:
+                connection.execute(f"UPDATE events SET {change} WHERE id = '{event}'")
+        else:
+            column, _, value = change.partition(" = ")
+            table = DeltaTable(f"{place.url.removeprefix('delta://')}/events")
+            table.update(updates={column: value}, predicate=f"id = '{event}'")
+    place.warehouse = open_warehouse(place.url, place.tables)
+    found = digests(place)
+    assert {event for event, digest in found.items() if digest == -1} == {"a", "d", "f"}
+    assert {event: found[event] for event in "bceg"} == {event: sound[event] for event in "bceg"}

@@ -125,6 +125,20 @@ async def test_a_reader_walks_the_log_from_its_position(connection: Connection) 
     check(await explain(connection, "read", run=True, channel=CHANNEL, **position, limit=50), "log_pkey")
 
 
+async def test_what_waits_on_many_channels_is_found_at_the_end_of_the_log(connection: Connection) -> None:
+    """And parts of them are read by the same index, however many channels are asked for."""
+    rows = await connection.execute(
+        "SELECT epoch, tx, seq FROM holdfast.log ORDER BY epoch DESC, tx DESC, seq DESC LIMIT 50"
+    )
+    *_, after = places = await rows.fetchall()
+    channels = [CHANNEL, *(f"nowhere.{number}" for number in range(200))]
+    starts = {name: [each] * 201 for name, each in zip(("epochs", "txs", "seqs"), after, strict=True)}
+    check(await explain(connection, "waiting", run=True, channels=channels, **starts, limit=200), "log_pkey")
+    names = ("until_epochs", "until_txs", "until_seqs")
+    ends = {name: [each] * 201 for name, each in zip(names, places[0], strict=True)}
+    check(await explain(connection, "parts", run=True, channels=channels, **starts, **ends), "log_pkey")
+
+
 async def test_stuck_walks_the_index_of_deadlines(connection: Connection) -> None:
     check(await explain(connection, "stuck", run=True, limit=50), "jobs_leased")
 

@@ -17,11 +17,11 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("rows", "size", "age", "due"),
-    [(99, 999, 0, False), (100, 0, 0, True), (1, 1000, 0, True), (1, 1, 2, False), (1, 1, 2.1, True)],
+    [(99, 999, 0, False), (100, 0, 0, True), (1, 1000, 0, True), (1, 1, 3, False), (1, 1, 3.1, True)],
 )
 def test_rows_bytes_or_age_make_a_flush(rows: int, size: int, age: float, due: bool) -> None:
     """By age at the last look before the oldest event would have waited for too long."""
-    assert FLUSH.look == timedelta(seconds=2)
+    assert FLUSH.look == timedelta(seconds=1)
     assert is_due(rows, size, timedelta(seconds=age), FLUSH) == due
 
 

@@ -26,7 +26,7 @@ def test_it_follows_from_channel_source_and_id_alone() -> None:
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     sources, ids = ["a", "b", "a"], ["1", "1", "2"]
-    names, hashes = transaction_ids("orders", sources, ids)
+    names, hashes = transaction_ids(["orders"] * len(ids), sources, ids)
     assert names == [transaction_id("orders", *each) for each in zip(sources, ids, strict=True)]
     assert hashes == [int.from_bytes(bytes.fromhex(name)[:8], "big", signed=True) for name in names]
 

@@ -97,7 +97,7 @@ def _archive(
     from holdfast.cli.spark import session
     from holdfast.pipeline.archive.archiver import Archiver
 
-    with wiring.addresses(config.url) as urls, session(master, name="holdfast archive") as spark:
+    with wiring.addresses(config.url) as urls, session(master, name="holdfast archive", plans=True) as spark:
         archiver = Archiver(spark, urls, todo, checkpoints)
         if once:
             return archiver.run_once()

@@ -61,7 +61,8 @@ def compact(
 
 
 def _places(config: Config, source: str | None, warehouse: str | None) -> Sequence[tuple[str, Task]]:
-    from holdfast.pipeline.upkeep import archive_tasks, warehouse_tasks
+    from holdfast.pipeline.archive.compaction import compactions
+    from holdfast.pipeline.warehouse.address import upkeep_of
 
     chosen = source is not None or warehouse is not None
     archives = [source] if source else []
@@ -70,9 +71,9 @@ def _places(config: Config, source: str | None, warehouse: str | None) -> Sequen
         warehouse = config.ingest.warehouse
     for url in archives:
         check_archive(url)
-    kept = settings_of(config.archiver.compaction)
-    found = [(task.url, task) for task in archive_tasks(archives, kept, lambda: None)()]
-    tables = warehouse_tasks(warehouse, settings_of(config.ingest.compaction))() if warehouse else []
+    kept, files = settings_of(config.archiver.compaction), settings_of(config.ingest.compaction)
+    found = [(task.url, task) for task in compactions(archives, kept)]
+    tables = upkeep_of(warehouse, files.file_size, files.keep) if warehouse else []
     if chosen and warehouse and not tables:
         raise NotFound(f"there is no Delta table in {mask(warehouse)}; a DuckDB file keeps itself in order")
     return [*found, *((f"table {task.name}", task) for task in tables)]

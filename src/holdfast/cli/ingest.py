@@ -285,7 +285,7 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
 
     with (
         wiring.addresses(config.url) as urls,
-        session(master, name="holdfast ingest") as spark,
+        session(master, name="holdfast ingest", plans=True) as spark,
         ExitStack() as stack,
     ):
         job = Ingest(spark, urls, plan, checkpoints)

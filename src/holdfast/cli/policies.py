@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
     from holdfast.config.config import Config
     from holdfast.config.sections import ArchiveStream, Compaction
     from holdfast.pipeline.archive.policy import ArchivePolicy
-    from holdfast.pipeline.upkept import CompactionSettings
+    from holdfast.pipeline.upkeep import CompactionSettings
 
 
 def policies(config: Config, consumer: str) -> list[ArchivePolicy]:
@@ -89,6 +89,6 @@ def from_flags(
 
 def settings_of(given: Compaction) -> CompactionSettings:
     """What the configuration says of compaction."""
-    from holdfast.pipeline.upkept import CompactionSettings
+    from holdfast.pipeline.upkeep import CompactionSettings
 
     return CompactionSettings(given.enabled, given.every, given.keep, given.file_size)

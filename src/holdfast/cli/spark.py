@@ -18,11 +18,11 @@ _TAIL = 20
 
 @contextmanager
 def session(
-    master: str, *, name: str, log: Path | None = None
+    master: str, *, name: str, log: Path | None = None, plans: bool = False
 ) -> Iterator[Any]:  # Spark's own type is for the pipeline alone
     """A session for the length of a block. At a terminal Java and the executors on this machine write into
     `log`, by default `.holdfast/logs/spark.log`; elsewhere to stderr, as services want it. Where Spark fails,
-    the last lines of the log are shown and `HoldfastError` is raised."""
+    the last lines of the log are shown and `HoldfastError` is raised. `plans`: see there."""
     from holdfast.pipeline import session as pipeline
 
     file = log or (home() / "logs" / "spark.log" if sys.stderr.isatty() else None)
@@ -30,7 +30,7 @@ def session(
         _put_aside(file)
     start = file.stat().st_size if file is not None and file.exists() else 0
     try:
-        with pipeline.session(master, name=name, log=file) as spark:
+        with pipeline.session(master, name=name, log=file, plans=plans) as spark:
             yield spark
     except Exception as error:
         if file is None or not _is_sparks(error):

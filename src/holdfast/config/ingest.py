@@ -78,7 +78,7 @@ class FlushKnobs(Section):
     """So many events wait."""
     bytes: Size = 32 << 20
     """So much data waits, about."""
-    every: Positive = timedelta(seconds=5)
+    every: Positive = timedelta(seconds=10)
     """The oldest has waited for so long."""
 
 

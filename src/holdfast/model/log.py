@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,28 @@ class Page(NamedTuple):
     data: list[bytes]
 
 
+class Part(NamedTuple):
+    """A part of one channel's log: after one position, up to and including another."""
+
+    channel: str
+    after: str | None
+    until: str
+
+
+class Waiting(NamedTuple):
+    """What follows a position on one channel."""
+
+    trimmed: str | None
+    last: str | None
+    """Both as in `Extent`."""
+    rows: int
+    """Counted up to the limit that was asked for."""
+    bytes: int
+    """About how much data they hold."""
+    oldest: datetime | None
+    """When the first of them was published."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lag:
     """How far behind the end of the log a position is."""
@@ -51,3 +74,9 @@ class Lag:
     """Counted up to the limit that was asked for."""
     oldest: datetime | None
     """When the first event after the position was published."""
+
+
+def joined(pages: Sequence[Page]) -> Page:
+    """Pages as one, in their order."""
+    columns: Any = zip(*pages, strict=True) if pages else [()] * len(Page._fields)
+    return Page(*(list(chain.from_iterable(column)) for column in columns))

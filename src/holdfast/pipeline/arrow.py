@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, chain
 
 import orjson
 import pyarrow as pa
 
-from holdfast.model.log import Page
+from holdfast.model.log import Page, joined
 from holdfast.pipeline.offsets import Spot
 
 SCHEMA = pa.schema(
@@ -28,17 +29,23 @@ SCHEMA = pa.schema(
 
 def to_batch(spot: Spot, page: Page) -> pa.RecordBatch:
     """A page's events as rows, in their order."""
-    rows = len(page.positions)
+    return to_one_batch([(spot, page)])
+
+
+def to_one_batch(pages: Sequence[tuple[Spot, Page]]) -> pa.RecordBatch:
+    """The events of many pages as rows, in their order: small batches cost more than what they hold."""
+    spots = [spot for spot, page in pages for _ in page.positions]
+    page = pages[0][1] if len(pages) == 1 else joined([page for _, page in pages])
     names = ("position", "id", "source", "type", "key", "time")
     plain = (page.positions, page.ids, page.sources, page.types, page.keys, page.times)
     columns = [pa.array(values, SCHEMA.field(name).type) for name, values in zip(names, plain, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
-            pa.repeat(pa.scalar(spot.channel), rows),
+            pa.array([spot.channel for spot in spots], pa.string()),
             *columns,
             _headers(page),
             pa.array(page.data, pa.binary()),
-            pa.repeat(pa.scalar(spot.partition, pa.int32()), rows),
+            pa.array([spot.partition for spot in spots], pa.int32()),
         ],
         schema=SCHEMA,
     )

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
+WATCH = 1.0
+"""Seconds between two looks at queries that run: each is a question to Java."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,6 @@ class Job(Protocol):
 
     def progress(self) -> object:
         """Something that differs where anything was achieved in between."""
-
-    def progressed(self, progress: Any) -> None:
-        """What Spark says of a batch that ended."""
 
     def failed(self) -> None:
         """It is tried again."""
@@ -150,50 +149,21 @@ class Driver:
 
     def _watch(self, context: Context, queries: Sequence[Query]) -> None:
         """Let the queries run until told to stop or until one fails."""
-        with self._listening({query.sink.name for query in queries}):
-            try:
+        try:
+            for query in queries:
+                query.start(once=False)
+            while not context.stop.wait(WATCH):
+                self._job.look(context.connection)
+                self._job.reporter.look(context.connection)
                 for query in queries:
-                    query.start(once=False)
-                while not context.stop.wait(LOOK):
-                    self._job.look(context.connection)
-                    self._job.reporter.look(context.connection)
-                    for query in queries:
-                        query.check()
-            finally:
-                for query in queries:
-                    query.stop()
+                    query.check()
+        finally:
+            for query in queries:
+                query.stop()
 
     def _drain(self, context: Context, queries: Sequence[Query]) -> None:
         for query in queries:
-            for progress in query.finish(lambda: self._job.reporter.look(context.connection)):
-                self._job.progressed(progress)
-
-    @contextlib.contextmanager
-    def _listening(self, names: set[str]) -> Iterator[None]:
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
-        progressed = self._job.progressed
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-                """Nothing to note."""
-
-            def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-                if event.progress.name in names:
-                    progressed(event.progress)
-
-            def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-                """Nothing to note."""
-
-            def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-                """The driver sees it by itself."""
-
-        listener = Listener()
-        self._spark.streams.addListener(listener)
-        try:
-            yield
-        finally:
-            self._spark.streams.removeListener(listener)
+            query.finish(lambda: self._job.reporter.look(context.connection))
 
 
 class Query:
@@ -235,15 +205,14 @@ class Query:
         if self._query is not None and not self._query.isActive:
             raise explained(self._failure or self._query.exception())
 
-    def finish(self, look: Callable[[], None]) -> list[Any]:
-        """Run over all that is there; returns what Spark says of its batches."""
+    def finish(self, look: Callable[[], None]) -> None:
+        """Run over all that is there."""
         query = self.start(once=True)
         with contextlib.suppress(Exception):  # said below, in words
             while not query.awaitTermination(1):
                 look()
         if (failure := self._failure or query.exception()) is not None:
             raise explained(failure)
-        return list(query.recentProgress)
 
     def stop(self) -> None:
         """End between two batches."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.contracts import Backend
 from holdfast.model.errors import DataLost, NotFound
-from holdfast.model.log import Cut, Extent
+from holdfast.model.log import Cut, Extent, Waiting
 from holdfast.model.names import selects
 from holdfast.pipeline import portions
 from holdfast.pipeline.offsets import Offsets, Range, Spot, is_after, later, ranges
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 ABREAST = 64
 """Questions under way at once: a thousand idle channels cost some dozen round trips."""
 EVERYTHING = 2**53
+FEW = 200
+"""Of a channel on which fewer events wait, one look tells all that a batch has to know."""
 
 
 class Admitted(NamedTuple):
@@ -40,6 +42,8 @@ class Planner:
         self._options, self._backends = options, backends
         self._gate = asyncio.Semaphore(ABREAST)
         self._turn = 0
+        self._known: dict[Range, Waiting] = {}
+        """What the last look found on channels with news."""
 
     async def beginning(self) -> Offsets:
         """Where a new query starts on each channel that is there. Raises what `check_channels` does."""
@@ -83,25 +87,53 @@ class Planner:
     async def news(self, start: Offsets, target: Offsets | None = None) -> tuple[Offsets, list[Range]]:
         """Where reading goes on, channels that are new among them, and what there is to read from there."""
         spots = [spot for spot in await self._spots() if target is None or spot in target]
-        extents = await self._ask(spots, self._extent)
+        begun = {spot: start[spot] for spot in spots if spot in start}
+        found = await self._waiting(begun)
         end = start | await self._enter([spot for spot in spots if spot not in start], "earliest")
-        news = []
-        for spot in filter(start.__contains__, spots):
-            end[spot] = self._survivor(spot, start[spot], extents[spot])
-            last = extents[spot].last if target is None else target[spot]
+        self._known = {}
+        for spot, waiting in found.items():
+            end[spot] = self._survivor(spot, start[spot], waiting.trimmed)
+            last = waiting.last if target is None else target[spot]
             if last is not None and is_after(last, end[spot]):
-                news.append(Range(spot, end[spot], last))
-        return end, news
+                self._known[Range(spot, end[spot], last)] = waiting
+        return end, list(self._known)
+
+    async def since(self, wanted: Iterable[Range]) -> dict[Spot, datetime]:
+        """When the first event of each range was published, as far as the stores know."""
+        ranges = list(wanted)
+        asked = await self._waiting({each.spot: each.after for each in ranges if each not in self._known})
+        found = {each.spot: self._known.get(each) or asked[each.spot] for each in ranges}
+        return {spot: each.oldest for spot, each in found.items() if each.oldest is not None}
+
+    def small(self, each: Range) -> Waiting | None:
+        """What the last look found in a range, where it saw the whole of it."""
+        found = self._known.get(each)
+        return found if found is not None and found.rows < FEW and found.last == each.until else None
+
+    async def _waiting(self, after: Offsets) -> dict[Spot, Waiting]:
+        by_store: dict[int, dict[str, str | None]] = {}
+        for spot, position in after.items():
+            by_store.setdefault(spot.partition, {})[spot.channel] = position
+        asked = (self._backends[place].waiting(each, FEW) for place, each in by_store.items())
+        return {
+            Spot(place, channel): waiting
+            for place, found in zip(by_store, await asyncio.gather(*asked), strict=True)
+            for channel, waiting in found.items()
+        }
 
     async def plan(self, start: Offsets, end: Offsets) -> tuple[list[Slice], int]:
         """The slices of a batch in order, and after how many rows to begin another task."""
-        wanted = list(ranges(start, end))
-        extents = await self._ask([each.spot for each in wanted], self._extent)
-        wanted = [
-            each._replace(after=self._survivor(each.spot, each.after, extents[each.spot])) for each in wanted
-        ]
-        every = self._options.rows_per_partition
-        parts = await self._cut_all(wanted, every)
+        wanted, every = list(ranges(start, end)), self._options.rows_per_partition
+        known = [(each, waiting) for each in wanted if (waiting := self.small(each)) is not None]
+        if len(known) == len(wanted):
+            parts = [Slice(*each, waiting.rows, waiting.bytes) for each, waiting in known]
+        else:
+            extents = await self._ask([each.spot for each in wanted], self._extent)
+            wanted = [
+                each._replace(after=self._survivor(each.spot, each.after, extents[each.spot].trimmed))
+                for each in wanted
+            ]
+            parts = await self._cut_all(wanted, every)
         fair = max(1, sum(part.rows for part in parts) // self._options.min_partitions)
         if fair < every and any(part.rows > fair for part in parts):
             parts = await self._cut_all(wanted, fair)
@@ -109,8 +141,11 @@ class Planner:
 
     async def admit(self, news: list[Range], rows: int) -> Admitted:
         """Where a batch of limited size ends on each channel that has news."""
-        if not news:
-            return Admitted({}, 0, 0)
+        known = [waiting for each in news if (waiting := self.small(each)) is not None]
+        if len(known) == len(news):
+            whole = sum(each.rows for each in known), sum(each.bytes for each in known)
+            if whole[0] <= rows and whole[1] <= self._options.max_bytes:
+                return Admitted({each.spot: each.until for each in news}, *whole)
         # Another one comes first each time: with more busy channels than rows, each has its turn.
         self._turn += 1
         first = self._turn % len(news)
@@ -178,13 +213,13 @@ class Planner:
     async def _extent(self, spot: Spot) -> Extent:
         return await self._backends[spot.partition].extent(spot.channel)
 
-    def _survivor(self, spot: Spot, position: str | None, extent: Extent) -> str | None:
+    def _survivor(self, spot: Spot, position: str | None, trimmed: str | None) -> str | None:
         """From where one can go on after `position`; `DataLost` where that would pass over something."""
-        if extent.trimmed is None or not is_after(extent.trimmed, position):
+        if trimmed is None or not is_after(trimmed, position):
             return position
         message = (
             f"channel {spot.channel!r} of partition {spot.partition} was read up to "
-            f"{position or 'its beginning'} and has been trimmed up to {extent.trimmed} since: "
+            f"{position or 'its beginning'} and has been trimmed up to {trimmed} since: "
             "what lies between is no longer in the store"
         )
         if self._options.fail_on_loss:
@@ -193,7 +228,7 @@ class Planner:
                 "or from a new checkpoint"
             )
         log.warning("%s; going on after it (failOnDataLoss=false)", message)
-        return extent.trimmed
+        return trimmed
 
     async def _ask(self, spots: Iterable[Spot], question: Callable[[Spot], Awaitable[T]]) -> dict[Spot, T]:
         """The answers for many channels, some of them under way at once."""

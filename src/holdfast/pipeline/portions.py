@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -84,6 +84,20 @@ def slices(extent: Range, cuts: Sequence[Cut]) -> list[Slice]:
     """The parts of a range that its cuts make."""
     starts = [extent.after, *(cut.position for cut in cuts)]
     return [Slice(extent.spot, after, *cut) for after, cut in zip(starts, cuts, strict=False)]
+
+
+def together(parts: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """Neighbours that are read in one go: small ones up to a batch, a larger one by itself."""
+    group: list[Slice] = []
+    rows = size = 0
+    for part in parts:
+        rows, size = rows + part.rows, size + part.bytes
+        if group and (rows > BATCH_ROWS or size > BATCH_BYTES):
+            yield group
+            group, rows, size = [], part.rows, part.bytes
+        group.append(part)
+    if group:
+        yield group
 
 
 def pack(parts: Sequence[Slice], rows: int) -> list[tuple[Slice, ...]]:

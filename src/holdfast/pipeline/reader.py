@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.errors import DataLost
-from holdfast.model.log import Page
+from holdfast.model.log import Page, Part
 from holdfast.pipeline import offsets, portions
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.offsets import Offsets, Spot, is_after
@@ -150,7 +150,7 @@ def _plan(connection: Connection, planner: Planner, start: Offsets, end: Offsets
 
 def read(options: Options, partition: InputPartition) -> Iterator[RecordBatch]:
     """The rows of one task, from the slices that were planned for it."""
-    from holdfast.pipeline.arrow import to_batch
+    from holdfast.pipeline.arrow import to_batch, to_one_batch
 
     parts: tuple[Slice, ...] = partition.value or ()
     if not parts:  # Spark plans one task even where there is nothing to read
@@ -158,10 +158,24 @@ def read(options: Options, partition: InputPartition) -> Iterator[RecordBatch]:
     store = options.urls[parts[0].spot.partition :][:1]
     with Connection(store, connections=1) as connection:
         [backend] = connection.backends
-        for part in parts:
-            for page in connection.iterate(_pages(backend, part, options.fail_on_loss)):
+        for group in portions.together(parts):
+            small = connection.run(_at_once(backend, group)) if len(group) > 1 else None
+            if small is not None:
                 failpoints.hit("source.mid_read")
-                yield to_batch(part.spot, page)
+                yield to_one_batch([(part.spot, page) for part, page in zip(group, small, strict=True)])
+                continue
+            for part in group:
+                for page in connection.iterate(_pages(backend, part, options.fail_on_loss)):
+                    failpoints.hit("source.mid_read")
+                    yield to_batch(part.spot, page)
+
+
+async def _at_once(backend: Backend, group: Sequence[Slice]) -> list[Page] | None:
+    """A page for each slice; None where something of one was trimmed."""
+    try:
+        return await backend.read_parts([Part(part.spot.channel, part.after, part.until) for part in group])
+    except DataLost:
+        return None
 
 
 async def _pages(backend: Backend, part: Slice, fail_on_loss: bool) -> AsyncGenerator[Page]:

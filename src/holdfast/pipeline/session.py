@@ -41,6 +41,10 @@ SETTINGS = {
     "spark.sql.streaming.pollingDelay": "200ms",  # an idle stream asks its stores this often
 }
 
+_LOGGING = "-Dlog4j2.configurationFile=file:{}"
+_PLANS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+"""Of a driver whose rows never pass through Java: to compile for speed costs more than all that it does."""
+
 
 @contextmanager
 def session(
@@ -49,10 +53,11 @@ def session(
     name: str = "holdfast",
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
+    plans: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for the length of a block. `settings` are Spark's own and go before ours; what Java says goes
-    to the end of `log`, by default to where this process writes."""
-    spark = start(master, name=name, settings=settings, log=log)
+    to the end of `log`, by default to where this process writes. With `plans`, Java only plans."""
+    spark = start(master, name=name, settings=settings, log=log, plans=plans)
     try:
         yield spark
     finally:
@@ -65,6 +70,7 @@ def start(
     name: str = "holdfast",
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
+    plans: bool = False,
 ) -> SparkSession:
     """A session on a master: `local[*]`, `spark://host:7077`, `yarn`, `k8s://…`. Stop it when done.
 
@@ -78,8 +84,8 @@ def start(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     with _java(), as_file(files(__package__) / "log4j2.properties") as logging:
-        quiet = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}"}
-        chosen = {**SETTINGS, **_network(master), **quiet, **(settings or {})}
+        java = {"spark.driver.extraJavaOptions": " ".join([_LOGGING.format(logging), *(_PLANS * plans)])}
+        chosen = {**SETTINGS, **_network(master), **java, **(settings or {})}
         for setting, value in chosen.items():
             builder = builder.config(setting, value)
         with _undisturbed():

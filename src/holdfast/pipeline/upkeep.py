@@ -11,21 +11,45 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
 
-from holdfast.model.errors import HoldfastError
-from holdfast.pipeline.archive.compaction import ArchiveCompaction
-from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkept import CompactionSettings, Upkept
-from holdfast.pipeline.warehouse.address import upkeep_of
-
-if TYPE_CHECKING:
-    from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
+from holdfast.model.errors import HoldfastError, InvalidInput
 
 log = logging.getLogger(__name__)
+SHORTEST = timedelta(hours=1)
 CLEAN_EVERY = 3600.0
 """Seconds between two looks for what can be removed: it lists everything."""
+
+
+class Upkept(NamedTuple):
+    """In files or objects."""
+
+    merged: int = 0
+    into: int = 0
+    indexed: int = 0
+    removed: int = 0
+
+    def plus(self, other: Upkept) -> Upkept:
+        """Both together."""
+        return Upkept(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """What `compaction` of the configuration says."""
+
+    enabled: bool = True
+    every: timedelta = timedelta(minutes=1)
+    keep: timedelta = timedelta(days=1)
+    """How long what was replaced stays, for those who still read it."""
+    file_size: int = 64 << 20
+    """Bytes of a data file of Delta, at most."""
+
+    def __post_init__(self) -> None:
+        if self.keep < SHORTEST:
+            raise InvalidInput(f"keep {self.keep} is too short: what is being read may go; use at least 1h")
 
 
 class Task(Protocol):
@@ -83,17 +107,3 @@ class Upkeep:
                 log.warning("compaction is tried again in %s: %s", self._settings.every, error)
             except Exception:
                 log.exception("compaction is tried again in %s", self._settings.every)
-
-
-def warehouse_tasks(url: str, settings: CompactionSettings) -> Callable[[], Sequence[TableUpkeep]]:
-    """The tables of a warehouse, as they are then. A DuckDB file keeps itself in order."""
-    return lambda: upkeep_of(url, settings.file_size, settings.keep)
-
-
-def archive_tasks(
-    urls: Sequence[str], settings: CompactionSettings, check: Callable[[], None]
-) -> Callable[[], Sequence[ArchiveCompaction]]:
-    """Archives. One in a PostgreSQL table has no small files."""
-    places = [url for url in dict.fromkeys(urls) if not url.startswith("postgres")]
-    tasks = [ArchiveCompaction(open_store(url), settings.keep, check) for url in places]
-    return lambda: tasks

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.backends.nats import checks
+from holdfast.backends.nats import checks, many
 from holdfast.backends.nats.buckets import Buckets
 from holdfast.backends.nats.bulk import Bulk
 from holdfast.backends.nats.burials import Burials
@@ -63,7 +63,7 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
-from holdfast.model.log import Cut, Extent, Lag, Page
+from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -285,6 +285,12 @@ class NatsBackend:
 
     async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
         return await self._bulk.behind(channel, after, limit)
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        return await many.waiting(self, after, limit)
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+        return await many.read_parts(self, parts)
 
     # stream consumers
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from holdfast.backends.postgres.places import following, place, position, up_to
 from holdfast.backends.postgres.session import Session
 from holdfast.model.errors import DataLost
-from holdfast.model.log import Cut, Extent, Lag, Page
+from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting, joined
 from holdfast.model.position import format_position
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Reader:
             start = following(after)
             rows = await self._session.rows("page", channel=channel, limit=limit, **start, **end)
             # Asked afterwards: what was trimmed while the page was read shows here.
-            await self._check_whole(channel, after)
+            _check_whole(channel, after, await self._session.row("trimmed", channel=channel))
             if not rows:
                 return
             await report_loss(self._session, channel, start, rows[0][0])
@@ -67,18 +68,50 @@ class Reader:
             mean = sum(map(len, page.data)) // len(rows) + 1
             limit = max(1, min(size, _PAGE_BYTES // mean))
 
-    async def _check_whole(self, channel: str, after: str | None) -> None:
-        row = await self._session.row("trimmed", channel=channel)
-        if row is not None and place(after) < row:
-            raise DataLost(
-                f"channel {channel!r} was trimmed up to {position(*row)}, and the reader asks for what "
-                f"follows {after or 'the beginning'}; go on there, and take the rest from the archive"
-            )
-
     async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
         """How much follows a position, and since when it waits."""
         row = await self._session.row("behind", channel=channel, limit=limit, **following(after))
         return Lag(*row) if row else Lag(0, None)
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        """What follows a position on each of many channels."""
+        starts = _columns("epochs", "txs", "seqs", places=map(place, after.values()))
+        rows = await self._session.rows("waiting", channels=list(after), limit=limit, **starts)
+        found = {row[0]: Waiting(position(*row[1:4]), position(*row[4:7]), *row[7:]) for row in rows}
+        return {channel: found.get(channel, Waiting(None, None, 0, 0, None)) for channel in after}
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+        """A page for each part."""
+        channels = [part.channel for part in parts]
+        starts = [place(part.after) for part in parts]
+        ends = _columns("until_epochs", "until_txs", "until_seqs", places=(place(p.until) for p in parts))
+        begins = _columns("epochs", "txs", "seqs", places=starts)
+        rows = await self._session.rows("parts", channels=channels, **begins, **ends)
+        # Asked afterwards: what was trimmed while they were read shows here.
+        trimmed = {row[0]: row[1:] for row in await self._session.rows("all_trimmed", channels=channels)}
+        for part in parts:
+            _check_whole(part.channel, part.after, trimmed.get(part.channel))
+        pages = {number: [row[1:] for row in its] for number, its in groupby(rows, key=lambda row: row[0])}
+        for number, its in pages.items():
+            part = parts[number - 1]
+            await report_loss(self._session, part.channel, following(part.after), its[0][0])
+        return [
+            _page(pages[number]) if number in pages else joined(()) for number in range(1, len(parts) + 1)
+        ]
+
+
+def _columns(*names: str, places: Iterable[tuple[int, ...]]) -> dict[str, list[int]]:
+    """Places as parameters, one for each of their numbers."""
+    found = list(places)
+    return {name: [each[number] for each in found] for number, name in enumerate(names)}
+
+
+def _check_whole(channel: str, after: str | None, trimmed: tuple[int, ...] | None) -> None:
+    if trimmed is not None and place(after) < trimmed:
+        raise DataLost(
+            f"channel {channel!r} was trimmed up to {position(*trimmed)}, and the reader asks for what "
+            f"follows {after or 'the beginning'}; go on there, and take the rest from the archive"
+        )
 
 
 async def report_loss(session: Session, channel: str, start: Mapping[str, int], epoch: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
 from holdfast.backends.redis import keys
@@ -14,7 +14,7 @@ from holdfast.backends.redis.epochs import place
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.errors import DataLost
-from holdfast.model.log import Cut, Extent, Lag, Page
+from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting, joined
 
 _WALK = 1_000
 _FETCH, _FIRST, _FETCH_BYTES = 10_000, 100, 8_000_000
@@ -63,6 +63,30 @@ class Bulk:
         rows = [point.rows async for point in self._charted(channel, chart, limit)]
         first = await self._rows(keys.stream(channel), chart.start, b"+", 1)
         return Lag(min(rows[-1], limit), published_at(*first[0])) if rows and first else Lag(0, None)
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        """What follows a position on each of many channels; one look at each that has nothing new."""
+        found = await asyncio.gather(*(self._waiting(*each, limit) for each in after.items()))
+        return dict(zip(after, found, strict=True))
+
+    async def _waiting(self, channel: str, after: str | None, limit: int) -> Waiting:
+        chart = await self._chart(channel, after, None, limit)
+        ends = chart.position(chart.trimmed), chart.position(chart.last)
+        if chart.empty:
+            return Waiting(*ends, 0, 0, None)
+        points = [point async for point in self._charted(channel, chart, limit)]
+        first = await self._rows(keys.stream(channel), chart.start, b"+", 1)
+        if not points or not first:
+            return Waiting(*ends, 0, 0, None)
+        return Waiting(*ends, min(points[-1].rows, limit), points[-1].bytes, published_at(*first[0]))
+
+    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+        """A page for each part."""
+
+        async def whole(part: Part) -> Page:
+            return joined([page async for page in self.pages(*part, _FETCH)])
+
+        return await asyncio.gather(*map(whole, parts))
 
     async def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
         """Every event of a range. The next page is on its way while one is made of this one."""

@@ -30,7 +30,7 @@ from holdfast.pipeline.options import Options
 from holdfast.pipeline.portions import Slice
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
-from holdfast.pipeline.warehouse import Column, Table, Tables, delta_upkeep, open_warehouse
+from holdfast.pipeline.warehouse import Column, Table, Tables, delta_upkeep, open_warehouse, spread
 from holdfast.pipeline.warehouse.address import upkeep_of
 
 CHANNEL = "orders"
@@ -51,14 +51,21 @@ def plan_of(folder: Path, kind: str) -> IngestPlan:
 class PlainIngest:
     """One driver."""
 
-    def __init__(self, url: str, folder: Path, ahead: timedelta = timedelta(0), kind: str = "duckdb") -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        ahead: timedelta = timedelta(0),
+        kind: str = "duckdb",
+        spread_out: spread.Spread | None = None,
+    ) -> None:
         plan = plan_of(folder, kind)
         self.url, self.folder, self.rules = url, folder, plan.rules
         self.connection = Connection([url])
         self.wal = Wal(open_store(plan.wal.path), plan.wal, lambda: datetime.now(UTC) + ahead)
         self.cursors = StoreCursors(self.connection)
         self.committer = Committer(self.wal, self.cursors)
-        self.warehouse = open_warehouse(plan.warehouse, plan.tables)
+        self.warehouse = open_warehouse(plan.warehouse, plan.tables, spread_out)
         self.loader = Loader(self.wal, self.warehouse)
         self.failed = FailedEvents(self.wal, self.warehouse, plan.tables)
         self.repairs = Repairs(self.wal, self.connection, plan.rules)
@@ -114,15 +121,20 @@ def drive(
     kind: str = "duckdb",
     follow: bool = True,
     defect: Callable[[], None] | None = None,
+    spread_out: bool = False,
 ) -> None:
     """One driver, from its start to its end or its death. `follow`: its cursor follows the WAL first.
-    `defect` switches a guard off in its process."""
+    `defect` switches a guard off in its process. `spread_out`: into Delta it loads in the way of large
+    batches, by what tasks would do on executors."""
     faulthandler.dump_traceback_later(LONG)
     if kill is not None:
         failpoints.activate(kill, "kill", after=skip)
     if defect is not None:
         defect()
-    driver = PlainIngest(url, folder, timedelta(seconds=ahead), kind)
+    if spread_out:
+        spread.SHARE = 1
+    elsewhere = (lambda work, parts: spread.in_place(work, parts)) if spread_out else None
+    driver = PlainIngest(url, folder, timedelta(seconds=ahead), kind, elsewhere)
     driver.run(PORTION, follow)
     driver.close()
     faulthandler.cancel_dump_traceback_later()

@@ -6,9 +6,10 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import InvalidInput
+from holdfast.pipeline.archive.compaction import compactions
 from holdfast.pipeline.archive.lag import LagWatch
 from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
@@ -16,7 +17,7 @@ from holdfast.pipeline.archive.sink import ArchiveSink
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.reports import Reporter
-from holdfast.pipeline.upkeep import Upkeep, archive_tasks
+from holdfast.pipeline.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,8 +65,8 @@ class Archiver:
         """See the contract."""
         settings = self._policies[0].compaction
         places = [policy.destination for policy in self._policies]
-        tasks = archive_tasks(places, settings, context.check_lock)
-        self._upkeep = Upkeep(tasks, settings, context.check_lock)
+        archives = compactions(places, settings, context.check_lock)
+        self._upkeep = Upkeep(lambda: archives, settings, context.check_lock)
         yield [
             ArchiveSink(policy, self._policies, context, self.metrics, self.reporter)
             for policy in self._policies
@@ -86,10 +87,6 @@ class Archiver:
     def progress(self) -> object:
         """See the contract."""
         return self.metrics.last_commit
-
-    def progressed(self, progress: Any) -> None:
-        """See the contract."""
-        self.metrics.progressed(progress)
 
     def failed(self) -> None:
         """See the contract."""

@@ -27,8 +27,8 @@ from holdfast.pipeline.archive.catalog import read_catalog
 from holdfast.pipeline.archive.manifest import Manifest, Written, decode
 from holdfast.pipeline.archive.objects import text_of
 from holdfast.pipeline.archive.writer import compressed
-from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.stores import ObjectStore, open_store
+from holdfast.pipeline.upkeep import CompactionSettings, Upkept
 
 log = logging.getLogger(__name__)
 FOLDER = "compacted"
@@ -128,6 +128,14 @@ class ArchiveCompaction:
             return hashlib.sha256(self._store.get(name)).hexdigest() == record.sha256
         except NotFound:
             return False
+
+
+def compactions(
+    urls: Iterable[str], settings: CompactionSettings, check: Callable[[], None] = lambda: None
+) -> list[ArchiveCompaction]:
+    """Those of archives. One in a PostgreSQL table has no small files."""
+    places = [url for url in dict.fromkeys(urls) if not url.startswith("postgres")]
+    return [ArchiveCompaction(open_store(url), settings.keep, check) for url in places]
 
 
 class Record(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Lag
 from holdfast.model.names import selects
-from holdfast.model.upkeep import Cursor
 from holdfast.pipeline.archive.metrics import Metrics
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
@@ -39,16 +39,21 @@ class LagWatch:
                 log.warning("the lag could not be measured: %s", error)
 
     async def _measure(self, backends: Sequence[Backend]) -> None:
+        consumer = self._policies[0].consumer  # of all of them
         for partition, backend in enumerate(backends):
-            for cursor in await backend.cursors():
-                for policy in self._policies:
-                    if cursor.name == policy.consumer and selects(policy.stream, cursor.channel):
-                        await self._judge(backend, Spot(partition, cursor.channel), cursor, policy)
+            cursors = {
+                each.channel: each.position for each in await backend.cursors() if each.name == consumer
+            }
+            for policy in self._policies:
+                after = {channel: at for channel, at in cursors.items() if selects(policy.stream, channel)}
+                await self._judge(backend, partition, after, policy)
 
-    async def _judge(self, backend: Backend, spot: Spot, cursor: Cursor, policy: ArchivePolicy) -> None:
-        lag = await backend.behind(cursor.channel, cursor.position, COUNTED)
-        self._metrics.lag[spot] = lag
+    async def _judge(
+        self, backend: Backend, partition: int, after: Mapping[str, str | None], policy: ArchivePolicy
+    ) -> None:
         now = await backend.now()
-        found = lag_alert(cursor.channel, cursor.name, lag, now, policy.lag_events, policy.lag_age)
-        if found is not None:
-            await raise_alert(backend, policy.namespace, found)
+        for channel, waiting in (await backend.waiting(after, COUNTED)).items():
+            lag = self._metrics.lag[Spot(partition, channel)] = Lag(waiting.rows, waiting.oldest)
+            found = lag_alert(channel, policy.consumer, lag, now, policy.lag_events, policy.lag_age)
+            if found is not None:
+                await raise_alert(backend, policy.namespace, found)

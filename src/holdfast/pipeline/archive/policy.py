@@ -9,7 +9,7 @@ from itertools import combinations
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name, compile_pattern, selects
-from holdfast.pipeline.upkept import CompactionSettings
+from holdfast.pipeline.upkeep import CompactionSettings
 
 MAX_BATCH = 1_000_000
 ARCHIVER = "archiver"

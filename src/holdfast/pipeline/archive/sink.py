@@ -89,7 +89,7 @@ class ArchiveSink:
         cursors = {each.spot: row["after"] for each, row in zip(written, described, strict=True)}
         context.check_lock()
         manifests = context.connection.run(self._committer.commit(cursors, written))
-        self._metrics.committed(manifests, (self.name, number))
+        self._metrics.committed(manifests)
         self._reporter.batch(_written(manifests), time.monotonic() - began)
         if self._leftovers is not None:
             for name in self._leftovers.remove(manifests):

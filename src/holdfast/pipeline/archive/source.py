@@ -38,20 +38,23 @@ class ArchiveReader(WritingReader):
 
     async def _latest(self, planner: Planner, start: Offsets, rows: int | None) -> Offsets:
         end = await super()._latest(planner, start, rows)
-        return end if self._target is not None else end | await self._due(start, end)
+        return end if self._target is not None else end | await self._due(planner, start, end)
 
-    async def _due(self, start: Offsets, end: Offsets) -> Offsets:
+    async def _due(self, planner: Planner, start: Offsets, end: Offsets) -> Offsets:
         backends = self._opened()[0].backends
         times = await asyncio.gather(*(backend.now() for backend in backends))
+        news = list(ranges(start, end))
+        since = await planner.since(news)
 
         async def due(each: Range) -> str | None:
-            backend, channel = backends[each.spot.partition], each.spot.channel
-            cuts = await backend.cuts(channel, each.after, EVERYTHING, self._size, each.until)
-            lag = await backend.behind(channel, each.after, 1)
-            aged = lag.oldest is not None and times[each.spot.partition] - lag.oldest >= self._timeout
+            spot, known = each.spot, planner.small(each)
+            aged = spot in since and times[spot.partition] - since[spot] >= self._timeout
+            if known is not None and known.rows < self._size:
+                return each.until if aged else each.after
+            backend = backends[spot.partition]
+            cuts = await backend.cuts(spot.channel, each.after, EVERYTHING, self._size, each.until)
             return goes_to(cuts, self._size, aged=aged) or each.after
 
-        news = list(ranges(start, end))
         ends = await asyncio.gather(*map(due, news))
         return {each.spot: position for each, position in zip(news, ends, strict=True)}
 

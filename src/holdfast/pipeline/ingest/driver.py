@@ -7,8 +7,9 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver import Context, Driver, Sink
@@ -24,9 +25,10 @@ from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import Upkeep, warehouse_tasks
+from holdfast.pipeline.upkeep import Upkeep
 from holdfast.pipeline.wal import Batch, Wal
 from holdfast.pipeline.warehouse import open_warehouse
+from holdfast.pipeline.warehouse.address import upkeep_of
 from holdfast.pipeline.warehouse.spread import on_executors
 
 if TYPE_CHECKING:
@@ -121,8 +123,8 @@ class Ingest:
             thread.add(batch)
 
         self._loader_thread = thread
-        tasks = warehouse_tasks(plan.warehouse, plan.compaction)
-        self._upkeep = Upkeep(tasks, plan.compaction, context.check_lock)
+        tables = partial(upkeep_of, plan.warehouse, plan.compaction.file_size, plan.compaction.keep)
+        self._upkeep = Upkeep(tables, plan.compaction, context.check_lock)
         try:
             yield [IngestSink(plan, wal, context, self.metrics, self.reporter, recover, committed)]
         finally:
@@ -153,14 +155,11 @@ class Ingest:
         """See the contract."""
         return self.summary.written
 
-    def progressed(self, progress: Any) -> None:
-        """See the contract. Batches are counted where they are committed."""
-
     def failed(self) -> None:
         """See the contract. The reporter counts it."""
 
     def _settled(self, batch: Batch, result: Result) -> None:
-        failed = len(self.wal.failed_names(batch.name)) if result in _LOADED else 0
+        failed = len(self.wal.left_out(batch.name)) if result in _LOADED else 0
         self.metrics.settled(batch, result, failed)
         if result in _LOADED:
             self._freshness.loaded(batch)

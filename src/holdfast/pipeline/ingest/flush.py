@@ -15,13 +15,13 @@ class Flush(NamedTuple):
 
     rows: int = 50_000
     bytes: int = 32 << 20
-    every: timedelta = timedelta(seconds=5)
+    every: timedelta = timedelta(seconds=10)
     """How long the oldest event may wait."""
 
     @property
     def look(self) -> timedelta:
         """How often to look."""
-        return max(_SHORTEST, self.every / 2)
+        return max(_SHORTEST, self.every / 4)
 
 
 def is_due(rows: int, size: int, age: timedelta, flush: Flush) -> bool:

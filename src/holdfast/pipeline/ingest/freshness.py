@@ -82,15 +82,14 @@ class Freshness:
         for place, backend in enumerate(backends):
             now = await backend.now()
             self._ahead = now - datetime.now(UTC) if place == 0 else self._ahead
-            for cursor in await backend.cursors():
-                if cursor.name != CONSUMER:
-                    continue
-                lag = await backend.behind(cursor.channel, cursor.position, COUNTED)
+            cursors = [cursor for cursor in await backend.cursors() if cursor.name == CONSUMER]
+            after = {cursor.channel: cursor.position for cursor in cursors}
+            for channel, lag in (await backend.waiting(after, COUNTED)).items():
                 age = 0.0 if lag.oldest is None else (now - lag.oldest).total_seconds()
-                self._metrics.lag_events.labels(place, cursor.channel).set(lag.events)
-                self._metrics.lag_seconds.labels(place, cursor.channel).set(age)
+                self._metrics.lag_events.labels(place, channel).set(lag.rows)
+                self._metrics.lag_seconds.labels(place, channel).set(age)
                 if lag.oldest is not None:
-                    found[Spot(place, cursor.channel)] = lag.oldest
+                    found[Spot(place, channel)] = lag.oldest
         return found
 
     def _alert(self) -> Alert:

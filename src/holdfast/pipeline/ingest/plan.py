@@ -9,7 +9,7 @@ from holdfast.model.names import check_name, compile_pattern
 from holdfast.pipeline.ingest.flush import Flush, checked
 from holdfast.pipeline.ingest.validation import Rules
 from holdfast.pipeline.options import is_pattern
-from holdfast.pipeline.upkept import CompactionSettings
+from holdfast.pipeline.upkeep import CompactionSettings
 from holdfast.pipeline.wal.settings import WalSettings
 from holdfast.pipeline.warehouse.tables import Tables
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from holdfast.pipeline.ingest.flush import Flush, is_due
 from holdfast.pipeline.ingest.tasks import STAGED, StageSegments
-from holdfast.pipeline.offsets import Offsets, Range, Spot, later, ranges
+from holdfast.pipeline.offsets import Offsets, Range, later, ranges
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import Planner
 from holdfast.pipeline.reader import Known, WritingReader
@@ -22,8 +22,6 @@ class IngestReader(WritingReader):
     def __init__(self, options: Options, stage: StageSegments, flush: Flush) -> None:
         super().__init__(options, stage)
         self._flush = flush
-        self._since: dict[Spot, datetime] = {}
-        """When the first event that waits on each channel was published."""
         self._idle_until = 0.0
 
     async def _latest(self, planner: Planner, start: Offsets, rows: int | None) -> Offsets:
@@ -33,41 +31,28 @@ class IngestReader(WritingReader):
             return start
         end, news = await planner.news(start)
         if not news:
-            self._since.clear()
             self._idle_until = time.monotonic() + (self._flush.every - self._flush.look).total_seconds()
             return end
         admitted = await planner.admit(news, rows)
-        age = await self._age(news)
+        age = await self._age(planner, news)
         due = is_due(
             admitted.rows, admitted.bytes, age, self._flush._replace(rows=min(rows, self._flush.rows))
         )
         return end | admitted.ends if due else end
 
-    async def _age(self, news: Iterable[Range]) -> timedelta:
+    async def _age(self, planner: Planner, news: Iterable[Range]) -> timedelta:
         """How long the oldest event waits, by the clock of its store."""
         backends = self._opened()[0].backends
-        await self._ask(news)
         times = await asyncio.gather(*(backend.now() for backend in backends))
-        waits = (times[spot.partition] - since for spot, since in self._since.items())
-        return max(waits, default=timedelta(0))
-
-    async def _ask(self, wanted: Iterable[Range]) -> None:
-        """Since when the first event of each range waits, where that is not known."""
-        backends = self._opened()[0].backends
-        fresh = [each for each in wanted if each.spot not in self._since]
-        lags = await asyncio.gather(
-            *(backends[each.spot.partition].behind(each.spot.channel, each.after, 1) for each in fresh)
-        )
-        found = {each.spot: lag.oldest for each, lag in zip(fresh, lags, strict=True)}
-        self._since |= {spot: oldest for spot, oldest in found.items() if oldest is not None}
+        since = await planner.since(news)
+        return max((times[spot.partition] - at for spot, at in since.items()), default=timedelta(0))
 
     async def _known(self, start: Offsets, end: Offsets) -> Known:
         wanted = list(ranges(start, end))
-        await self._ask(wanted)
-        cursors, since = await self._cursors(), {spot: at.isoformat() for spot, at in self._since.items()}
-        self._since.clear()
+        cursors, since = await self._cursors(), await self._opened()[1].since(wanted)
+        times = {spot: at.isoformat() for spot, at in since.items()}
         # A query that is ahead of a cursor holds nothing of what lies between: the commit sees it by this.
-        return {spot: (later(cursors.get(spot), after), since.get(spot)) for spot, after, _ in wanted}
+        return {spot: (later(cursors.get(spot), after), times.get(spot)) for spot, after, _ in wanted}
 
 
 def ingest_source(label: str, stage: StageSegments, flush: Flush) -> type[HoldfastSource]:

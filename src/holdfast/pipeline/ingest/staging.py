@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import groupby
 from typing import cast
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from holdfast.model.log import Page
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.validation import Rules, to_segment_rows
-from holdfast.pipeline.offsets import Offsets, Spot
+from holdfast.pipeline.offsets import Offsets, Spot, is_after
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.pipeline.wal import Part, Staged, segments
 
@@ -42,17 +43,12 @@ def stage(
 
 
 def split(batch: pa.RecordBatch) -> Iterator[tuple[Spot, pa.RecordBatch]]:
-    """Rows by channel and store. Usually all are of one."""
-    keys = pa.table({"partition": batch["partition"], "channel": batch["channel"]}).group_by(
-        ["partition", "channel"], use_threads=False
-    )
-    spots = [Spot(row["partition"], row["channel"]) for row in keys.aggregate([]).to_pylist()]
-    if len(spots) == 1:
-        yield spots[0], batch
-        return
-    for spot in spots:
-        of_store = pc.equal(batch["partition"], spot.partition)
-        yield spot, batch.filter(pc.and_(of_store, pc.equal(batch["channel"], spot.channel)))
+    """Neighbouring rows of one channel and store."""
+    start = 0
+    for spot, its in groupby(map(Spot, batch["partition"].to_pylist(), batch["channel"].to_pylist())):
+        rows = sum(1 for _ in its)
+        yield spot, batch.slice(start, rows)
+        start += rows
 
 
 def read_range(connection: Connection, spot: Spot, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
@@ -62,7 +58,10 @@ def read_range(connection: Connection, spot: Spot, after: str | None, until: str
 
 
 def _after(rows: pa.RecordBatch, position: str | None) -> pa.RecordBatch:
-    return rows if position is None else rows.filter(pc.greater(rows["position"], position))
+    """Rows of one page are in order, and mostly all of them are new."""
+    if is_after(rows["position"][0].as_py(), position):
+        return rows
+    return rows.filter(pc.greater(rows["position"], position))
 
 
 def _stage(
@@ -72,10 +71,10 @@ def _stage(
     starts: Offsets,
     now: datetime,
 ) -> Staged:
-    parts, tables = [], []
+    parts = []
     for spot in sorted(gathered):
-        rows = pa.Table.from_batches(gathered[spot])
-        first, last = rows["position"][0].as_py(), rows["position"][-1].as_py()
-        parts.append(Part(*spot, first, last, starts.get(spot), rows.num_rows))
-        tables.append(to_segment_rows(spot.channel, rows, rules.of(spot.channel)))
-    return Staged(tuple(parts), segments.stage(store, pa.concat_tables(tables), now))
+        batches = gathered[spot]
+        first, last = batches[0]["position"][0].as_py(), batches[-1]["position"][-1].as_py()
+        parts.append(Part(*spot, first, last, starts.get(spot), sum(each.num_rows for each in batches)))
+    rows = pa.Table.from_batches([batch for part in parts for batch in gathered[part.spot]]).combine_chunks()
+    return Staged(tuple(parts), segments.stage(store, to_segment_rows(rows, rules), now))

@@ -96,11 +96,13 @@ def _validator(schema: str) -> Draft202012Validator:
     return Draft202012Validator(orjson.loads(schema))
 
 
-def to_segment_rows(channel: str, rows: pa.Table, rule: Rule) -> pa.Table:
-    """Rows of one channel as the WAL keeps them: named, judged, with JSON as text."""
+def to_segment_rows(rows: pa.Table, rules: Rules) -> pa.Table:
+    """Rows as the WAL keeps them: named, judged, with JSON as text."""
     data: list[bytes] = rows["data"].to_pylist()
-    judged = [judge(rule, each) for each in data]
-    names, hashes = transaction_ids(channel, rows["source"].to_pylist(), rows["id"].to_pylist())
+    channels: list[str] = rows["channel"].to_pylist()
+    by_channel = {channel: rules.of(channel) for channel in set(channels)}
+    judged = [judge(by_channel[channel], each) for channel, each in zip(channels, data, strict=True)]
+    names, hashes = transaction_ids(channels, rows["source"].to_pylist(), rows["id"].to_pylist())
     columns = {name: rows[name] for name in ("partition", "channel", "position", "id")}
     columns |= {name: rows[name] for name in ("source", "type", "key", "time")}
     columns["headers"] = headers_text(rows["headers"])

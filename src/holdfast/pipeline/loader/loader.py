@@ -159,7 +159,7 @@ class Loader:
         invalid = [segment for segment in batch.segments if segment.invalid != 0]
         if invalid:
             rejects.invalid(healthy(wal, batch.name, segments.read_all(wal.store, invalid)))
-        failed = frozenset(wal.failed_names(batch.name))
+        failed = frozenset(wal.left_out(batch.name))
         return StoredRows(wal.store.url, batch.segments, failed, environment=cloud_environment())
 
     def _put(self, ready: Sequence[Ready]) -> dict[str, Result]:
@@ -203,7 +203,7 @@ class Loader:
         if outcome.refused is not None:
             return self._give_up(batch, hold, outcome.refused)
         Rejects(self.wal, self.warehouse, batch, hold).rivals(outcome.conflicts)
-        failed = len(self.wal.failed_names(batch.name))
+        failed = len(self.wal.left_out(batch.name))
         counts = (batch.rows, outcome.inserted, outcome.duplicates, failed)
         self.wal.confirm(batch, Confirmation(self.wal.clock(), self.holder, *counts))
         return Result.ALREADY if again else Result.LOADED

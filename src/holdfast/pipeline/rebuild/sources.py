@@ -92,7 +92,7 @@ class Sources:
         rows = pa.Table.from_batches(parts).sort_by("position")
         ends = rows["position"][0].as_py(), rows["position"][-1].as_py()
         batch = Batch((Part(*spot, *ends),), (), self._wal.clock())
-        yield Found(place, batch.name, to_segment_rows(spot.channel, rows, self._rules.of(spot.channel)))
+        yield Found(place, batch.name, to_segment_rows(rows, self._rules))
 
 
 def _of(spot: Spot, rows: pa.Table) -> pa.Table:

@@ -84,7 +84,7 @@ def _archived(store: ObjectStore, written: Written) -> pa.RecordBatch:
 def _records(channel: str, rows: pa.Table) -> pa.RecordBatch:
     """Rows with the columns `IDENTIFIED` as records."""
     sources, ids = rows["source"].to_pylist(), rows["id"].to_pylist()
-    names, hashes = transaction_ids(channel, sources, ids)
+    names, hashes = transaction_ids([channel] * len(ids), sources, ids)
     contents = Contents(
         ids,
         sources,

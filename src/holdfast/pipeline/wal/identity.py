@@ -17,14 +17,16 @@ def transaction_id(channel: str, source: str, event_id: str) -> str:
     return _digest(_prefix(channel, source), event_id).hex()
 
 
-def transaction_ids(channel: str, sources: Iterable[str], ids: Iterable[str]) -> tuple[list[str], list[int]]:
-    """The transaction ids of many events of one channel, and the 64 bits of each that joins compare."""
-    prefixes: dict[str, hashlib._Hash] = {}
+def transaction_ids(
+    channels: Iterable[str], sources: Iterable[str], ids: Iterable[str]
+) -> tuple[list[str], list[int]]:
+    """The transaction ids of many events, and the 64 bits of each that joins compare."""
+    prefixes: dict[tuple[str, str], hashlib._Hash] = {}
     texts, hashes = [], []
-    for source, event_id in zip(sources, ids, strict=True):
-        prefix = prefixes.get(source)
+    for channel, source, event_id in zip(channels, sources, ids, strict=True):
+        prefix = prefixes.get((channel, source))
         if prefix is None:
-            prefix = prefixes[source] = _prefix(channel, source)
+            prefix = prefixes[channel, source] = _prefix(channel, source)
         digest = _digest(prefix, event_id)
         texts.append(digest.hex())
         hashes.append(int.from_bytes(digest[:8], "big", signed=True))

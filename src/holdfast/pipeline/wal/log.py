@@ -187,16 +187,35 @@ class Wal:
         return Confirmation.from_json({key: value for key, value in body.items() if key != "batch"})
 
     def fail(self, name: str, failure: Failure) -> bool:
-        """One record of a batch → failed. False where it had failed before."""
+        """One record of a batch → failed. False where it had failed before: with this batch, or with another
+        one that holds the same place in the log, since two drivers have overlapped."""
+        if not self._owns_failure(name, failure.name):
+            self.journal.add(f"repeated/{name}/{failure.name}", {})
+            return False
         done = self.journal.add(f"failed/{name}/{failure.name}", failure.to_json())
         failpoints.hit("loader.after_failed")
         return done
+
+    def _owns_failure(self, name: str, failed: str) -> bool:
+        """Whether a failure belongs to this batch: to the first one that asks. One whose record is damaged
+        belongs to all that ask, lest it is nobody's."""
+        if self.journal.add(f"owners/{failed}", {"batch": name}):
+            return True
+        try:
+            return self.journal.read(f"owners/{failed}").get("batch") == name
+        except Damaged:
+            return True
 
     def give_up(self, name: str, gave_up: GaveUp) -> bool:
         """pending → failed, for all records that have not failed by themselves."""
         done = self.journal.add(f"failed/{name}/{REST}", gave_up.to_json())
         failpoints.hit("loader.after_failed")
         return done
+
+    def left_out(self, name: str) -> list[str]:
+        """The names of the records that do not go into the warehouse with a batch: they failed with it, or
+        with another one."""
+        return [*self.failed_names(name), *self.journal.names(f"repeated/{name}")]
 
     def failed_names(self, name: str) -> list[str]:
         """The names of the records that failed by themselves, without reading them."""

@@ -18,7 +18,7 @@ def names(rows: pa.Table) -> pa.ChunkedArray:
 
 def healthy(wal: Wal, batch: str, rows: pa.Table) -> pa.Table:
     """The rows that have not failed."""
-    failed = wal.failed_names(batch)
+    failed = wal.left_out(batch)
     return rows.filter(pc.invert(pc.is_in(names(rows), pa.array(failed)))) if failed else rows
 
 

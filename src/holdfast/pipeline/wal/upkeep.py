@@ -85,7 +85,7 @@ def _remove(wal: Wal, name: str) -> None:
     for segment in segments:
         wal.store.delete(segment.name)
     failpoints.hit("wal.mid_clean")
-    for folder in ("leases", "attempts", "repairs", "quarantine"):
+    for folder in ("leases", "attempts", "repairs", "quarantine", "repeated"):
         for each in list(journal.names(f"{folder}/{name}")):
             journal.remove(f"{folder}/{name}/{each}")
     journal.remove(f"confirmed/{name}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def upkeep_of(url: str, file_size: int, keep: timedelta) -> list[TableUpkeep]:
-    """The tables of a warehouse that need upkeep; none where it keeps itself in order."""
+    """The tables of a warehouse, as they are now. A DuckDB file has none: it keeps itself in order."""
     kind, root = place_of(url)
     if kind != "delta":
         return []

@@ -44,7 +44,7 @@ from holdfast.pipeline.warehouse.incoming import by_table, total
 from holdfast.pipeline.warehouse.projection import mapped
 from holdfast.pipeline.warehouse.schemas import Schemas, learn, merged
 from holdfast.pipeline.warehouse.spread import Spread, in_place, shares
-from holdfast.pipeline.warehouse.tables import DAY, FIXED, Column, Table, Tables
+from holdfast.pipeline.warehouse.tables import DAY, FIXED, Table, Tables
 
 log = logging.getLogger(__name__)
 Decide = Callable[[DeltaTable, Table, Sequence[Load]], tuple[list[Staged], list[Outcome]]]
@@ -190,31 +190,30 @@ class DeltaWarehouse:
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
-        table = self._tables.of(channel)
-        columns, since = self._first_times(table, channel)
-        read = [*_COMPARED, *(column.name for column in columns)]
+        table, since = self._first_times(channel)
+        read = [*_COMPARED, *table.computed]
         only: Bounds = {"channel": (channel, channel)}
         if midnight is not None:  # other writers' statistics have no more than milliseconds
             end = midnight + timedelta(days=1) - timedelta(microseconds=1)
             only["time"] = (midnight - timedelta(milliseconds=1), end)
         with self._stored(table.name, read, only) as connection:
             if connection is not None:
-                query = QUERIES["events"].format(table="stored", mapped=mapped(columns))
+                query = QUERIES["events"].format(table="stored", mapped=mapped(table))
                 found = connection.sql(query, params={"channel": channel, "day": midnight} | since)
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)
                 yield from reader
 
-    def _first_times(self, table: Table, channel: str) -> tuple[list[Column], dict[str, object]]:
-        """The mapped columns that are there, and since when each has values. A stored table is read once."""
+    def _first_times(self, channel: str) -> tuple[Table, dict[str, object]]:
+        """A channel's table with the columns that are there, and since when each has values. What is stored
+        is read once."""
         with self._translated():
+            table = self._schemas.of(channel)
             delta = self._files.find(table.name)
-            there = set() if delta is None else {field.name for field in delta.schema().fields}
-        columns = [column for column in table.columns if column.name in there]
-        if not columns:
-            return [], {}
-        names = ["channel", "ingested_at", *(column.name for column in columns)]
-        with self._stored(table.name, names) as connection:
-            return columns, {} if connection is None else first_times(connection, "stored", channel, columns)
+            table = table.within(() if delta is None else [field.name for field in delta.schema().fields])
+        if not table.computed:
+            return table, {}
+        with self._stored(table.name, ["channel", "ingested_at", *table.computed]) as connection:
+            return table, {} if connection is None else first_times(connection, "stored", channel, table)
 
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
         """See the contract."""

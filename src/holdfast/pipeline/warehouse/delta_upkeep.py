@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from holdfast import failpoints
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.upkept import Upkept
+from holdfast.pipeline.upkeep import Upkept
 from holdfast.pipeline.warehouse.delta_data import (
     NO_HOOKS,
     discard,

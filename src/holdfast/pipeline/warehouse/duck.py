@@ -119,13 +119,13 @@ class DuckWarehouse:
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
-        table = self._tables.of(channel)
-        with self._file.reading(table.name) as connection:
+        name = self._tables.of(channel).name
+        with self._file.reading(name) as connection:
             if connection is not None:
-                there = {row[0] for row in connection.execute(QUERIES["columns"], [table.name]).fetchall()}
-                columns = [each for each in table.columns if each.name in there]
-                since = first_times(connection, quote(table.name), channel, columns)
-                statement = QUERIES["events"].format(table=quote(table.name), mapped=mapped(columns))
+                there = {row[0] for row in connection.execute(QUERIES["columns"], [name]).fetchall()}
+                table = self._schemas.of(channel).within(there)
+                since = first_times(connection, quote(name), channel, table)
+                statement = QUERIES["events"].format(table=quote(name), mapped=mapped(table))
                 found = connection.sql(statement, params={"channel": channel, "day": midnight} | since)
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)
                 yield from reader

@@ -16,7 +16,7 @@ from holdfast.pipeline.warehouse.projection import duck_type, first_values
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.schemas import QUERIES as SCHEMAS
 from holdfast.pipeline.warehouse.schemas import Schema, Schemas, from_row, history
-from holdfast.pipeline.warehouse.tables import Column, Table
+from holdfast.pipeline.warehouse.tables import Table
 from holdfast.pipeline.warehouse.views import view, view_name
 
 log = logging.getLogger(__name__)
@@ -174,14 +174,14 @@ def _bring_up_to_date(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def first_times(
-    connection: duckdb.DuckDBPyConnection, table: str, channel: str, columns: Sequence[Column]
+    connection: duckdb.DuckDBPyConnection, name: str, channel: str, table: Table
 ) -> dict[str, object]:
     """Since when columns have values in a channel's rows: parameters for `mapped`."""
-    if not columns:
+    if not table.computed:
         return {}
-    statement = f"SELECT {first_values(columns)} FROM {table} WHERE channel = ?"  # noqa: S608 - the mapping is checked
+    statement = f"SELECT {first_values(table)} FROM {name} WHERE channel = ?"  # noqa: S608 - the mapping is checked
     [found] = connection.execute(statement, [channel]).fetchall()
-    return {f"first_{column.name}": first for column, first in zip(columns, found, strict=True)}
+    return {f"first_{column}": first for column, first in zip(table.computed, found, strict=True)}
 
 
 def quote(name: str) -> str:

@@ -35,22 +35,24 @@ def _typed(column: Typed, columns: Sequence[Typed]) -> str:
     return f"""TRY(json_transform(data, '{{{structure}}}'))."{column.field}\""""
 
 
-def mapped(columns: Sequence[Column]) -> str:
-    """Whether a row has what its data says in these columns, as SQL.
+def mapped(table: Table) -> str:
+    """Whether a row has what its data says in the columns that are computed from it, as SQL.
 
     Null is right in rows from before the first that has a value: they are older than the column.
     """
-    return " AND ".join(map(_is_right, columns)) or "true"
+    expected = {column.name: _expected(column) for column in table.columns}
+    expected |= {each.name: _typed(each, table.typed) for each in table.typed}
+    return " AND ".join(map(_is_right, expected, expected.values())) or "true"
 
 
-def first_values(columns: Sequence[Column]) -> str:
+def first_values(table: Table) -> str:
     """Since when each of these columns has values, as SQL: what `mapped` takes as `$first_NAME`."""
-    return ", ".join(f'min(ingested_at) FILTER (WHERE "{each.name}" IS NOT NULL)' for each in columns)
+    return ", ".join(f'min(ingested_at) FILTER (WHERE "{name}" IS NOT NULL)' for name in table.computed)
 
 
-def _is_right(column: Column) -> str:
-    older = f'"{column.name}" IS NULL AND coalesce(ingested_at < $first_{column.name}, true)'
-    return f'("{column.name}" IS NOT DISTINCT FROM {_expected(column)} OR ({older}))'
+def _is_right(column: str, expected: str) -> str:
+    older = f'"{column}" IS NULL AND coalesce(ingested_at < $first_{column}, true)'
+    return f'("{column}" IS NOT DISTINCT FROM {expected} OR ({older}))'
 
 
 def _expected(column: Column) -> str:

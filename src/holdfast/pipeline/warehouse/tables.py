@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -108,6 +108,16 @@ class Table:
     columns: tuple[Column, ...] = ()
     typed: tuple[Typed, ...] = ()
     """What was learned of its channels' data."""
+
+    @property
+    def computed(self) -> list[str]:
+        """The columns whose values follow from the data."""
+        return [*(each.name for each in self.columns), *(each.name for each in self.typed)]
+
+    def within(self, names: Collection[str]) -> Table:
+        """With those of its columns that are there."""
+        columns = tuple(each for each in self.columns if each.name in names)
+        return Table(self.name, columns, tuple(each for each in self.typed if each.name in names))
 
     def named_for(self, channel: str) -> Table:
         """The table of one channel."""

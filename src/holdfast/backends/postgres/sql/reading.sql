@@ -41,6 +41,54 @@ WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
   AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
 ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;
 
+-- name: waiting
+-- How much data there is follows from the first and the last event: to look at each would cost its row.
+WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon())
+SELECT c.name, c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq, l.epoch, l.tx, l.seq, coalesce(w.events, 0),
+       coalesce(w.events * (octet_length(f.data) + octet_length(l.data)) / 2, 0), f.published_at
+FROM unnest(%(channels)s::text[], %(epochs)s::integer[], %(txs)s::bigint[], %(seqs)s::bigint[])
+     AS a (channel, epoch, tx, seq)
+JOIN holdfast.channels c ON c.name = a.channel
+LEFT JOIN LATERAL (
+    SELECT e.epoch, e.tx, e.seq, e.data FROM holdfast.log e WHERE e.channel_id = c.id
+      AND (e.epoch, e.tx, e.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+    ORDER BY e.epoch DESC, e.tx DESC, e.seq DESC LIMIT 1
+) l ON true
+LEFT JOIN LATERAL (
+    SELECT e.data, e.published_at FROM holdfast.log e
+    WHERE e.channel_id = c.id AND (e.epoch, e.tx, e.seq) > (a.epoch, a.tx, a.seq)
+      AND (e.epoch, e.tx, e.seq) <= (l.epoch, l.tx, l.seq)
+    ORDER BY e.epoch, e.tx, e.seq LIMIT 1
+) f ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) AS events FROM (
+        SELECT FROM holdfast.log e
+        WHERE e.channel_id = c.id AND (e.epoch, e.tx, e.seq) > (a.epoch, a.tx, a.seq)
+          AND (e.epoch, e.tx, e.seq) <= (l.epoch, l.tx, l.seq)
+        ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s) t
+) w ON f.published_at IS NOT NULL;
+
+-- name: parts
+-- The limit has no end in sight: it only keeps each part a walk of its own along the index.
+WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon())
+SELECT a.number, e.epoch, e.tx, e.seq, e.id, e.source, e.type, e.key,
+       (extract(epoch FROM coalesce(e.time, e.published_at)) * 1000000)::bigint, e.headers, e.data
+FROM unnest(%(channels)s::text[], %(epochs)s::integer[], %(txs)s::bigint[], %(seqs)s::bigint[],
+            %(until_epochs)s::integer[], %(until_txs)s::bigint[], %(until_seqs)s::bigint[])
+     WITH ORDINALITY AS a (channel, epoch, tx, seq, until_epoch, until_tx, until_seq, number)
+JOIN holdfast.channels c ON c.name = a.channel
+CROSS JOIN LATERAL (
+    SELECT l.* FROM holdfast.log l
+    WHERE l.channel_id = c.id AND (l.epoch, l.tx, l.seq) > (a.epoch, a.tx, a.seq)
+      AND (l.epoch, l.tx, l.seq) <= (a.until_epoch, a.until_tx, a.until_seq)
+      AND (l.epoch, l.tx, l.seq) <= ((SELECT epoch FROM h), (SELECT tx FROM h), (SELECT seq FROM h))
+    ORDER BY l.epoch, l.tx, l.seq LIMIT 1000000000
+) e
+ORDER BY a.number, e.epoch, e.tx, e.seq;
+
+-- name: all_trimmed
+SELECT name, trimmed_epoch, trimmed_tx, trimmed_seq FROM holdfast.channels WHERE name = ANY(%(channels)s::text[]);
+
 -- name: lost
 -- Whether a position of an earlier epoch names an event that this server never had. What was trimmed was there.
 SELECT NOT EXISTS (
