@@ -198,6 +198,72 @@ async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_t
     assert ids(await claim(backend)) == []
 
 
+async def test_claims_stay_behind_those_of_others_while_races_are_lost(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.randint", lambda least, most: most)
+    await subscribe(backend)
+    await publish(backend, *"abcdefgh")
+    assert await counts(other) == 8
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+    overtaken.act = lambda: claim(other, 1)
+    assert ids(await claim(backend, 2)) == ["d", "e"], "behind b and c, which others may be taking"
+    assert len(refusals) == 1
+    assert ids(await claim(backend, 1)) == ["c"], "the next one as well"
+    assert ids(await claim(backend, 1)) == ["b"], "and then no more"
+
+
+async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await publish(other, "a", "b", "c")
+    made = list[str]()
+    commit = Batches.commit
+
+    async def watched(batches: Batches, messages: Sequence[Message]) -> int:
+        made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
+        return await commit(batches, messages)
+
+    async def goes_first() -> None:
+        assert await counts(backend) == 3
+
+    monkeypatch.setattr(Batches, "commit", watched)
+    monkeypatch.setattr("holdfast.backends.nats.ingest.give_head_start", goes_first)
+    assert await counts(other) == 3
+    assert len(made) == 3, "once"
+
+
+async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone; the one that makes the jobs instead goes first from then on."""
+    waited = list[int]()
+
+    async def wait() -> None:
+        waited.append(1)
+
+    await subscribe(backend)
+    monkeypatch.setattr("holdfast.backends.nats.ingest.give_head_start", wait)
+    for turn in range(1, 4):
+        await publish(backend, f"e-{turn}")
+        assert len(await claim(other)) == 1
+    assert len(waited) == 1
+
+
+async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend, max_depth=5_000)
+    overtaken = Overtaken(monkeypatch)
+    overtaken.act = lambda: publish(other, "z")
+    await publish(backend, *(f"e-{n}" for n in range(600)))
+    assert len(refusals) == 1
+    assert await counts(other) == 601
+    assert (await backend.channel_stats(CHANNEL)).events == 601, "nothing of it was appended in vain"
+
+
 async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(
     backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

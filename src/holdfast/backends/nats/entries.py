@@ -16,6 +16,7 @@ from holdfast.model.event import Event
 
 PAGE = 1000
 _BACK = 256
+_WIDER = 4  # messages that are read for each that is wanted
 
 
 class Entries:
@@ -89,9 +90,10 @@ class Entries:
         """The messages of some sequences, as far as they still are in the log."""
         if not seqs:
             return {}
-        # Jobs mostly leave in log order: one page often has them all.
-        first = {"seq": min(seqs), "next_by_subj": channel, "batch": min(len(seqs), PAGE)}
-        messages, _ = await self._store.link.read(first)
+        # Jobs mostly leave in log order, with gaps where others took some: one page often has them all, and
+        # a request for each of the rest costs the server more than what lies between them.
+        batch = 1 if len(seqs) == 1 else min(_WIDER * len(seqs), PAGE)
+        messages, _ = await self._store.link.read({"seq": min(seqs), "next_by_subj": channel, "batch": batch})
         found, wanted = {message.seq: message for message in messages}, set(seqs)
         rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in wanted - found.keys()]
         for messages, _ in await asyncio.gather(*map(self._store.link.read, rest)):

@@ -13,6 +13,7 @@ from holdfast.backends.nats.batch import Message, Stale, state
 from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.keys import Keys, foreign_key
 from holdfast.backends.nats.mirror import Cursor
+from holdfast.backends.nats.pauses import give_head_start
 from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
@@ -56,41 +57,60 @@ class Ingest:
                 turn.answered = covered
 
     async def _level(self, member: Member) -> None:
-        stale, more = 0, True
+        stale = 0
         with suppress(Overloaded):
-            while more:
+            while True:
                 try:
-                    async with self._store.lock(member.ref):  # between pages others may have it
-                        more = await self.catch_up(member, lambda: True)
+                    return await self.catch_up(member, _never)
                 except Stale:
                     stale = await self._again(member, stale)
 
-    async def advance(self, member: Member) -> None:
-        """The same, once: who is overtaken leaves the rest to who is at it."""
-        more = True
+    async def advance(self) -> None:
+        """Make every consumer level, once: who is overtaken leaves the rest to who is at it."""
+        channels = self._store.registry.by_channel
+        behind = await asyncio.gather(*(self._behind(channel) for channel in channels))
+        await asyncio.gather(*(self._advance(member) for members in behind for member in members))
+
+    async def _advance(self, member: Member) -> None:
         with suppress(Stale, Overloaded):
-            while more:
-                async with self._store.lock(member.ref):
-                    more = await self.catch_up(member, lambda: True)
+            await self.catch_up(member, _never)
 
     async def level_channel(self, channel: str) -> None:
+        """Make all consumers of a channel level."""
+        await asyncio.gather(*(self.level(member) for member in await self._behind(channel)))
+
+    async def _behind(self, channel: str) -> list[Member]:
+        """The consumers of a channel that something was appended for: one request for all of them."""
+        newest = await self._store.link.last([channel])
+        last, cursors = newest[0].seq if newest else 0, self._store.mirror.cursors
         members = self._store.registry.by_channel.get(channel, ())
-        await asyncio.gather(*(self.level(member) for member in members))
+        return [each for each in members if each.ref in cursors and cursors[each.ref].at < last]
 
-    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> bool:
-        """At least a page, for who holds the consumer's lock; tells whether more may follow.
+    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> None:
+        """Make jobs of what was appended, at least a page, until it is enough.
 
-        Raises `Stale` where somebody else was faster.
+        Whoever moved the cursor last goes first, and all others give it a head start: where every process
+        makes the same jobs at the same moment, all but one do it for nothing. Raises `Stale` where somebody
+        else was faster.
         """
-        more = True
-        while more:
-            cursor = self._store.mirror.cursors.get(member.ref)
-            if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
-                return False
-            _, more = await self._step(member, cursor, PAGE)
-            if enough():
-                break
-        return more
+        waited = False
+        while True:
+            async with self._store.lock(member.ref):  # between pages others may have it
+                cursor = self._store.mirror.cursors.get(member.ref)
+                if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
+                    return
+                page = await self._entries.page(member.channel, cursor.at, PAGE)
+                if page[1] == cursor.at:
+                    return
+                first = waited or self._store.mirror.is_ours(subjects.cursor(member.ref))
+                if first:
+                    await self._make(member, cursor, *page, PAGE)
+            if not first:
+                await give_head_start()
+                await self._store.mirror.sync()
+                waited = True
+            if enough() or (first and len(page[0]) < PAGE):
+                return
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:
@@ -110,15 +130,17 @@ class Ingest:
             async with self._store.lock(ref):
                 cursor = self._store.mirror.cursors.get(ref)
                 if cursor is not None and cursor.target is not None:
-                    return (await self._step(member, cursor, min(limit, PAGE)))[0]
+                    limit = min(limit, PAGE)
+                    found, reached = await self._entries.page(member.channel, cursor.at, limit)
+                    await self._make(member, cursor, found, reached, limit)
+                    return len(found)
         return 0
 
-    async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
-        """One page in one batch: the jobs, their count and the cursor. Tells whether more may follow."""
-        found, reached = await self._entries.page(member.channel, cursor.at, limit)
+    async def _make(
+        self, member: Member, cursor: Cursor, found: list[Stored], reached: int, limit: int
+    ) -> None:
+        """One page in one batch: the jobs, their count and the cursor."""
         past = cursor.target is not None
-        if reached == cursor.at and not past:
-            return 0, False
         # The past ends where its last entry was, or where nothing of the channel is left before it.
         ended = past and (len(found) < limit or reached >= (cursor.target or 0))
         moved = Cursor(reached) if ended or not past else Cursor(reached, cursor.target, cursor.since)
@@ -140,7 +162,6 @@ class Ingest:
             if past or known is None or known.target is not None or known.at < reached:
                 raise
             # Another process has made these jobs: nothing is left to repeat.
-        return len(found), len(found) == limit
 
     async def _foreign_keys(self, channel: str, found: list[Stored]) -> list[Message]:
         """Another client's events get keys as well, so that they are found by their ids."""
@@ -172,3 +193,7 @@ class Ingest:
             key,
             None if wait is None else due + to_micros(wait),
         )
+
+
+def _never() -> bool:
+    return False

@@ -6,9 +6,15 @@ import asyncio
 import random
 
 _FIRST, _LONGEST = 0.02, 0.4
+_HEAD_START = 0.03, 0.12
 
 
 async def step_aside(turn: int) -> None:
     """Wait before the next turn: longer after each that was lost, and never as long as the others."""
     longest = min(_FIRST * 2 ** min(turn, 10), _LONGEST)
     await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 - it only keeps them apart
+
+
+async def give_head_start() -> None:
+    """Wait for as long as another process takes that is at the same work."""
+    await asyncio.sleep(random.uniform(*_HEAD_START))  # noqa: S311 - it only keeps them apart
