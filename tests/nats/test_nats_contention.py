@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from holdfast.model.policy import Policy
 from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
 
 pytestmark = pytest.mark.concurrency
+LONG = 3600.0
 
 
 @pytest.fixture
@@ -89,15 +90,6 @@ async def test_a_key_whose_later_jobs_are_cancelled_is_claimed_at_once(
         assert await backend.cancel(CHANNEL, "default", name, None) == 1
     assert ids(await claim(backend)) == ["a"]
     assert refusals == []
-
-
-@pytest.fixture
-async def other(backend: NatsBackend) -> AsyncIterator[NatsBackend]:
-    """Another process."""
-    opened = backend.fork()
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 class Overtaken:
@@ -214,8 +206,26 @@ async def test_claims_stay_behind_those_of_others_while_races_are_lost(
     assert ids(await claim(backend, 1)) == ["b"], "and then no more"
 
 
+@pytest.fixture
+def others_first(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable[Any]]]:
+    """What others do while they have a head start; each wait takes the next one."""
+    acts: list[Callable[[], Awaitable[Any]]] = []
+    sleep = asyncio.sleep
+
+    async def act(seconds: float) -> None:
+        await (acts.pop(0)() if seconds == LONG else sleep(seconds))
+
+    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: LONG)
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
+    monkeypatch.setattr(asyncio, "sleep", act)
+    return acts
+
+
 async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
-    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await subscribe(backend)
     await publish(other, "a", "b", "c")
@@ -226,30 +236,39 @@ async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
         made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
         return await commit(batches, messages)
 
-    async def goes_first() -> None:
-        assert await counts(backend) == 3
-
     monkeypatch.setattr(Batches, "commit", watched)
-    monkeypatch.setattr("holdfast.backends.nats.ingest.give_head_start", goes_first)
+    others_first.append(lambda: counts(backend))
     assert await counts(other) == 3
+    assert others_first == []
     assert len(made) == 3, "once"
 
 
 async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
-    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+    backend: NatsBackend, other: NatsBackend, others_first: list[Callable[[], Awaitable[Any]]]
 ) -> None:
     """It may be gone; the one that makes the jobs instead goes first from then on."""
-    waited = list[int]()
-
-    async def wait() -> None:
-        waited.append(1)
-
     await subscribe(backend)
-    monkeypatch.setattr("holdfast.backends.nats.ingest.give_head_start", wait)
-    for turn in range(1, 4):
+    others_first.append(backend.now)
+    for turn in range(3):
         await publish(backend, f"e-{turn}")
         assert len(await claim(other)) == 1
-    assert len(waited) == 1
+    assert others_first == []
+
+
+async def test_who_has_enough_waits_for_nobody(
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But what is urgent comes first as soon as the head start is over."""
+    await subscribe(backend)
+    await publish(backend, "a", "b", "c")
+    assert await counts(backend) == 3
+    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: 0)
+    await publish(backend, "urgent", priority=9)
+    assert ids(await claim(other, 1)) == ["a"]
+    assert ids(await claim(other, 1)) == ["urgent"]
 
 
 async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +15,7 @@ from holdfast.backends.nats.batch import Message, Stale, state
 from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.keys import Keys, foreign_key
 from holdfast.backends.nats.mirror import Cursor
-from holdfast.backends.nats.pauses import give_head_start
+from holdfast.backends.nats.pauses import head_start
 from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
@@ -40,6 +42,8 @@ class Ingest:
     def __init__(self, store: Store, entries: Entries, keys: Keys) -> None:
         self._store, self._entries, self._keys = store, entries, keys
         self._levelling: defaultdict[str, _Levelling] = defaultdict(_Levelling)
+        self._noticed: dict[str, tuple[int, float]] = {}
+        """By consumer: a cursor behind which others may be making jobs, and until when they go first."""
 
     async def level(self, member: Member) -> None:
         """Every entry so far has a job, except for a consumer that still works on the past.
@@ -90,8 +94,8 @@ class Ingest:
         """Make jobs of what was appended, at least a page, until it is enough.
 
         Whoever moved the cursor last goes first, and all others give it a head start: where every process
-        makes the same jobs at the same moment, all but one do it for nothing. Raises `Stale` where somebody
-        else was faster.
+        makes the same jobs at the same moment, all but one do it for nothing. Who has enough does not wait
+        for it. Raises `Stale` where somebody else was faster.
         """
         waited = False
         while True:
@@ -99,18 +103,33 @@ class Ingest:
                 cursor = self._store.mirror.cursors.get(member.ref)
                 if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
                     return
-                page = await self._entries.page(member.channel, cursor.at, PAGE)
-                if page[1] == cursor.at:
+                ours = waited or self._is_our_turn(member.ref, cursor)
+                if ours:
+                    found, reached = await self._entries.page(member.channel, cursor.at, PAGE)
+                    if reached == cursor.at:
+                        return
+                    await self._make(member, cursor, found, reached, PAGE)
+                    if enough() or len(found) < PAGE:
+                        return
+                    continue
+                appended = await self._entries.count(member.channel, cursor.at)
+                if not appended:
                     return
-                first = waited or self._store.mirror.is_ours(subjects.cursor(member.ref))
-                if first:
-                    await self._make(member, cursor, *page, PAGE)
-            if not first:
-                await give_head_start()
-                await self._store.mirror.sync()
-                waited = True
-            if enough() or (first and len(page[0]) < PAGE):
+                longest = head_start(appended)
+                self._noticed.setdefault(member.ref, (cursor.revision, time.monotonic() + longest))
+            if enough():
                 return
+            await asyncio.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - it keeps them apart
+            await self._store.mirror.sync()
+            waited = True
+
+    def _is_our_turn(self, ref: str, cursor: Cursor) -> bool:
+        """Whether this process moved the cursor last, or has given others their head start already."""
+        revision, until = self._noticed.get(ref, (0, 0.0))
+        if revision == cursor.revision:
+            return time.monotonic() > until
+        self._noticed.pop(ref, None)
+        return self._store.mirror.is_ours(subjects.cursor(ref))
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 _FIRST, _LONGEST = 0.02, 0.4
-_HEAD_START = 0.03, 0.12
+_HEAD_START, _EACH = 0.12, 0.001
 
 
 async def step_aside(turn: int) -> None:
@@ -15,6 +15,6 @@ async def step_aside(turn: int) -> None:
     await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 - it only keeps them apart
 
 
-async def give_head_start() -> None:
-    """Wait for as long as another process takes that is at the same work."""
-    await asyncio.sleep(random.uniform(*_HEAD_START))  # noqa: S311 - it only keeps them apart
+def head_start(entries: int) -> float:
+    """Seconds that another process may take to make jobs of so many entries."""
+    return _HEAD_START + min(entries * _EACH, _LONGEST)
