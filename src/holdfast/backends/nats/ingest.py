@@ -71,9 +71,8 @@ class Ingest:
 
     async def advance(self) -> None:
         """Make every consumer level, once: who is overtaken leaves the rest to who is at it."""
-        channels = self._store.registry.by_channel
-        behind = await asyncio.gather(*(self._behind(channel) for channel in channels))
-        await asyncio.gather(*(self._advance(member) for members in behind for member in members))
+        behind = await self._behind(list(self._store.registry.by_channel))
+        await asyncio.gather(*map(self._advance, behind))
 
     async def _advance(self, member: Member) -> None:
         with suppress(Stale, Overloaded):
@@ -81,14 +80,18 @@ class Ingest:
 
     async def level_channel(self, channel: str) -> None:
         """Make all consumers of a channel level."""
-        await asyncio.gather(*(self.level(member) for member in await self._behind(channel)))
+        await asyncio.gather(*map(self.level, await self._behind([channel])))
 
-    async def _behind(self, channel: str) -> list[Member]:
-        """The consumers of a channel that something was appended for: one request for all of them."""
-        newest = await self._store.link.last([channel])
-        last, cursors = newest[0].seq if newest else 0, self._store.mirror.cursors
-        members = self._store.registry.by_channel.get(channel, ())
-        return [each for each in members if each.ref in cursors and cursors[each.ref].at < last]
+    async def _behind(self, channels: list[str]) -> list[Member]:
+        """The consumers of some channels that something was appended for: one request for all of them."""
+        newest = {each.subject: each.seq for each in await self._store.link.exact(channels)}
+        members, cursors = self._store.registry.by_channel, self._store.mirror.cursors
+        return [
+            member
+            for channel in channels
+            for member in members.get(channel, ())
+            if member.ref in cursors and cursors[member.ref].at < newest.get(channel, 0)
+        ]
 
     async def catch_up(self, member: Member, enough: Callable[[], bool]) -> None:
         """Make jobs of what was appended, at least a page, until it is enough.
