@@ -255,6 +255,17 @@ async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
     assert others_first == []
 
 
+async def test_a_look_at_what_is_due_leaves_the_jobs_to_who_is_at_them(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as its head start; then they are made all the same."""
+    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: 0)
+    await subscribe(backend)
+    await publish(other, "a", "b", "c")
+    assert (await other.due(10)).load == 0
+    assert (await other.due(10)).load == 3
+
+
 async def test_who_has_enough_waits_for_nobody(
     backend: NatsBackend,
     other: NatsBackend,

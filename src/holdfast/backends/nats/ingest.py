@@ -70,11 +70,17 @@ class Ingest:
                     stale = await self._again(member, stale)
 
     async def advance(self) -> None:
-        """Make every consumer level, once: who is overtaken leaves the rest to who is at it."""
+        """Make every consumer level that no other process is at; who is overtaken leaves the rest to it."""
         behind = await self._behind(list(self._store.registry.by_channel))
         await asyncio.gather(*map(self._advance, behind))
 
     async def _advance(self, member: Member) -> None:
+        cursor = self._store.mirror.cursors.get(member.ref)
+        if cursor is None or cursor.target is not None:
+            return
+        if not self._is_our_turn(member.ref, cursor):
+            self._notice(member.ref, cursor, PAGE)
+            return
         with suppress(Stale, Overloaded):
             await self.catch_up(member, _never)
 
@@ -118,8 +124,7 @@ class Ingest:
                 appended = await self._entries.count(member.channel, cursor.at)
                 if not appended:
                     return
-                longest = head_start(appended)
-                self._noticed.setdefault(member.ref, (cursor.revision, time.monotonic() + longest))
+                longest = self._notice(member.ref, cursor, appended)
             if enough():
                 return
             await asyncio.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - it keeps them apart
@@ -133,6 +138,12 @@ class Ingest:
             return time.monotonic() > until
         self._noticed.pop(ref, None)
         return self._store.mirror.is_ours(subjects.cursor(ref))
+
+    def _notice(self, ref: str, cursor: Cursor, appended: int) -> float:
+        """Begin the head start of others, unless it has begun; returns how long it is at the most."""
+        longest = head_start(appended)
+        self._noticed.setdefault(ref, (cursor.revision, time.monotonic() + longest))
+        return longest
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:
