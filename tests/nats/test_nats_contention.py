@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
+from holdfast.backends.nats.room import Room
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
@@ -292,6 +293,24 @@ async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
     assert len(refusals) == 1
     assert await counts(other) == 601
     assert (await backend.channel_stats(CHANNEL)).events == 601, "nothing of it was appended in vain"
+
+
+async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has more to prepare would lose to all others."""
+    await subscribe(backend, max_depth=100)
+    acts, use = [lambda: publish(other, "z")], Room.use
+
+    async def slowly(self: Room, *given: Any, **options: Any) -> None:
+        while acts:
+            await acts.pop()()
+        await use(self, *given, **options)
+
+    monkeypatch.setattr(Room, "use", slowly)
+    await publish(backend, *"abc")
+    assert await counts(backend) == 4
+    assert refusals == []
 
 
 async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(

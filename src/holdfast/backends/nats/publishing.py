@@ -22,6 +22,7 @@ from holdfast.model.errors import IdConflict, Overloaded, Unavailable
 from holdfast.model.event import Event
 
 _CLOSING = 4  # messages that a batch may carry besides events: the gate, and the marks of several batches
+_PATIENT = 2  # pauses do not grow beyond this turn: who waits longest would wait ever longer
 _LOOK_FIRST = 200  # from here on a refused batch costs more than a look at the keys
 
 
@@ -57,10 +58,10 @@ class Publishing:
                 break
             await self._store.ensure_channel(channel)
             try:
-                await self._append(channel, fresh, delivery, await self._gate(channel))
+                await self._append(channel, fresh, delivery)
                 break
             except Stale:
-                await step_aside(turn)
+                await step_aside(min(turn, _PATIENT))
                 await self._look(channel, firsts.values())
             except Overloaded:
                 # A publisher whose answer was lost asks again: its own events may have filled the consumer.
@@ -128,13 +129,12 @@ class Publishing:
                 jobs = live(self._store.mirror.counts(member.ref))
         return jobs
 
-    async def _append(
-        self, channel: str, drafts: Sequence[Draft], delivery: Delivery, gate: list[Message]
-    ) -> None:
+    async def _append(self, channel: str, drafts: Sequence[Draft], delivery: Delivery) -> None:
         client = await self._store.link.client()
         groups = [_messages(channel, draft, delivery, client.max_payload) for draft in drafts]
         await self._store.room.use([message for group in groups for message in group])
         batches = list(_batches(groups))
+        gate = await self._gate(channel)  # last: who passes it late, since his batch is large, must not lose
         if len(batches) == 1:
             await self._send(drafts, groups, gate, [])
             return
