@@ -222,6 +222,18 @@ def others_first(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable
     return acts
 
 
+def made_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of all jobs that are written from now on."""
+    made, commit = list[str](), Batches.commit
+
+    async def watched(batches: Batches, messages: Sequence[Message]) -> int:
+        made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
+        return await commit(batches, messages)
+
+    monkeypatch.setattr(Batches, "commit", watched)
+    return made
+
+
 async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
     backend: NatsBackend,
     other: NatsBackend,
@@ -230,14 +242,7 @@ async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
 ) -> None:
     await subscribe(backend)
     await publish(other, "a", "b", "c")
-    made = list[str]()
-    commit = Batches.commit
-
-    async def watched(batches: Batches, messages: Sequence[Message]) -> int:
-        made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
-        return await commit(batches, messages)
-
-    monkeypatch.setattr(Batches, "commit", watched)
+    made = made_jobs(monkeypatch)
     others_first.append(lambda: counts(backend))
     assert await counts(other) == 3
     assert others_first == []
@@ -257,14 +262,22 @@ async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
 
 
 async def test_a_look_at_what_is_due_leaves_the_jobs_to_who_is_at_them(
-    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For as long as its head start; then they are made all the same."""
-    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: 0)
+    """Where nobody is, it makes them."""
     await subscribe(backend)
     await publish(other, "a", "b", "c")
-    assert (await other.due(10)).load == 0
+    made = made_jobs(monkeypatch)
+    others_first.append(lambda: counts(backend))
     assert (await other.due(10)).load == 3
+    assert len(made) == 3, "once"
+    await publish(other, "d")
+    others_first.append(backend.now)
+    assert (await other.due(10)).load == 4
+    assert others_first == []
 
 
 async def test_who_has_enough_waits_for_nobody(

@@ -26,6 +26,7 @@ from holdfast.model.job import State
 _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end somewhere, too
 PAGE = 450  # a foreign client's event takes a key beside its job
 _LATEST = 1 << 60
+_SOME = 100  # entries, where nobody has counted
 
 
 class _Levelling:
@@ -75,14 +76,16 @@ class Ingest:
         await asyncio.gather(*map(self._advance, behind))
 
     async def _advance(self, member: Member) -> None:
-        cursor = self._store.mirror.cursors.get(member.ref)
+        ref = member.ref
+        cursor = self._store.mirror.cursors.get(ref)
         if cursor is None or cursor.target is not None:
             return
-        if not self._is_our_turn(member.ref, cursor):
-            self._notice(member.ref, cursor, PAGE)
-            return
+        if not self._is_our_turn(ref, cursor):
+            await self._give_head_start(self._notice(ref, cursor, _SOME))
+            if self._store.mirror.revision(subjects.cursor(ref)) != cursor.revision:
+                return
         with suppress(Stale, Overloaded):
-            await self.catch_up(member, _never)
+            await self.catch_up(member, _never, waited=True)
 
     async def level_channel(self, channel: str) -> None:
         """Make all consumers of a channel level."""
@@ -99,14 +102,13 @@ class Ingest:
             if member.ref in cursors and cursors[member.ref].at < newest.get(channel, 0)
         ]
 
-    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> None:
+    async def catch_up(self, member: Member, enough: Callable[[], bool], *, waited: bool = False) -> None:
         """Make jobs of what was appended, at least a page, until it is enough.
 
         Whoever moved the cursor last goes first, and all others give it a head start: where every process
         makes the same jobs at the same moment, all but one do it for nothing. Who has enough does not wait
         for it. Raises `Stale` where somebody else was faster.
         """
-        waited = False
         while True:
             async with self._store.lock(member.ref):  # between pages others may have it
                 cursor = self._store.mirror.cursors.get(member.ref)
@@ -127,8 +129,7 @@ class Ingest:
                 longest = self._notice(member.ref, cursor, appended)
             if enough():
                 return
-            await asyncio.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - it keeps them apart
-            await self._store.mirror.sync()
+            await self._give_head_start(longest)
             waited = True
 
     def _is_our_turn(self, ref: str, cursor: Cursor) -> bool:
@@ -144,6 +145,10 @@ class Ingest:
         longest = head_start(appended)
         self._noticed.setdefault(ref, (cursor.revision, time.monotonic() + longest))
         return longest
+
+    async def _give_head_start(self, longest: float) -> None:
+        await asyncio.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - it only keeps them apart
+        await self._store.mirror.sync()
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:
