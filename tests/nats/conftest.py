@@ -35,3 +35,12 @@ async def backend(relaxed_nats: Nats, client: Client) -> AsyncIterator[NatsBacke
     await opened.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def other(backend: NatsBackend) -> AsyncIterator[NatsBackend]:
+    """Another process."""
+    opened = backend.fork()
+    await opened.open()
+    yield opened
+    await opened.close()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
+from holdfast.backends.nats.room import Room
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
 
 pytestmark = pytest.mark.concurrency
+LONG = 3600.0
 
 
 @pytest.fixture
@@ -89,15 +91,6 @@ async def test_a_key_whose_later_jobs_are_cancelled_is_claimed_at_once(
         assert await backend.cancel(CHANNEL, "default", name, None) == 1
     assert ids(await claim(backend)) == ["a"]
     assert refusals == []
-
-
-@pytest.fixture
-async def other(backend: NatsBackend) -> AsyncIterator[NatsBackend]:
-    """Another process."""
-    opened = backend.fork()
-    await opened.open()
-    yield opened
-    await opened.close()
 
 
 class Overtaken:
@@ -196,6 +189,141 @@ async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_t
     assert ids(await claim(backend, 4)) == list("efgh")
     assert len(refusals) == 1
     assert ids(await claim(backend)) == []
+
+
+async def test_claims_stay_behind_those_of_others_while_races_are_lost(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.randint", lambda least, most: most)
+    await subscribe(backend)
+    await publish(backend, *"abcdefgh")
+    assert await counts(other) == 8
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+    overtaken.act = lambda: claim(other, 1)
+    assert ids(await claim(backend, 2)) == ["d", "e"], "behind b and c, which others may be taking"
+    assert len(refusals) == 1
+    assert ids(await claim(backend, 1)) == ["c"], "the next one as well"
+    assert ids(await claim(backend, 1)) == ["b"], "and then no more"
+
+
+@pytest.fixture
+def others_first(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable[Any]]]:
+    """What others do while they have a head start; each wait takes the next one."""
+    acts: list[Callable[[], Awaitable[Any]]] = []
+    sleep = asyncio.sleep
+
+    async def act(seconds: float) -> None:
+        await (acts.pop(0)() if seconds == LONG else sleep(seconds))
+
+    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: LONG)
+    monkeypatch.setattr("random.uniform", lambda least, most: most)
+    monkeypatch.setattr(asyncio, "sleep", act)
+    return acts
+
+
+def made_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of all jobs that are written from now on."""
+    made, commit = list[str](), Batches.commit
+
+    async def watched(batches: Batches, messages: Sequence[Message]) -> int:
+        made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
+        return await commit(batches, messages)
+
+    monkeypatch.setattr(Batches, "commit", watched)
+    return made
+
+
+async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await subscribe(backend)
+    await publish(other, "a", "b", "c")
+    made = made_jobs(monkeypatch)
+    others_first.append(lambda: counts(backend))
+    assert await counts(other) == 3
+    assert others_first == []
+    assert len(made) == 3, "once"
+
+
+async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
+    backend: NatsBackend, other: NatsBackend, others_first: list[Callable[[], Awaitable[Any]]]
+) -> None:
+    """It may be gone; the one that makes the jobs instead goes first from then on."""
+    await subscribe(backend)
+    others_first.append(backend.now)
+    for turn in range(3):
+        await publish(backend, f"e-{turn}")
+        assert len(await claim(other)) == 1
+    assert others_first == []
+
+
+async def test_a_look_at_what_is_due_leaves_the_jobs_to_who_is_at_them(
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nobody is, it makes them."""
+    await subscribe(backend)
+    await publish(other, "a", "b", "c")
+    made = made_jobs(monkeypatch)
+    others_first.append(lambda: counts(backend))
+    assert (await other.due(10)).load == 3
+    assert len(made) == 3, "once"
+    await publish(other, "d")
+    others_first.append(backend.now)
+    assert (await other.due(10)).load == 4
+    assert others_first == []
+
+
+async def test_who_has_enough_waits_for_nobody(
+    backend: NatsBackend,
+    other: NatsBackend,
+    others_first: list[Callable[[], Awaitable[Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But what is urgent comes first as soon as the head start is over."""
+    await subscribe(backend)
+    await publish(backend, "a", "b", "c")
+    assert await counts(backend) == 3
+    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: 0)
+    await publish(backend, "urgent", priority=9)
+    assert ids(await claim(other, 1)) == ["a"]
+    assert ids(await claim(other, 1)) == ["urgent"]
+
+
+async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend, max_depth=5_000)
+    overtaken = Overtaken(monkeypatch)
+    overtaken.act = lambda: publish(other, "z")
+    await publish(backend, *(f"e-{n}" for n in range(600)))
+    assert len(refusals) == 1
+    assert await counts(other) == 601
+    assert (await backend.channel_stats(CHANNEL)).events == 601, "nothing of it was appended in vain"
+
+
+async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has more to prepare would lose to all others."""
+    await subscribe(backend, max_depth=100)
+    acts, use = [lambda: publish(other, "z")], Room.use
+
+    async def slowly(self: Room, *given: Any, **options: Any) -> None:
+        while acts:
+            await acts.pop()()
+        await use(self, *given, **options)
+
+    monkeypatch.setattr(Room, "use", slowly)
+    await publish(backend, *"abc")
+    assert await counts(backend) == 4
+    assert refusals == []
 
 
 async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import pytest
 from burying import counted, die
 
-from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats import NatsBackend, records
+from holdfast.backends.nats.batch import Batches, Message
 from holdfast.backends.nats.link import Link
 from holdfast.model.deadletters import DeadFilter
+from holdfast.model.errors import Overloaded
 from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 
 
@@ -18,7 +20,7 @@ from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every question to the server."""
     questions: list[str] = []
-    for name in ("read", "request"):
+    for name in ("read_raw", "request"):
         original = getattr(Link, name)
 
         async def noted(self: Link, query: object, *rest: object, original: object = original) -> object:
@@ -61,6 +63,52 @@ async def test_a_publisher_does_not_read_the_jobs(backend: NatsBackend, asked: l
     assert publisher._store.mirror.queues.jobs == {}
     assert await questions(asked, lambda: publish(publisher, "b")) == 1
     await publisher.close()
+
+
+async def test_a_publisher_to_a_bounded_consumer_makes_no_jobs_and_looks_into_none(
+    backend: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts what is in the log: who makes jobs gets into the way of workers."""
+    await subscribe(backend, max_depth=6)
+    publisher = backend.fork()
+    await publisher.open()
+    await publish(backend, "a", "b")
+    assert len(await claim(backend)) == 2
+    decoded, committed, commit = list[int](), set[str](), Batches.commit
+
+    async def watched(self: Batches, messages: Sequence[Message]) -> int:
+        committed.update(subject_kind(message.subject) for message in messages)
+        return await commit(self, messages)
+
+    monkeypatch.setattr(Batches, "commit", watched)
+    monkeypatch.setattr(records, "decode", lambda data, revision: decoded.append(revision))
+    try:
+        await publish(publisher, "c")
+        await publish(publisher, "d", "e", "f")
+        assert committed == {"HF.K", "HF.S.gate", CHANNEL}
+        assert decoded == []
+        monkeypatch.undo()
+        with pytest.raises(Overloaded, match="holds 6 live jobs"):
+            await publish(publisher, "g")
+    finally:
+        await publisher.close()
+
+
+def subject_kind(subject: str) -> str:
+    ours = "HF.S." in subject, "HF." in subject
+    return ".".join(subject.split(".")[: 1 + sum(ours)]) if any(ours) else subject
+
+
+async def test_a_claim_of_jobs_with_gaps_between_them_reads_their_events_at_once(
+    backend: NatsBackend, asked: list[str]
+) -> None:
+    await subscribe(backend)
+    names = [f"e-{n}" for n in range(60)]
+    await publish(backend, *names)
+    few = await questions(asked, lambda: backend.claim(CHANNEL, CONSUMER, 1, "w"))
+    for name in names[2::2]:
+        assert await backend.cancel(CHANNEL, "default", name, None) == 1
+    assert await questions(asked, lambda: backend.claim(CHANNEL, CONSUMER, 30, "w")) <= few
 
 
 async def test_counts_of_the_dead_cost_the_same_however_many_there_are(

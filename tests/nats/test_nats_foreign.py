@@ -79,11 +79,11 @@ async def test_a_foreign_publish_wakes_whoever_listens(backend: NatsBackend, cli
 
 
 async def test_a_job_whose_event_somebody_removed_becomes_a_dead_letter(
-    backend: NatsBackend, client: Client
+    backend: NatsBackend, other: NatsBackend, client: Client
 ) -> None:
     await subscribe(backend)
     await backend.publish("orders", [Event(1, "gone"), Event(1, "kept")])
-    gone = await record(backend, "gone")
+    gone = await record(other, "gone")  # who has read it remembers it
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
     assert (await claim_one(backend)).event.id == "kept"
     assert await claim(backend) == []
@@ -92,11 +92,11 @@ async def test_a_job_whose_event_somebody_removed_becomes_a_dead_letter(
 
 
 async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_beside_it(
-    backend: NatsBackend, client: Client, monkeypatch: pytest.MonkeyPatch
+    backend: NatsBackend, other: NatsBackend, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend)
     await backend.publish("orders", [Event(1, "gone"), Event(1, "kept")])
-    gone = await record(backend, "gone")
+    gone = await record(other, "gone")  # who has read it remembers it
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
 
     async def broken(*_: object) -> None:

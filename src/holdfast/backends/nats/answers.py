@@ -11,8 +11,12 @@ from nats.aio.client import Client
 
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.wire import VERSION, parse_headers
+from holdfast.model.errors import HoldfastError
 
 _STORED, _SEQUENCE = f"{VERSION}\r\n".encode(), f"{subjects.SEQUENCE}: ".encode()
+_PLACE = re.compile(
+    f".*\r\n{subjects.SUBJECT}: ([^\r]*)\r\n{subjects.SEQUENCE}: (\\d+)\r\n".encode(), re.DOTALL
+)
 _PUBLISH = re.compile(subjects.PUBLISH_NAME)
 
 
@@ -67,3 +71,11 @@ def stored(message: Raw) -> Stored:
     return Stored(
         headers[subjects.SUBJECT], int(headers[subjects.SEQUENCE]), headers[subjects.STAMP], headers, data
     )
+
+
+def place(headers: bytes) -> tuple[str, int]:
+    """Subject and sequence alone, which the server writes behind whatever else is there."""
+    match = _PLACE.match(headers)
+    if match is None:
+        raise HoldfastError(f"NATS did not say where a message stands: {headers!r}")
+    return match[1].decode(), int(match[2])

@@ -88,7 +88,7 @@ class NatsBackend:
         keys = Keys(store, fates)
         ingest = self._ingest = Ingest(store, entries, keys)
         transitions = Transitions(store, entries)
-        self._log = Log(store, entries, Publishing(store, fates, keys, ingest))
+        self._log = Log(store, entries, Publishing(store, entries, fates, keys, ingest))
         self._leases = Leases(store, entries, ingest, transitions)
         self._consumers = Consumers(store, entries, fates, ingest)
         self._lifecycle = Lifecycle(store, ingest, transitions)

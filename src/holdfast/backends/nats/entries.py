@@ -16,6 +16,8 @@ from holdfast.model.event import Event
 
 PAGE = 1000
 _BACK = 256
+_WIDER = 4  # messages that are read for each that is wanted
+_KEPT, _SMALL = 2_000, 4_000  # messages that are remembered, and bytes that one of them may have
 
 
 class Entries:
@@ -23,6 +25,8 @@ class Entries:
 
     def __init__(self, store: Store, fates: Fates) -> None:
         self._store, self._fates = store, fates
+        self._recent: dict[int, Stored] = {}
+        self._generation = 0
 
     async def page(self, channel: str, after: int, limit: int) -> tuple[list[Stored], int]:
         """Up to `limit` entries after a sequence, in order, and the sequence up to which there are no others.
@@ -43,7 +47,19 @@ class Entries:
                     found.append(message)
             if not pending:
                 break
+        self._keep(found)
         return found, after
+
+    def _keep(self, messages: Iterable[Stored]) -> None:
+        """Remember what was read of late: whoever makes jobs mostly hands them out, too, and to several
+        consumers. A message never changes, but another server may have another one in its place; the parts
+        of a large event may be gone."""
+        if self._generation != self._store.link.generation:
+            self._generation = self._store.link.generation
+            self._recent.clear()
+        self._recent |= {each.seq: each for each in messages if 0 < len(each.data) <= _SMALL}
+        for seq in list(self._recent)[: max(len(self._recent) - _KEPT, 0)]:
+            del self._recent[seq]
 
     async def fates(self, channel: str, messages: Sequence[Stored]) -> Mapping[str | None, bool | None]:
         """The fates of all publishes of several batches that have messages among these."""
@@ -87,16 +103,22 @@ class Entries:
 
     async def at(self, channel: str, seqs: Sequence[int]) -> dict[int, Stored]:
         """The messages of some sequences, as far as they still are in the log."""
-        if not seqs:
-            return {}
-        # Jobs mostly leave in log order: one page often has them all.
-        first = {"seq": min(seqs), "next_by_subj": channel, "batch": min(len(seqs), PAGE)}
-        messages, _ = await self._store.link.read(first)
-        found, wanted = {message.seq: message for message in messages}, set(seqs)
-        rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in wanted - found.keys()]
-        for messages, _ in await asyncio.gather(*map(self._store.link.read, rest)):
-            found |= {message.seq: message for message in messages}
-        return {seq: message for seq, message in found.items() if seq in wanted}
+        self._keep(())
+        found = {seq: self._recent[seq] for seq in seqs if seq in self._recent}
+        wanted = set(seqs) - found.keys()
+        if wanted:
+            # Jobs mostly leave in log order, with gaps where others took some: one page often has them all,
+            # and a request for each of the rest costs the server more than what lies between them.
+            batch = 1 if len(wanted) == 1 else min(_WIDER * len(wanted), PAGE)
+            first = {"seq": min(wanted), "next_by_subj": channel, "batch": batch}
+            messages = (await self._store.link.read(first))[0]
+            missing = wanted - {message.seq for message in messages}
+            rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in missing]
+            for more, _ in await asyncio.gather(*map(self._store.link.read, rest)):
+                messages += more
+            self._keep(messages)
+            found |= {message.seq: message for message in messages if message.seq in wanted}
+        return found
 
     async def of_jobs(self, channel: str, jobs: Sequence[Record]) -> dict[int, Stored]:
         """The messages of some jobs: with other data, from the log, or the copies that dead letters keep."""

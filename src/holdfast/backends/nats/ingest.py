@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +15,7 @@ from holdfast.backends.nats.batch import Message, Stale, state
 from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.keys import Keys, foreign_key
 from holdfast.backends.nats.mirror import Cursor
+from holdfast.backends.nats.pauses import head_start
 from holdfast.backends.nats.records import Record
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
@@ -23,6 +26,7 @@ from holdfast.model.job import State
 _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end somewhere, too
 PAGE = 450  # a foreign client's event takes a key beside its job
 _LATEST = 1 << 60
+_SOME = 100  # entries, where nobody has counted
 
 
 class _Levelling:
@@ -39,6 +43,8 @@ class Ingest:
     def __init__(self, store: Store, entries: Entries, keys: Keys) -> None:
         self._store, self._entries, self._keys = store, entries, keys
         self._levelling: defaultdict[str, _Levelling] = defaultdict(_Levelling)
+        self._noticed: dict[str, tuple[int, float]] = {}
+        """By consumer: a cursor behind which others may be making jobs, and until when they go first."""
 
     async def level(self, member: Member) -> None:
         """Every entry so far has a job, except for a consumer that still works on the past.
@@ -56,41 +62,93 @@ class Ingest:
                 turn.answered = covered
 
     async def _level(self, member: Member) -> None:
-        stale, more = 0, True
+        stale = 0
         with suppress(Overloaded):
-            while more:
+            while True:
                 try:
-                    async with self._store.lock(member.ref):  # between pages others may have it
-                        more = await self.catch_up(member, lambda: True)
+                    return await self.catch_up(member, _never)
                 except Stale:
                     stale = await self._again(member, stale)
 
-    async def advance(self, member: Member) -> None:
-        """The same, once: who is overtaken leaves the rest to who is at it."""
-        more = True
+    async def advance(self) -> None:
+        """Make every consumer level that no other process is at; who is overtaken leaves the rest to it."""
+        behind = await self._behind(list(self._store.registry.by_channel))
+        await asyncio.gather(*map(self._advance, behind))
+
+    async def _advance(self, member: Member) -> None:
+        ref = member.ref
+        cursor = self._store.mirror.cursors.get(ref)
+        if cursor is None or cursor.target is not None:
+            return
+        if not self._is_our_turn(ref, cursor):
+            await self._give_head_start(self._notice(ref, cursor, _SOME))
+            if self._store.mirror.revision(subjects.cursor(ref)) != cursor.revision:
+                return
         with suppress(Stale, Overloaded):
-            while more:
-                async with self._store.lock(member.ref):
-                    more = await self.catch_up(member, lambda: True)
+            await self.catch_up(member, _never, waited=True)
 
     async def level_channel(self, channel: str) -> None:
-        members = self._store.registry.by_channel.get(channel, ())
-        await asyncio.gather(*(self.level(member) for member in members))
+        """Make all consumers of a channel level."""
+        await asyncio.gather(*map(self.level, await self._behind([channel])))
 
-    async def catch_up(self, member: Member, enough: Callable[[], bool]) -> bool:
-        """At least a page, for who holds the consumer's lock; tells whether more may follow.
+    async def _behind(self, channels: list[str]) -> list[Member]:
+        """The consumers of some channels that something was appended for: one request for all of them."""
+        newest = {each.subject: each.seq for each in await self._store.link.exact(channels)}
+        members, cursors = self._store.registry.by_channel, self._store.mirror.cursors
+        return [
+            member
+            for channel in channels
+            for member in members.get(channel, ())
+            if member.ref in cursors and cursors[member.ref].at < newest.get(channel, 0)
+        ]
 
-        Raises `Stale` where somebody else was faster.
+    async def catch_up(self, member: Member, enough: Callable[[], bool], *, waited: bool = False) -> None:
+        """Make jobs of what was appended, at least a page, until it is enough.
+
+        Whoever moved the cursor last goes first, and all others give it a head start: where every process
+        makes the same jobs at the same moment, all but one do it for nothing. Who has enough does not wait
+        for it. Raises `Stale` where somebody else was faster.
         """
-        more = True
-        while more:
-            cursor = self._store.mirror.cursors.get(member.ref)
-            if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
-                return False
-            _, more = await self._step(member, cursor, PAGE)
+        while True:
+            async with self._store.lock(member.ref):  # between pages others may have it
+                cursor = self._store.mirror.cursors.get(member.ref)
+                if cursor is None or cursor.target is not None:  # it is being removed, or works on the past
+                    return
+                ours = waited or self._is_our_turn(member.ref, cursor)
+                if ours:
+                    found, reached = await self._entries.page(member.channel, cursor.at, PAGE)
+                    if reached == cursor.at:
+                        return
+                    await self._make(member, cursor, found, reached, PAGE)
+                    if enough() or len(found) < PAGE:
+                        return
+                    continue
+                appended = await self._entries.count(member.channel, cursor.at)
+                if not appended:
+                    return
+                longest = self._notice(member.ref, cursor, appended)
             if enough():
-                break
-        return more
+                return
+            await self._give_head_start(longest)
+            waited = True
+
+    def _is_our_turn(self, ref: str, cursor: Cursor) -> bool:
+        """Whether this process moved the cursor last, or has given others their head start already."""
+        revision, until = self._noticed.get(ref, (0, 0.0))
+        if revision == cursor.revision:
+            return time.monotonic() > until
+        self._noticed.pop(ref, None)
+        return self._store.mirror.is_ours(subjects.cursor(ref))
+
+    def _notice(self, ref: str, cursor: Cursor, appended: int) -> float:
+        """Begin the head start of others, unless it has begun; returns how long it is at the most."""
+        longest = head_start(appended)
+        self._noticed.setdefault(ref, (cursor.revision, time.monotonic() + longest))
+        return longest
+
+    async def _give_head_start(self, longest: float) -> None:
+        await asyncio.sleep(random.uniform(longest / 4, longest))  # noqa: S311 - it only keeps them apart
+        await self._store.mirror.sync()
 
     async def _again(self, member: Member, stale: int) -> int:
         if stale > TRIES:
@@ -110,15 +168,17 @@ class Ingest:
             async with self._store.lock(ref):
                 cursor = self._store.mirror.cursors.get(ref)
                 if cursor is not None and cursor.target is not None:
-                    return (await self._step(member, cursor, min(limit, PAGE)))[0]
+                    limit = min(limit, PAGE)
+                    found, reached = await self._entries.page(member.channel, cursor.at, limit)
+                    await self._make(member, cursor, found, reached, limit)
+                    return len(found)
         return 0
 
-    async def _step(self, member: Member, cursor: Cursor, limit: int) -> tuple[int, bool]:
-        """One page in one batch: the jobs, their count and the cursor. Tells whether more may follow."""
-        found, reached = await self._entries.page(member.channel, cursor.at, limit)
+    async def _make(
+        self, member: Member, cursor: Cursor, found: list[Stored], reached: int, limit: int
+    ) -> None:
+        """One page in one batch: the jobs, their count and the cursor."""
         past = cursor.target is not None
-        if reached == cursor.at and not past:
-            return 0, False
         # The past ends where its last entry was, or where nothing of the channel is left before it.
         ended = past and (len(found) < limit or reached >= (cursor.target or 0))
         moved = Cursor(reached) if ended or not past else Cursor(reached, cursor.target, cursor.since)
@@ -140,7 +200,6 @@ class Ingest:
             if past or known is None or known.target is not None or known.at < reached:
                 raise
             # Another process has made these jobs: nothing is left to repeat.
-        return len(found), len(found) == limit
 
     async def _foreign_keys(self, channel: str, found: list[Stored]) -> list[Message]:
         """Another client's events get keys as well, so that they are found by their ids."""
@@ -172,3 +231,7 @@ class Ingest:
             key,
             None if wait is None else due + to_micros(wait),
         )
+
+
+def _never() -> bool:
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from holdfast.model.job import Burial, Failure, Job, Reason, Retry, State
 log = logging.getLogger(__name__)
 
 Decision = Callable[[Member], Callable[[Record, int], Record]]
-_MOST = 900
+_MOST, _MOST_RIVALS = 900, 8
 _LOST = describe("its event was removed from the log by another client")
 
 
@@ -34,6 +35,8 @@ class Leases:
     def __init__(self, store: Store, entries: Entries, ingest: Ingest, transitions: Transitions) -> None:
         self._store, self._entries, self._ingest = store, entries, ingest
         self._transitions = transitions
+        self._rivals: Counter[str] = Counter()
+        """By consumer: how many others seem to claim at the same time. It rises with every lost race."""
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
         """Lease a batch. Whoever loses a race for it looks again."""
@@ -43,11 +46,16 @@ class Leases:
             if member.paused:
                 return []
             try:
+                full = await self._full(member, min(limit, _MOST), now)
                 async with self._store.lock(member.ref):
-                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now, turn - 1)
+                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now)
+                if full is not None and not jobs and not lost:
+                    raise full
             except Stale:
+                self._rivals[member.ref] = min(self._rivals[member.ref] + 1, _MOST_RIVALS)
                 await self._store.look_again(turn)
                 continue
+            self._rivals[member.ref] //= 1 + (turn == 1)
             if lost:
                 try:
                     await self._transitions.apply([_bury_lost(record, member) for record in lost], now)
@@ -61,20 +69,15 @@ class Leases:
         return []
 
     async def _take(
-        self, member: Member, limit: int, worker: str, now: int, lost_races: int
+        self, member: Member, limit: int, worker: str, now: int
     ) -> tuple[list[Job], list[Record]]:
         """One try, for who holds the consumer's lock: what it leased, and jobs whose event is gone.
 
-        After a lost race it asks for jobs behind those that others are taking.
+        While races are lost it asks for jobs behind those that others are taking.
         """
-        skip = random.randint(0, limit * lost_races)  # noqa: S311 - it only keeps them apart
-        full = await self._full(member, limit, now)
-        if lost_races:
-            await self._store.mirror.sync()  # what others took meanwhile is not worth another try
+        skip = random.randint(0, limit * self._rivals[member.ref])  # noqa: S311 - it only keeps them apart
         lane = self._store.mirror.revision(subjects.lane(member.ref))
         taken = self._store.mirror.queues.take_ready(member.ref, limit, now, skip)
-        if full is not None and not taken:
-            raise full
         try:
             return await self._lease(member, taken, worker, now, lane)
         except BaseException:

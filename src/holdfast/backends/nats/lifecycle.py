@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast import failpoints
@@ -28,8 +27,8 @@ class Lifecycle:
     async def due(self, limit: int) -> Reading:
         """Phase one. What was appended becomes jobs first: that follows from the log and decides nothing."""
         now = await self._store.fresh()
-        members, mirror = self._store.registry.members, self._store.mirror
-        await asyncio.gather(*(self._ingest.advance(member) for member in members.values()))
+        mirror = self._store.mirror
+        await self._ingest.advance()
         found = [
             (kind, heap.peek(limit, _wanted(kind, now), now)) for kind, heap in mirror.queues.due.items()
         ]

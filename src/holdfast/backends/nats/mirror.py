@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from holdfast.backends.nats import records, registry, subjects
+from holdfast.backends.nats import registry, subjects
+from holdfast.backends.nats.answers import place
 from holdfast.backends.nats.batch import Message
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.queues import Queues
@@ -50,6 +51,8 @@ class View:
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
         self.clusters: dict[str, dict[str, dict[str, int]]] = {}
         self.revisions: dict[str, int] = {}
+        self.ours: dict[str, int] = {}
+        """The revisions of cursors that this process has moved."""
         self.known = 0
 
     def apply(self, subject: str, seq: int, data: bytes) -> None:
@@ -59,7 +62,7 @@ class View:
             return
         if kind == "job":
             if data:
-                self.queues.put(records.decode(data, seq))
+                self.queues.put(rest[0], int(rest[1]), seq, data)
             else:
                 self.queues.drop(rest[0], int(rest[1]), seq)
             return
@@ -88,6 +91,7 @@ class View:
                 known.pop(ref, None)
             for subject in [each for each in self.revisions if _is_of(ref, each)]:
                 del self.revisions[subject]
+                self.ours.pop(subject, None)
 
 
 def _is_of(ref: str, subject: str) -> bool:
@@ -127,6 +131,10 @@ class Mirror:
     def revision(self, subject: str) -> int:
         """The sequence of a subject's only message, 0 where there is none."""
         return self._view.revisions.get(subject, 0)
+
+    def is_ours(self, cursor: str) -> bool:
+        """Whether this process was the last one to move a cursor."""
+        return self._view.ours.get(cursor) == self.revision(cursor)
 
     def counts(self, ref: str) -> Counter[str]:
         """Jobs by state, and the dead by reason, as all processes have moved them."""
@@ -203,10 +211,11 @@ class Mirror:
         began, pending = time.monotonic(), 1
         while pending:
             query = {"seq": view.known + 1, "next_by_subj": subjects.STATE, "batch": _PAGE}
-            found, pending = await self._link.read(query)
-            for message in found:
-                view.apply(message.subject, message.seq, message.data)
-                view.known = max(view.known, message.seq)
+            found, pending = await self._link.read_raw(query, subjects.STREAM)
+            for headers, data in found:
+                subject, seq = place(headers)
+                view.apply(subject, seq, data)
+                view.known = max(view.known, seq)
         self._view, self._synced, self._trusted = view, began, True
 
     def adopt(self, messages: Sequence[Message], last: int) -> None:
@@ -215,5 +224,7 @@ class Mirror:
         for seq, message in enumerate(messages, start=first):
             if message.subject.startswith(subjects.STATE_PREFIX):
                 view.apply(message.subject, seq, message.data)
+            if message.subject.startswith(subjects.CURSORS):
+                view.ours[message.subject] = seq
         if first == view.known + 1:  # nobody wrote in between
             view.known = last

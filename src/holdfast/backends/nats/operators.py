@@ -74,7 +74,7 @@ class Operators:
 
     async def _requeue(self, member: Member, seq: int, now: int) -> bool:
         edit, lane = self._store.edit(member.ref), self._store.mirror.revision(subjects.lane(member.ref))
-        live = self._store.mirror.queues.jobs.get((member.ref, seq))
+        live = self._store.mirror.queues.job(member.ref, seq)
         old = live or (await self._ended([member], seq)).get(member.ref)
         if old is None or (live is None and old.state is not State.DEAD):
             return False
@@ -109,8 +109,8 @@ class Operators:
         if seq is None:
             return []
         members = self._store.registry.by_channel.get(channel, [])
-        live = self._store.mirror.queues.jobs
-        found = {member.ref: live[member.ref, seq] for member in members if (member.ref, seq) in live}
+        jobs = {member.ref: self._store.mirror.queues.job(member.ref, seq) for member in members}
+        found = {ref: job for ref, job in jobs.items() if job is not None}
         if len(found) < len(members):
             found = await self._ended([each for each in members if each.ref not in found], seq) | found
         asked = (source, event_id)  # in the place of one that was never stored another may stand
@@ -124,7 +124,7 @@ class Operators:
         if member is None:
             return None
         await self._ingest.level(member)
-        live = self._store.mirror.queues.jobs.get((member.ref, seq))
+        live = self._store.mirror.queues.job(member.ref, seq)
         found = live or (await self._ended([member], seq)).get(member.ref)
         return None if found is None else self._shown(member, found)
 

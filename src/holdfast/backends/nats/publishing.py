@@ -11,15 +11,18 @@ from holdfast.backends.nats import codec, subjects
 from holdfast.backends.nats.batch import MOST, MOST_BYTES, Message, Stale, state
 from holdfast.backends.nats.codec import Delivery
 from holdfast.backends.nats.edit import live
+from holdfast.backends.nats.entries import Entries
 from holdfast.backends.nats.fates import COMMITTED, Fates, begin_of, end_of
 from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.keys import Keys, key_message
 from holdfast.backends.nats.pauses import step_aside
+from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.store import TRIES, Store
 from holdfast.model.errors import IdConflict, Overloaded, Unavailable
 from holdfast.model.event import Event
 
 _CLOSING = 4  # messages that a batch may carry besides events: the gate, and the marks of several batches
+_PATIENT = 2  # pauses do not grow beyond this turn: who waits longest would wait ever longer
 _LOOK_FIRST = 200  # from here on a refused batch costs more than a look at the keys
 
 
@@ -38,8 +41,9 @@ class Draft:
 class Publishing:
     """Appends to channels."""
 
-    def __init__(self, store: Store, fates: Fates, keys: Keys, ingest: Ingest) -> None:
-        self._store, self._fates, self._keys, self._ingest = store, fates, keys, ingest
+    def __init__(self, store: Store, entries: Entries, fates: Fates, keys: Keys, ingest: Ingest) -> None:
+        self._store, self._entries, self._fates = store, entries, fates
+        self._keys, self._ingest = keys, ingest
 
     async def append(self, channel: str, events: Sequence[Event], delivery: Delivery) -> list[Draft]:
         """Append what is new; answers a draft for each event in order, repeats included."""
@@ -54,10 +58,10 @@ class Publishing:
                 break
             await self._store.ensure_channel(channel)
             try:
-                await self._append(channel, fresh, delivery, await self._gate(channel))
+                await self._append(channel, fresh, delivery)
                 break
             except Stale:
-                await step_aside(turn)
+                await step_aside(min(turn, _PATIENT))
                 await self._look(channel, firsts.values())
             except Overloaded:
                 # A publisher whose answer was lost asks again: its own events may have filled the consumer.
@@ -102,8 +106,7 @@ class Publishing:
         subject = subjects.gate(channel)
         revision = self._store.mirror.revision(subject)
         for member in bounded:
-            await self._ingest.level(member)
-            jobs, most = live(self._store.mirror.counts(member.ref)), member.policy.max_depth
+            jobs, most = await self._depth(member), member.policy.max_depth
             if most is not None and jobs >= most:
                 raise Overloaded(
                     f"consumer {member.name} of channel {channel} holds {jobs} live jobs; its max_depth is "
@@ -111,13 +114,27 @@ class Publishing:
                 )
         return [state(subject, b"", revision)]
 
-    async def _append(
-        self, channel: str, drafts: Sequence[Draft], delivery: Delivery, gate: list[Message]
-    ) -> None:
+    async def _depth(self, member: Member) -> int:
+        """How many live jobs a bounded consumer has, with those that the log will become.
+
+        Publishers only count what is in the log: if they made jobs of it as well, they would get into the
+        way of workers. Where that is too much, it is looked at closely: not all of it was committed.
+        """
+        cursor, most = self._store.mirror.cursors.get(member.ref), member.policy.max_depth
+        jobs = live(self._store.mirror.counts(member.ref))
+        if cursor is not None and cursor.target is None and most is not None and jobs < most:
+            jobs += await self._entries.count(member.channel, cursor.at)
+            if jobs >= most:
+                await self._ingest.level(member)
+                jobs = live(self._store.mirror.counts(member.ref))
+        return jobs
+
+    async def _append(self, channel: str, drafts: Sequence[Draft], delivery: Delivery) -> None:
         client = await self._store.link.client()
         groups = [_messages(channel, draft, delivery, client.max_payload) for draft in drafts]
         await self._store.room.use([message for group in groups for message in group])
         batches = list(_batches(groups))
+        gate = await self._gate(channel)  # last: who passes it late, since his batch is large, must not lose
         if len(batches) == 1:
             await self._send(drafts, groups, gate, [])
             return
@@ -129,15 +146,33 @@ class Publishing:
             for number, size in enumerate(batches, start=1):
                 part = list(islice(rest, size))
                 groups = [_messages(channel, draft, named, client.max_payload) for draft in part]
-                last = number == len(batches)
-                closing = end_of(channel, publish, COMMITTED) if last else []
-                await self._send(part, groups, opening if number == 1 else gate if last else [], closing)
+                if number < len(batches):
+                    await self._send(part, groups, opening if number == 1 else [], [])
+                else:
+                    await self._finish(channel, part, groups, gate, end_of(channel, publish, COMMITTED))
             sent = True
         finally:
             if not sent:
                 for draft in drafts:
                     draft.seq = None
                 await self._fates.abort(channel, publish)
+
+    async def _finish(
+        self,
+        channel: str,
+        drafts: Sequence[Draft],
+        groups: Sequence[list[Message]],
+        gate: list[Message],
+        closing: list[Message],
+    ) -> None:
+        """The last batch. Where others published meanwhile, it alone is repeated, if the bound allows it."""
+        while True:
+            try:
+                return await self._send(drafts, groups, gate, closing)
+            except Stale:
+                before, gate = gate, await self._gate(channel)
+                if gate == before:  # somebody else has published one of these events
+                    raise
 
     async def _send(
         self,

@@ -1,5 +1,8 @@
 """Queues: live jobs in memory, by turn and by deadline.
 
+A record is decoded when somebody looks for it: most processes need few of them, and many a record is replaced
+before anybody does.
+
 Entries of a heap are never removed, only passed over: one counts while the job's record is still the one that
 it was made from. So a change costs one push, and a look at what is due costs what is due.
 """
@@ -10,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
+from holdfast.backends.nats import records
 from holdfast.backends.nats.records import Record
 from holdfast.model.decide import DueKind
 from holdfast.model.job import State
@@ -112,38 +116,72 @@ class Queues:
     """Every live job, and the orders in which they are looked for."""
 
     def __init__(self) -> None:
-        self.jobs: dict[Place, Record] = {}
-        self.due = {kind: Heap(self.jobs) for kind in DueKind}
-        self._lanes = Lanes(self.jobs)
+        self._jobs: dict[Place, Record] = {}
+        self._unread: dict[str, dict[int, tuple[int, bytes]]] = {}
+        self._due = {kind: Heap(self._jobs) for kind in DueKind}
+        self._lanes = Lanes(self._jobs)
         self._ready: dict[str, Heap] = {}
         self._scheduled: dict[str, Heap] = {}
 
-    def put(self, record: Record) -> None:
+    @property
+    def jobs(self) -> dict[Place, Record]:
+        """All of them."""
+        self._read_all()
+        return self._jobs
+
+    @property
+    def due(self) -> dict[DueKind, Heap]:
+        """All of them by deadline."""
+        self._read_all()
+        return self._due
+
+    def job(self, ref: str, seq: int) -> Record | None:
+        """One job; None where it is not live."""
+        if unread := self._unread.get(ref, {}).pop(seq, None):
+            self._put(records.decode(unread[1], unread[0]))
+        return self._jobs.get((ref, seq))
+
+    def put(self, ref: str, seq: int, revision: int, data: bytes) -> None:
         """A job as it is now; an older record of it counts no more."""
+        unread = self._unread.setdefault(ref, {})
+        if seq not in unread or unread[seq][0] < revision:
+            unread[seq] = revision, data
+
+    def _read(self, ref: str) -> None:
+        for revision, data in self._unread.pop(ref, {}).values():
+            self._put(records.decode(data, revision))
+
+    def _read_all(self) -> None:
+        for ref in list(self._unread):
+            self._read(ref)
+
+    def _put(self, record: Record) -> None:
         place = record.ref, record.seq
-        old = self.jobs.get(place)
+        old = self._jobs.get(place)
         if old is not None and old.revision >= record.revision:
             return
-        self.jobs[place] = record
+        self._jobs[place] = record
         if old is None:
             self._lanes.join(record)
         match record.state:
             case State.READY:
                 self._offer(record)
             case State.SCHEDULED:
-                self.due[DueKind.SCHEDULE].push((record.due,), record)
-                self._scheduled.setdefault(record.ref, Heap(self.jobs)).push((record.due,), record)
+                self._due[DueKind.SCHEDULE].push((record.due,), record)
+                self._scheduled.setdefault(record.ref, Heap(self._jobs)).push((record.due,), record)
             case State.LEASED:
-                self.due[DueKind.LEASE].push((record.lease or 0,), record)
+                self._due[DueKind.LEASE].push((record.lease or 0,), record)
         if record.expires is not None and record.state is not State.LEASED:
-            self.due[DueKind.EXPIRY].push((record.expires,), record)
+            self._due[DueKind.EXPIRY].push((record.expires,), record)
 
     def drop(self, ref: str, seq: int, revision: int) -> None:
         """A job that is live no more; the next one of its lane may run."""
-        record = self.jobs.get((ref, seq))
+        unread, record = self._unread.get(ref, {}), self._jobs.get((ref, seq))
+        if seq in unread and unread[seq][0] < revision:
+            del unread[seq]
         if record is None or record.revision > revision:
             return
-        del self.jobs[ref, seq]
+        del self._jobs[ref, seq]
         if record.lane is not None:
             head = self._lanes.head(ref, record.lane)
             if head is not None and head.state is State.READY:
@@ -151,19 +189,21 @@ class Queues:
 
     def forget(self, ref: str) -> None:
         """A consumer that is gone."""
-        for place in [each for each in self.jobs if each[0] == ref]:
-            del self.jobs[place]
+        self._unread.pop(ref, None)
+        for place in [each for each in self._jobs if each[0] == ref]:
+            del self._jobs[place]
         for heaps in (self._ready, self._scheduled):
             heaps.pop(ref, None)
         self._lanes.forget(ref)
 
     def _offer(self, record: Record) -> None:
         if self._lanes.is_free(record):
-            self._ready.setdefault(record.ref, Heap(self.jobs)).push(record.rank, record)
+            self._ready.setdefault(record.ref, Heap(self._jobs)).push(record.rank, record)
 
     def take_ready(self, ref: str, limit: int, now: int, skip: int = 0) -> list[Record]:
         """The next jobs of a consumer, behind up to `skip` others. What has expired only waits for the
         lifecycle."""
+        self._read(ref)
         heap = self._ready.get(ref)
         if heap is None:
             return []
@@ -174,6 +214,7 @@ class Queues:
 
     def has_ready(self, ref: str, limit: int, now: int) -> bool:
         """Whether so many would be taken."""
+        self._read(ref)
         heap = self._ready.get(ref)
         return heap is not None and len(heap.peek(limit, self._claimable(now), _EVER)) >= limit
 
@@ -187,9 +228,10 @@ class Queues:
     def give_back(self, records: list[Record]) -> None:
         """What was taken and not leased; those that have changed since count no more."""
         for record in records:
-            self._ready.setdefault(record.ref, Heap(self.jobs)).push(record.rank, record)
+            self._ready.setdefault(record.ref, Heap(self._jobs)).push(record.rank, record)
 
     def next_due(self, ref: str) -> int | None:
+        self._read(ref)
         heap = self._scheduled.get(ref)
         found = None if heap is None else heap.first(lambda record: record.state is State.SCHEDULED)
         return None if found is None else found.due

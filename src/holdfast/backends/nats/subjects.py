@@ -54,6 +54,7 @@ OURS: Final = "HF.>"
 STATE: Final = "HF.S.>"
 STATE_PREFIX: Final = "HF.S."
 REGISTRY: Final = "HF.S.registry"
+CURSORS: Final = "HF.S.cursor."
 KEYS, FATES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
 SHARDS: Final = 16
@@ -173,7 +174,7 @@ def lock(name: str) -> str:
 
 
 def cursor(ref: str) -> str:
-    return f"HF.S.cursor.{ref}"
+    return f"{CURSORS}{ref}"
 
 
 def count(ref: str, instance: str) -> str:

@@ -129,11 +129,11 @@ class Transitions:
 
     def _decide(self, todo: _Todo) -> tuple[list[tuple[_Turn, Record, Record]], _Todo]:
         """What each step makes of its job. A second step of the same job waits for the first one's batch."""
-        jobs, seen = self._store.mirror.queues.jobs, set[int]()
+        queues, seen = self._store.mirror.queues, set[int]()
         decided, rest = list[tuple[_Turn, Record, Record]](), _Todo()
         for turn in todo:
             asked, _, step = turn
-            record = jobs.get((step.ref, step.seq))
+            record = queues.job(step.ref, step.seq)
             if step.seq in seen:
                 rest.append(turn)
             elif record is not None and step.accepts(record, asked.now):
