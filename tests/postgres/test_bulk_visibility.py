@@ -10,6 +10,7 @@ import pytest
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.errors import DataLost
+from holdfast.model.event import Event
 from holdfast.model.upkeep import Lock
 from kit import CHANNEL, MINUTE, publish, read_all
 
@@ -105,3 +106,8 @@ async def test_seek_finds_its_place_among_many_lives(backend: PostgresBackend, s
         times.append(await backend.now())
         positions.append(receipts[-1].position)
     assert [await backend.seek(CHANNEL, time) for time in times] == positions
+
+
+async def test_what_waits_is_weighed_exactly(backend: PostgresBackend) -> None:
+    await backend.publish(CHANNEL, [Event(0, "a"), Event("x" * 100_000, "b"), Event(0, "c")])
+    assert (await backend.waiting({CHANNEL: None}, 100))[CHANNEL].bytes == 100_004
