@@ -81,6 +81,17 @@ async def test_a_record_that_another_process_removed_is_not_due(backend: Backend
     assert await due(backend, limit=1) == []
 
 
+async def test_a_record_that_is_made_anew_has_none_of_its_old_revisions(backend: Backend) -> None:
+    first = await backend.put_record(KEY, FIELDS, 0)
+    second = await backend.put_record(KEY, FIELDS, first or 0)
+    assert await backend.remove_record(KEY, second or 0)
+    again = await backend.put_record(KEY, {"state": "new"}, 0)
+    for stale in (first or 0, second or 0):
+        assert await backend.put_record(KEY, FIELDS, stale) is None
+        assert not await backend.remove_record(KEY, stale)
+    assert await backend.record(KEY) == Record(KEY, {"state": "new"}, again or 0)
+
+
 async def test_a_write_under_another_revision_is_refused(backend: Backend) -> None:
     # CORRECTIONS 000.4: setting fields without a check is no compare and swap.
     assert await backend.put_record(KEY, FIELDS, 1) is None, "there is none to change"

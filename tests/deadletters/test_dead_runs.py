@@ -298,6 +298,22 @@ async def test_a_server_runs_a_few_at_once(bus: holdfast.Bus, runner: Runner) ->
     assert (done.state, done.progress.done) == ("done", 4)
 
 
+async def test_one_that_is_resumed_before_its_run_has_noticed_the_cancel_is_found(
+    bus: holdfast.Bus, runner: Runner
+) -> None:
+    operations = runner.operations
+    asked = await operations.ask(Request("redrive", BILLING), "ann")
+    mark = await operations.mark_of(asked.id)  # a run holds it until its end
+    await operations.cancel(asked.id, "ann")
+    await operations.resume(asked.id, "ann")
+    await operations.unmark(mark)
+    assert asked.id in {each.id for each in await operations.marks()}
+
+
+async def _at_most(runner: Runner, number: int) -> bool:
+    return runner.running <= number
+
+
 async def test_nobody_keeps_the_operations_of_others_waiting(bus: holdfast.Bus, runner: Runner) -> None:
     """Slow ones of one asker, as many as may be, leave a place to the others."""
     await subscribe(bus)
@@ -311,7 +327,7 @@ async def test_nobody_keeps_the_operations_of_others_waiting(bus: holdfast.Bus, 
     quick = await runner.operations.ask(Request("purge", BILLING), "bob")
     serving = asyncio.create_task(runner.serve())
     await until(lambda: _stands(runner, quick.id, "done"))
-    assert runner.running <= 2
+    await until(lambda: _at_most(runner, 2))  # what is done still takes its mark away
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
     with suppress(Outdated):  # it is done: the purge left it nothing

@@ -100,17 +100,17 @@ async def test_a_token_that_the_failover_lost_is_not_given_again(
 
 async def test_no_revision_is_given_twice(servers: Pair, proxy: Proxy, backend: RedisBackend) -> None:
     await subscribe(backend)
-    await backend.put_record(RECORD, {"by": "both"}, 0)
+    both = await backend.put_record(RECORD, {"by": "both"}, 0) or 0
     await replicated(servers)
     servers.promote()
-    written = await backend.put_record(RECORD, {"by": "the old"}, 1)
+    written = await backend.put_record(RECORD, {"by": "the old"}, both)
     revision = (await subscribe(backend, max_attempts=3)).revision
     assert written is not None
     proxy._server = ("127.0.0.1", servers.replica.port)
     await proxy.reset()
     other = backend.fork()
     await other.open()
-    new = await other.put_record(RECORD, {"by": "the new"}, 1)
+    new = await other.put_record(RECORD, {"by": "the new"}, both)
     assert new is not None
     assert new > written
     assert await other.put_record(RECORD, {"by": "the old"}, written) is None, "it never saw the new"

@@ -2,12 +2,13 @@
 
 -- name: create_record
 INSERT INTO holdfast.records (key, fields, revision, due_at)
-VALUES (%(key)s, %(fields)s::jsonb, greatest(1, (SELECT holdfast.lowest_token())), %(due)s::timestamptz)
+VALUES (%(key)s, %(fields)s::jsonb, (SELECT holdfast.lowest_token()) + nextval('holdfast.record_revisions'),
+        %(due)s::timestamptz)
 ON CONFLICT (key) DO NOTHING RETURNING revision;
 
 -- name: change_record
 UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz,
-       revision = greatest(revision + 1, (SELECT holdfast.lowest_token()))
+       revision = greatest(revision + 1, (SELECT holdfast.lowest_token()) + nextval('holdfast.record_revisions'))
 WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
 
 -- name: remove_record
