@@ -190,12 +190,12 @@ class DeltaWarehouse:
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
         """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
-        table, since = self._first_times(channel)
-        read = [*_COMPARED, *table.computed]
         only: Bounds = {"channel": (channel, channel)}
         if midnight is not None:  # other writers' statistics have no more than milliseconds
             end = midnight + timedelta(days=1) - timedelta(microseconds=1)
             only["time"] = (midnight - timedelta(milliseconds=1), end)
+        table, since = self._first_times(channel, only)
+        read = [*_COMPARED, *table.computed]
         with self._stored(table.name, read, only) as connection:
             if connection is not None:
                 query = QUERIES["events"].format(table="stored", mapped=mapped(table))
@@ -203,17 +203,22 @@ class DeltaWarehouse:
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)
                 yield from reader
 
-    def _first_times(self, channel: str) -> tuple[Table, dict[str, object]]:
+    def _first_times(self, channel: str, only: Bounds) -> tuple[Table, dict[str, object]]:
         """A channel's table with the columns that are there, and since when each has values. What is stored
-        is read once."""
+        is read once: the whole table for columns of the mapping, which are few, and only what is asked for
+        where columns were learned, which every table has."""
         with self._translated():
             table = self._schemas.of(channel)
             delta = self._files.find(table.name)
             table = table.within(() if delta is None else [field.name for field in delta.schema().fields])
-        if not table.computed:
-            return table, {}
-        with self._stored(table.name, ["channel", "ingested_at", *table.computed]) as connection:
-            return table, {} if connection is None else first_times(connection, "stored", channel, table)
+        since: dict[str, object] = {}
+        bounds = ([each.name for each in table.columns], None), ([each.name for each in table.typed], only)
+        for columns, where in bounds:
+            if columns:
+                with self._stored(table.name, ["channel", "ingested_at", *columns], where) as connection:
+                    if connection is not None:
+                        since |= first_times(connection, "stored", channel, columns)
+        return table, since
 
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
         """See the contract."""

@@ -124,7 +124,7 @@ class DuckWarehouse:
             if connection is not None:
                 there = {row[0] for row in connection.execute(QUERIES["columns"], [name]).fetchall()}
                 table = self._schemas.of(channel).within(there)
-                since = first_times(connection, quote(name), channel, table)
+                since = first_times(connection, quote(name), channel, table.computed)
                 statement = QUERIES["events"].format(table=quote(name), mapped=mapped(table))
                 found = connection.sql(statement, params={"channel": channel, "day": midnight} | since)
                 reader: pa.RecordBatchReader = found.to_arrow_reader(_CHUNK)

@@ -174,14 +174,14 @@ def _bring_up_to_date(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def first_times(
-    connection: duckdb.DuckDBPyConnection, name: str, channel: str, table: Table
+    connection: duckdb.DuckDBPyConnection, name: str, channel: str, columns: Sequence[str]
 ) -> dict[str, object]:
     """Since when columns have values in a channel's rows: parameters for `mapped`."""
-    if not table.computed:
+    if not columns:
         return {}
-    statement = f"SELECT {first_values(table)} FROM {name} WHERE channel = ?"  # noqa: S608 - the mapping is checked
+    statement = f"SELECT {first_values(columns)} FROM {name} WHERE channel = ?"  # noqa: S608 - the mapping is checked
     [found] = connection.execute(statement, [channel]).fetchall()
-    return {f"first_{column}": first for column, first in zip(table.computed, found, strict=True)}
+    return {f"first_{column}": first for column, first in zip(columns, found, strict=True)}
 
 
 def quote(name: str) -> str:

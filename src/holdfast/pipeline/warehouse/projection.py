@@ -6,7 +6,7 @@ The dialect is DuckDB's; another warehouse can have it computed by a DuckDB in m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.pipeline.warehouse.tables import FIXED, Column, Table, Typed
 
@@ -45,9 +45,9 @@ def mapped(table: Table) -> str:
     return " AND ".join(map(_is_right, expected, expected.values())) or "true"
 
 
-def first_values(table: Table) -> str:
+def first_values(columns: Iterable[str]) -> str:
     """Since when each of these columns has values, as SQL: what `mapped` takes as `$first_NAME`."""
-    return ", ".join(f'min(ingested_at) FILTER (WHERE "{name}" IS NOT NULL)' for name in table.computed)
+    return ", ".join(f'min(ingested_at) FILTER (WHERE "{name}" IS NOT NULL)' for name in columns)
 
 
 def _is_right(column: str, expected: str) -> str:
