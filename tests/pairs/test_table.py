@@ -16,7 +16,7 @@ READS = {
     "open", "close", "fork", "now", "advance", "check", "channels", "channel_stats", "consumers", "consumer",
     "consumer_stats", "backlogs", "read", "stuck", "find_jobs", "job", "dead_counts", "clusters",
     "dead_letters", "dead_letter", "due", "listen", "extent", "seek", "cuts", "pages", "behind", "cursors",
-    "size", "groups", "record", "due_records", "epoch",
+    "waiting", "read_parts", "size", "groups", "record", "due_records", "epoch",
     "job_times",
 }  # fmt: skip
 """What changes nothing in a store, or belongs to the kit. Any other method is in a verb."""
