@@ -42,10 +42,11 @@ WHERE e.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
 ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s;
 
 -- name: waiting
--- Sizes are exact, so that nobody reads more at once than planned; that of a large value is known without reading it.
+-- Counted in the index alone. Up to 1,000 rows are weighed, so that nobody reads more at once than planned: few are
+-- weighed exactly, and many by a sample. The size of a large value is known without reading it.
 WITH h AS MATERIALIZED (SELECT * FROM holdfast.horizon())
 SELECT c.name, c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq, l.epoch, l.tx, l.seq, coalesce(w.events, 0),
-       coalesce(w.bytes, 0), f.published_at
+       coalesce(g.bytes * w.events / g.events, 0), f.published_at
 FROM unnest(%(channels)s::text[], %(epochs)s::integer[], %(txs)s::bigint[], %(seqs)s::bigint[])
      AS a (channel, epoch, tx, seq)
 JOIN holdfast.channels c ON c.name = a.channel
@@ -61,12 +62,19 @@ LEFT JOIN LATERAL (
     ORDER BY e.epoch, e.tx, e.seq LIMIT 1
 ) f ON true
 LEFT JOIN LATERAL (
+    SELECT count(*) AS events FROM (
+        SELECT FROM holdfast.log e
+        WHERE e.channel_id = c.id AND (e.epoch, e.tx, e.seq) > (a.epoch, a.tx, a.seq)
+          AND (e.epoch, e.tx, e.seq) <= (l.epoch, l.tx, l.seq)
+        ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s) t
+) w ON f.published_at IS NOT NULL
+LEFT JOIN LATERAL (
     SELECT count(*) AS events, sum(octet_length(t.data)) AS bytes FROM (
         SELECT e.data FROM holdfast.log e
         WHERE e.channel_id = c.id AND (e.epoch, e.tx, e.seq) > (a.epoch, a.tx, a.seq)
           AND (e.epoch, e.tx, e.seq) <= (l.epoch, l.tx, l.seq)
-        ORDER BY e.epoch, e.tx, e.seq LIMIT %(limit)s) t
-) w ON f.published_at IS NOT NULL;
+        ORDER BY e.epoch, e.tx, e.seq LIMIT least(%(limit)s, 1000)) t
+) g ON f.published_at IS NOT NULL;
 
 -- name: parts
 -- The limit has no end in sight: it only keeps each part a walk of its own along the index.
