@@ -125,6 +125,16 @@ async def test_a_reader_walks_the_log_from_its_position(connection: Connection) 
     check(await explain(connection, "read", run=True, channel=CHANNEL, **position, limit=50), "log_pkey")
 
 
+async def test_a_million_events_that_wait_are_counted_in_the_index(connection: Connection) -> None:
+    """As a watch of the lag asks for them: their rows are not read."""
+    start = {"epochs": [0], "txs": [0], "seqs": [0]}
+    plan = await explain(connection, "waiting", run=True, channels=[CHANNEL], **start, limit=1_000_000)
+    read = [node for node in plan.nodes if node.get("Relation Name") == "log"]
+    rows = [node["Actual Rows"] for node in read if node["Node Type"] != "Index Only Scan"]
+    assert max(node["Actual Rows"] for node in read) > 10_000
+    assert sum(rows) <= 1_002, plan.text
+
+
 async def test_what_waits_on_many_channels_is_found_at_the_end_of_the_log(connection: Connection) -> None:
     """And parts of them are read by the same index, however many channels are asked for."""
     rows = await connection.execute(
