@@ -80,6 +80,7 @@ class Lost(NamedTuple):
     jobs: dict[str, Job]
     lock: Lock
     revision: int
+    kept: int
     record: int
     position: str
     cold: ArchivePolicy
@@ -105,7 +106,8 @@ async def lost(
         await publish(backend, "both", channel=ARCHIVED)
         cold = ArchivePolicy(ARCHIVED, str(tmp_path_factory.mktemp("cold")))
         assert await archive([backend], open_store(cold.destination), cold, 10) == 1
-        await backend.put_record(RECORD, {"by": "both"}, 0)
+        kept = await backend.put_record(RECORD, {"by": "both"}, 0)
+        assert kept is not None
         pair.part()
 
         jobs = {}
@@ -124,14 +126,14 @@ async def lost(
             assert await backend.unlock(await locked(backend, SWEEPER, owner))
         lock = await locked(backend, SWEEPER, "old")
         revision = (await subscribe(backend, max_attempts=3)).revision
-        written = await backend.put_record(RECORD, {"by": "the old"}, 1)
+        written = await backend.put_record(RECORD, {"by": "the old"}, kept)
         assert written is not None
         position = (await read_all(backend))[-1].position
         ids = {job.id for job in await claim(backend, LOST + 1)}
 
         await pair.fail_over()
         assert await reconnected(backend.now)
-        yield Lost(pair.url, backend, jobs, lock, revision, written, position, cold, ids)
+        yield Lost(pair.url, backend, jobs, lock, revision, kept, written, position, cold, ids)
         await backend.close()
 
 
@@ -168,7 +170,7 @@ async def test_the_tokens_of_locks_rise(lost: Lost) -> None:
 
 async def test_no_revision_is_given_twice(lost: Lost) -> None:
     backend = lost.backend
-    other = await backend.put_record(RECORD, {"by": "the new"}, 1)
+    other = await backend.put_record(RECORD, {"by": "the new"}, lost.kept)
     assert other is not None
     assert other > lost.record
     assert await backend.put_record(RECORD, {"by": "the old"}, lost.record) is None, "it never saw the new"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from holdfast.backends.nats import stream, subjects
@@ -44,7 +45,7 @@ class Consumers:
             if old is None:
                 new = Member(known.next_ref, channel, consumer, policy.stored(), False, now)
                 return known.with_member(new)
-            return known if old.policy == policy else known.with_member(old.changed(stored=policy.stored()))
+            return known if old.policy == policy else known.with_member(replace(old, stored=policy.stored()))
 
         change(self._store.registry)  # what is refused makes no channel either
         await self._store.ensure_channel(channel)
@@ -128,7 +129,7 @@ class Consumers:
 
         def change(known: Registry) -> Registry:
             member = known.member(channel, consumer)
-            return known if member.paused == paused else known.with_member(member.changed(paused=paused))
+            return known if member.paused == paused else known.with_member(replace(member, paused=paused))
 
         await self._store.change_registry(change)
 
@@ -142,7 +143,7 @@ class Consumers:
                 known.check_channel(channel)
                 return known.with_display(channel, display)
             member = known.member(channel, consumer)
-            return known if member.display == display else known.with_member(member.changed(display=display))
+            return known if member.display == display else known.with_member(replace(member, display=display))
 
         await self._store.change_registry(change)
 

@@ -43,10 +43,6 @@ class Member:
     def policy(self) -> Policy:
         return Policy.from_json(self.stored)
 
-    def changed(self, **fields: Any) -> Member:
-        """The same one under its next revision."""
-        return replace(self, revision=self.revision + 1, **fields)
-
     def stored_fields(self) -> list[Any]:
         return [getattr(self, each.name) for each in dataclass_fields(self)]
 
@@ -181,6 +177,8 @@ class Registry:
         return str(max(self.numbered, *map(int, self.members), *map(int, self.leaving), 0) + 1)
 
     def with_member(self, member: Member) -> Registry:
+        """A consumer that is new or was changed, under a revision that none ever had."""
+        member = replace(member, revision=max(self.revision, self.tokens) + 1)
         return replace(self, members={**self.members, member.ref: member})
 
     def with_index(self) -> Registry:

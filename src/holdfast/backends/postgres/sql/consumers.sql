@@ -19,7 +19,7 @@ FROM holdfast.channels ch WHERE ch.name = %(channel)s;
 SELECT holdfast.subscribe(
     %(channel)s, %(consumer)s, %(policy)s::jsonb, %(lease)s::interval, %(expires_after)s::interval,
     %(ordered)s::boolean, %(discard)s::boolean, %(dead_letter)s, %(max_depth)s::bigint,
-    %(start)s::timestamptz, %(revision)s::integer);
+    %(start)s::timestamptz, %(revision)s::bigint);
 
 -- name: consumers
 SELECT ch.name, c.name, c.policy, c.paused, c.created_at, c.backfill_until IS NOT NULL,
@@ -30,7 +30,8 @@ WHERE (%(channel)s::text IS NULL OR ch.name = %(channel)s)
 ORDER BY ch.name, c.name;
 
 -- name: set_paused
-UPDATE holdfast.consumers c SET paused = %(paused)s, revision = c.revision + (c.paused <> %(paused)s)::integer
+UPDATE holdfast.consumers c SET paused = %(paused)s,
+       revision = CASE WHEN c.paused = %(paused)s THEN c.revision ELSE holdfast.next_revision(c.revision) END
 FROM holdfast.channels ch
 WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
 
@@ -38,7 +39,8 @@ WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s R
 UPDATE holdfast.channels SET display_name = nullif(%(display)s, '') WHERE name = %(channel)s RETURNING id;
 
 -- name: display_consumer
-UPDATE holdfast.consumers c SET display_name = nullif(%(display)s, ''), revision = c.revision + 1
+UPDATE holdfast.consumers c SET display_name = nullif(%(display)s, ''),
+       revision = holdfast.next_revision(c.revision)
 FROM holdfast.channels ch
 WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
 

@@ -2,13 +2,13 @@
 
 -- name: create_record
 INSERT INTO holdfast.records (key, fields, revision, due_at)
-VALUES (%(key)s, %(fields)s::jsonb, (SELECT holdfast.lowest_token()) + nextval('holdfast.record_revisions'),
+VALUES (%(key)s, %(fields)s::jsonb, holdfast.next_revision(0),
         %(due)s::timestamptz)
 ON CONFLICT (key) DO NOTHING RETURNING revision;
 
 -- name: change_record
 UPDATE holdfast.records SET fields = %(fields)s::jsonb, due_at = %(due)s::timestamptz,
-       revision = greatest(revision + 1, (SELECT holdfast.lowest_token()) + nextval('holdfast.record_revisions'))
+       revision = holdfast.next_revision(revision)
 WHERE key = %(key)s AND revision = %(expected)s RETURNING revision;
 
 -- name: remove_record

@@ -7,8 +7,7 @@
 local name, field = key.record(ARGV[1]), ARGV[2]
 local revision = tonumber(redis.call('HGET', name, field)) or redis.call('EXISTS', name)
 if revision ~= tonumber(ARGV[3]) then return false end
-revision = next_token(math.max(revision, tonumber(redis.call('HGET', STORE, 'revisions')) or 1))
-redis.call('HSET', STORE, 'revisions', whole(revision))
+revision = next_revision(revision)
 redis.call('DEL', name)
 redis.call('HSET', name, field, whole(revision), unpack(ARGV, 5))
 set_due(ARGV[1], ARGV[4])

@@ -66,7 +66,7 @@ if not c then
   end
   redis.call('HSET', key.consumers(channel), name, ref)
 end
-if c and before[2] ~= policy then raise_revision(ref) end
+if not c or before[2] ~= policy then raise_revision(ref) end
 redis.call('HSET', key.consumer(ref), 'policy', policy)
 for i = 8, #ARGV, 2 do
   if ARGV[i + 1] == '' then

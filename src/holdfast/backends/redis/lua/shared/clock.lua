@@ -43,3 +43,10 @@ local HISTORY, WINDOW = tonumber(settings[3]) or 86400000, tonumber(settings[4])
 -- Tokens go on above every one that a server before this one may have given out, also those that were lost.
 local TOKENS = tonumber(settings[5]) or 0
 local function next_token(last) return math.max((tonumber(last) or 0) + 1, TOKENS) end
+
+-- A revision above the last one of a record or a consumer, and above all of those that had its name before.
+local function next_revision(last)
+  local revision = next_token(math.max(last, tonumber(redis.call('HGET', STORE, 'revisions')) or 1))
+  redis.call('HSET', STORE, 'revisions', whole(revision))
+  return revision
+end

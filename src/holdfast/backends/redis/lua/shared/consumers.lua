@@ -38,10 +38,10 @@ local function describe_consumer(ref)
   return flat
 end
 
--- What was changed of one that others may be about to change too. Whoever calls this uses the clock.
+-- What is new, or was changed, of one that others may be about to change too. Whoever calls this uses the clock.
 local function raise_revision(ref)
-  local revision = tonumber(redis.call('HGET', key.consumer(ref), 'revision')) or 1
-  redis.call('HSET', key.consumer(ref), 'revision', whole(next_token(revision)))
+  local last = tonumber(redis.call('HGET', key.consumer(ref), 'revision')) or 1
+  redis.call('HSET', key.consumer(ref), 'revision', whole(next_revision(last)))
 end
 
 -- The numbers of consumers, of one channel or of all, of one name or of all.
