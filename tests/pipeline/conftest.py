@@ -17,12 +17,19 @@ from holdfast.pipeline import session
 from holdfast.pipeline.stores.s3 import S3Store
 
 Drive = Callable[..., str]
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For tables of some rows: to compile each query, or to plan it anew between its stages, costs more than it saves."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session's Spark: two threads of one process."""
-    with session.session("local[2]", settings={"spark.sql.shuffle.partitions": "2"}) as started:
+    with session.session("local[2]", settings=SMALL) as started:
         yield started
 
 

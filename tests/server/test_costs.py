@@ -237,6 +237,11 @@ async def prepared(
             yield Prepared(found, names)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["database", *(pytest.param(store, marks=pytest.mark.slow) for store in ("empty_redis", "empty_nats"))],
+    indirect=True,
+)
 async def test_hostile_requests_stay_within_their_limits(prepared: Prepared) -> None:
     """The worst of them."""
     for route, requests in prepared.routes():

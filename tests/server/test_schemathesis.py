@@ -52,7 +52,7 @@ def _named(request: pytest.FixtureRequest) -> None:
 
 # Requests are thought up where the tests run, and not in each process that only collects them.
 covered, made_up = map(schemathesis.pytest.from_fixture, ("covering", "inventing"))
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=100)
 
 
@@ -103,7 +103,7 @@ def check(case: schemathesis.Case, live: Live, headers: dict[str, str]) -> None:
     case.call_and_validate(base_url=live.url, headers=headers, session=live.session)
 
 
-@covered.parametrize()
+@made_up.parametrize()
 @FEW
 @pytest.mark.timeout(600)
 def test_the_server_does_what_the_document_says(case: schemathesis.Case, live: Live) -> None:
@@ -111,14 +111,14 @@ def test_the_server_does_what_the_document_says(case: schemathesis.Case, live: L
 
 
 @made_up.parametrize()
-@settings(FEW, max_examples=3)
+@FEW
 @pytest.mark.timeout(600)
 def test_a_token_for_one_channel_gets_documented_answers_too(case: schemathesis.Case, live: Live) -> None:
     check(case, live, live.channel)
 
 
 @pytest.mark.slow
-@made_up.parametrize()
+@covered.parametrize()
 @MANY
 @pytest.mark.timeout(0)
 def test_the_server_does_what_the_document_says_many_times(case: schemathesis.Case, live: Live) -> None:
