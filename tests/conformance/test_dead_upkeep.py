@@ -173,9 +173,7 @@ async def test_a_change_counts_only_for_the_revision_that_was_read(backend: Back
 
 async def test_a_consumer_made_anew_has_no_revision_of_the_one_before(backend: Backend) -> None:
     async def made() -> list[int]:
-        found = [(await subscribe(backend)).revision]
-        for attempts in (3, 4):
-            found.append((await subscribe(backend, max_attempts=attempts)).revision)
+        found = [(await subscribe(backend, max_attempts=attempts)).revision for attempts in (2, 3, 4)]
         await backend.set_paused(CHANNEL, CONSUMER, True)
         await backend.set_display(CHANNEL, CONSUMER, "x")
         return [*found, (await backend.consumer(CHANNEL, CONSUMER)).revision]

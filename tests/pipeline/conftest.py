@@ -23,7 +23,7 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""For tables of some rows: to compile each query, or to plan it anew between its stages, costs more than it saves."""
+"""For tables of some rows: to compile queries, or to plan them again, costs more than it saves."""
 
 
 @pytest.fixture(scope="session")
