@@ -88,9 +88,8 @@ def common_requests(route: RouteContext, method: str, names: dict[str, str]) -> 
         yield Hostile("200,000 values", method, path, b'{"x":[' + b"1," * 199_000 + b"1]}")
         yield Hostile("16 MiB of brackets", method, path, b"[" * 16_000_000)
     else:
-        yield Hostile(
-            "a form of 2,000 fields", method, path, b"item=x&" * 1_999 + b"x=" + b"%41" * 340_000, FORM
-        )
+        most = b"item=x&" * 1_999 + b"x=" + b"%41" * 340_000
+        yield Hostile("a form of 2,000 fields", method, path, most, FORM, short=path == "/login")
         yield Hostile("a form of 16 MiB", method, path, b"a" * 16_000_000, FORM)
 
 
@@ -134,7 +133,9 @@ def special_requests(names: dict[str, str]) -> dict[str, list[Hostile]]:
             Hostile("1,000 large jobs", "POST", f"{consumer}/poll", b'{"limit":1000}', short=True)
         ],
         "POST /api/v1/channels/{channel}/consumers/{consumer}/finalize": [
-            Hostile("1,000 long errors", "POST", f"{consumer}/finalize", json.dumps({"jobs": ends}).encode())
+            Made("POST", f"{consumer}/finalize")(
+                "1,000 long errors", json.dumps({"jobs": ends}).encode(), short=True
+            )
         ],
         "PUT /api/v1/channels/{channel}/consumers/{consumer}": [
             Hostile("2 million members", "PUT", consumer, b"{" + b'"a":1,' * 2_000_000 + b'"a":1}')

@@ -23,7 +23,8 @@ _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 """No dead letter is older than Holdfast."""
 _LONGEST = 500
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")  # what no store can look for
-LONG = re.compile(rb"[0-9]{19}")
+DIGITS = 19
+LONG = re.compile(rb"[0-9]{%d}" % DIGITS)
 """What may be an integer above 64 bits."""
 _HUGE = re.compile(rb"[0-9]{4301}")  # Python, for one, takes no longer ones
 _DEEPEST = 200  # what every writer of JSON takes

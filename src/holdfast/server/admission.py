@@ -11,9 +11,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.datastructures import FormData
 
 from holdfast.server.auth.guard import Need
 from holdfast.server.context import System
+from holdfast.server.forms import URL_ENCODED, fields
 from holdfast.server.jsonbody import Bounds, parsed
 from holdfast.server.paths import route_of
 from holdfast.server.problems import is_json
@@ -40,6 +42,14 @@ class Bounded(Request):
         if body:
             self.value = await parsed(body, bounds_of(self.app.state.system))
             self._body = b"parsed"
+
+    async def read_form(self, size: int, number: int) -> None:
+        """Read the body as a form of at most so many bytes and fields."""
+        body = await self.whole(size)
+        if body.count(b"&") > number:
+            raise PayloadTooLarge(f"a form of more than {number} fields; choose fewer at once")
+        encoded = self.headers.get("content-type", "").partition(";")[0].strip().lower() == URL_ENCODED
+        self._form = FormData([*(await fields(body) if encoded else ())])
 
     async def whole(self, most: int | None = None) -> bytes:
         """The body; `PayloadTooLarge` where it is longer than this."""

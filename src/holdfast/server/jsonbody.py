@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from fastapi.exceptions import RequestValidationError
 
-from holdfast.deadletters.items import LONG, exact_integers
+from holdfast.deadletters.items import DIGITS, LONG, exact_integers
 from holdfast.model.errors import InvalidInput, TooLarge
 from holdfast.model.event import MAX_DATA, encode_data
 from holdfast.model.garbage import uncollected
@@ -35,6 +35,7 @@ _INSIDE = rb'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)'
 _TOKEN = re.compile(rb'[^"\[\]{},]{0,65536}+(?:("' + _INSIDE + rb")|[\[\]{},]|)", re.DOTALL)
 _REST = re.compile(_INSIDE, re.DOTALL)
 _LONGEST = 65_536
+_SLICE = 1 << 18
 _LARGEST = 4 * MAX_DATA
 """Text with its letters escaped takes up to three times as much, and more only where it is all controls."""
 _MARKS = frozenset(b"[]{},")
@@ -228,7 +229,7 @@ async def _loads(text: bytes, place: int, turns: Turns) -> Any:
     try:
         with uncollected():
             value = orjson.loads(text)
-        if LONG.search(text):
+        if await _has_long(text, turns):
             del value
             await turns.pause()
             with uncollected():
@@ -238,6 +239,15 @@ async def _loads(text: bytes, place: int, turns: Turns) -> Any:
         raise _no_json(place + error.pos, error.msg) from None
     except ValueError as error:
         raise _no_json(place, str(error)) from None
+
+
+async def _has_long(text: bytes, turns: Turns) -> bool:
+    """Whether it may have an integer that orjson does not keep. Megabytes take a while to look through."""
+    for begin in range(0, len(text), _SLICE):
+        await turns.pause()
+        if LONG.search(text, begin, begin + _SLICE + DIGITS):
+            return True
+    return False
 
 
 def _no_json(place: int, why: str) -> RequestValidationError:

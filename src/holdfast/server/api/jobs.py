@@ -22,9 +22,12 @@ from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import needs
 from holdfast.server.context import Known, System
 from holdfast.server.parameters import Channel, Consumer, JobId, JobName
+from holdfast.server.turns import Turns
 
 router = Router(tags=["jobs"], prefix="/channels/{channel}/consumers/{consumer}")
 
+FAILED_AT_ONCE = 200
+"""Failures that are sent to the store together: a thousand long errors would hold up the event loop."""
 Consumes = Annotated[Caller, Depends(needs("consume"))]
 
 
@@ -144,15 +147,18 @@ async def show_job(
 
 async def _end(system: System, channel: str, consumer: str, endings: Sequence[NamedEnding]) -> list[bool]:
     """Whether each ending was accepted, in their order."""
-    jobs = [await _job(system, channel, consumer, each.id, each.token) for each in endings]
-    good = {place: jobs[place] for place, each in enumerate(endings) if each.success}
-    bad = {
-        place: await _failed(system, jobs[place], each)
-        for place, each in enumerate(endings)
-        if not each.success
-    }
-    answers = dict(zip(good, await system.bus.settlement.complete(list(good.values())), strict=True))
-    answers |= dict(zip(bad, await system.bus.settlement.fail(list(bad.values())), strict=True))
+    jobs, turns = [await _job(system, channel, consumer, each.id, each.token) for each in endings], Turns()
+    good = [place for place, each in enumerate(endings) if each.success]
+    bad = [place for place, each in enumerate(endings) if not each.success]
+    settlement = system.bus.settlement
+    answers = dict(zip(good, await settlement.complete([jobs[place] for place in good]), strict=True))
+    for begin in range(0, len(bad), FAILED_AT_ONCE):
+        some = bad[begin : begin + FAILED_AT_ONCE]
+        failed = []
+        for place in some:
+            failed.append(await _failed(system, jobs[place], endings[place]))
+            await turns.pause()  # a store may answer at once
+        answers |= dict(zip(some, await settlement.fail(failed), strict=True))
     return [answers[place] for place in range(len(endings))]
 
 

@@ -21,7 +21,7 @@ from holdfast.server.pages import words
 from holdfast.server.pages.sparkline import sparkline
 from holdfast.server.pages.visit import SAFE, SignIn, Visit, check_form
 from holdfast.server.problems import problem
-from holdfast.server.refusals import PayloadTooLarge, Unauthorized, UnsupportedMediaType
+from holdfast.server.refusals import Unauthorized, UnsupportedMediaType
 
 HERE = Path(__file__).parent.parent
 STATIC = HERE / "static"
@@ -124,9 +124,7 @@ class PageRoute(Admitted):
         if request.method not in SAFE:
             if "multipart" in request.headers.get("content-type", ""):
                 raise UnsupportedMediaType("a form in parts is not read here; send it URL-encoded")
-            if (await request.whole(FORM)).count(b"&") > FIELDS:
-                raise PayloadTooLarge(f"a form of more than {FIELDS} fields; choose fewer at once")
-            await request.form(max_fields=FIELDS)  # parsed once, by this limit and not the framework's
+            await request.read_form(FORM, FIELDS)
             await check_form(request)
 
 
