@@ -35,6 +35,7 @@ from holdfast.chaos.trial import Trial
 from holdfast.embedded import SparkCluster
 
 EXECUTORS = 5
+_TOLD = 4_000  # letters of a log
 """Executors that are killed under one driver, before it is killed itself."""
 
 
@@ -61,6 +62,7 @@ def main() -> int:
         code = trial.drive_spark(master=cluster.url)
         if code != 0:
             violations.append(Violation("I15", f"the last driver ended with {code}"))
+            _say(trial.spark_log.read_text(errors="replace")[-_TOLD:])
         found = trial.evidence()
         violations += judge(trial.history, found, drained=True)
         _save(options.resume, killed, violations, rounds)

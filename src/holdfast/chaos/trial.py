@@ -106,7 +106,7 @@ class Trial:
         """The same with a real driver on Spark. One that fails since a helper was killed counts as killed.
         `beside` is called while it runs."""
         spec = {"url": self.url, "folder": str(self.folder), "kind": self.kind, "ahead": self._next()}
-        with (self.folder / "spark.log").open("wb") as log:
+        with self.spark_log.open("wb") as log:
             done = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.chaos.plain.spark", json.dumps(spec | {"master": master})],
                 env=os.environ | {VARIABLE: f"{kill}=kill" if kill else ""},
@@ -117,8 +117,13 @@ class Trial:
             done.wait()
         with Connection([self.url]) as connection:  # a dead driver's lock ends by itself
             connection.run(connection.backends[0].advance(LOCK))
-        lost = kill in HELPER_POINTS and HELPER_LOST in (self.folder / "spark.log").read_bytes()
+        lost = kill in HELPER_POINTS and HELPER_LOST in self.spark_log.read_bytes()
         return -signal.SIGKILL if lost else done.returncode
+
+    @property
+    def spark_log(self) -> Path:
+        """What the last driver on Spark wrote."""
+        return self.folder / "spark.log"
 
     def _next(self) -> int:
         self._ahead += LEASE
