@@ -13,7 +13,7 @@ from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.backends.nats.room import Room
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
-from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, subscribe
 
 pytestmark = pytest.mark.concurrency
 LONG = 3600.0
@@ -205,6 +205,53 @@ async def test_claims_stay_behind_those_of_others_while_races_are_lost(
     assert len(refusals) == 1
     assert ids(await claim(backend, 1)) == ["c"], "the next one as well"
     assert ids(await claim(backend, 1)) == ["b"], "and then no more"
+
+
+async def test_claims_of_different_keys_do_not_refuse_each_other(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job has a fence of its own; one for all keys let a single claim through at a time."""
+    await subscribe(backend, ordered=True)
+    await backend.publish(CHANNEL, [Event(1, "a", key="k")])
+    assert await counts(other) == 1
+    overtaken, came = Overtaken(monkeypatch), list[str]()
+    overtaken.may_go_on.set()
+
+    async def urgent() -> None:
+        await other.publish(CHANNEL, [Event(1, "b", key="l")], priority=9)
+        came.extend(ids(await claim(other, 1)))
+
+    overtaken.act = urgent
+    assert ids(await claim(backend, 1)) == ["a"]
+    assert came == ["b"]
+    assert refusals == []
+
+
+@pytest.mark.parametrize("verb", ["requeue", "revive"])
+async def test_a_claim_does_not_overtake_an_older_job_of_its_key_that_becomes_ready(
+    backend: NatsBackend,
+    other: NatsBackend,
+    verb: str,
+    refusals: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await subscribe(backend, ordered=True)
+    await backend.publish(CHANNEL, [Event(1, name, key="k") for name in "ab"])
+    dead = await claim_one(backend)
+    assert await bury(backend, dead)
+    assert await counts(other) > 0
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def comes_back() -> None:
+        if verb == "requeue":
+            assert await other.requeue(CHANNEL, CONSUMER, dead.id)
+        else:
+            assert await other.revive(CHANNEL, CONSUMER, [dead.id]) == [True]
+
+    overtaken.act = comes_back
+    assert ids(await claim(backend)) == ["a"]
+    assert len(refusals) == 1
 
 
 @pytest.fixture

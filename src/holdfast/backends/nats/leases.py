@@ -134,7 +134,7 @@ class Leases:
                 )
             )
         if member.policy.ordered:
-            edit.raise_lane(lane)
+            edit.heed_lane(lane)
         if jobs:
             await self._store.commit(edit.messages())
         return jobs, [record for record in taken if record.seq not in kept]
