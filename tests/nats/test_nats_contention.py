@@ -10,6 +10,8 @@ import pytest
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
+from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.room import Room
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
@@ -347,12 +349,37 @@ async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
     backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend, max_depth=5_000)
+    overtaken, names = Overtaken(monkeypatch), ["x", "y", "z"]
+
+    async def overtake() -> None:
+        await publish(other, names.pop(0))
+        overtaken.act = overtake if names else None
+
+    overtaken.act = overtake
+    await publish(backend, *(f"e-{n}" for n in range(600)))
+    assert names == []
+    assert len(refusals) == 1, "only who comes right before its end matters"
+    assert await counts(other) == 603
+    assert (await backend.channel_stats(CHANNEL)).events == 603, "nothing of it was appended in vain"
+
+
+async def test_a_large_publish_is_not_held_up_by_its_own_events(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is under way nobody gets what comes behind it. It is weighed by what others have."""
+    await subscribe(backend, max_depth=400)
     overtaken = Overtaken(monkeypatch)
     overtaken.act = lambda: publish(other, "z")
+    levelled = list[str]()
+
+    async def level(_: Ingest, member: Member) -> None:
+        levelled.append(member.name)
+
+    monkeypatch.setattr(Ingest, "level", level)
     await publish(backend, *(f"e-{n}" for n in range(600)))
-    assert len(refusals) == 1
+    assert levelled == []
+    monkeypatch.undo()
     assert await counts(other) == 601
-    assert (await backend.channel_stats(CHANNEL)).events == 601, "nothing of it was appended in vain"
 
 
 async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(
