@@ -188,9 +188,37 @@ async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_t
         overtaken.act = lambda: claim(other, 2)
 
     overtaken.act = twice
-    assert ids(await claim(backend, 4)) == list("efgh")
+    assert ids(await claim(backend, 4)) == list("fgh"), "half of those that it has found"
     assert len(refusals) == 1
-    assert ids(await claim(backend)) == []
+    assert ids(await claim(backend)) == ["e"]
+
+
+async def test_a_claim_that_lost_a_race_looks_at_the_log_only_where_no_job_is_left(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has seen of the jobs would grow old meanwhile, and the next race be lost as well."""
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    assert await counts(other) == 3
+    overtaken, looked, catch_up = Overtaken(monkeypatch), list[Ingest](), Ingest.catch_up
+    overtaken.may_go_on.set()
+
+    async def watched(self: Ingest, *given: Any, **options: Any) -> None:
+        looked.append(self)
+        await catch_up(self, *given, **options)
+
+    async def takes_all() -> None:
+        assert len(await claim(other)) == 1
+        await publish(other, "d")
+
+    monkeypatch.setattr(Ingest, "catch_up", watched)
+    overtaken.act = lambda: claim(other, 1)
+    assert len(await claim(backend, 1)) == 1
+    looks = len([each for each in looked if each is not looked[-1]])
+    assert (len(looked), looks) == (2, 1), "each of them once"
+    overtaken.act = takes_all
+    assert ids(await claim(backend)) == ["d"]
+    assert len(refusals) == 2
 
 
 async def test_claims_stay_behind_those_of_others_while_races_are_lost(
