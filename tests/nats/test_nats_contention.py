@@ -10,10 +10,12 @@ import pytest
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.batch import Batches, Message, Stale
+from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.room import Room
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
-from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, subscribe
 
 pytestmark = pytest.mark.concurrency
 LONG = 3600.0
@@ -186,9 +188,37 @@ async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_t
         overtaken.act = lambda: claim(other, 2)
 
     overtaken.act = twice
-    assert ids(await claim(backend, 4)) == list("efgh")
+    assert ids(await claim(backend, 4)) == list("fgh"), "half of those that it has found"
     assert len(refusals) == 1
-    assert ids(await claim(backend)) == []
+    assert ids(await claim(backend)) == ["e"]
+
+
+async def test_a_claim_that_lost_a_race_looks_at_the_log_only_where_no_job_is_left(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has seen of the jobs would grow old meanwhile, and the next race be lost as well."""
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    assert await counts(other) == 3
+    overtaken, looked, catch_up = Overtaken(monkeypatch), list[Ingest](), Ingest.catch_up
+    overtaken.may_go_on.set()
+
+    async def watched(self: Ingest, *given: Any, **options: Any) -> None:
+        looked.append(self)
+        await catch_up(self, *given, **options)
+
+    async def takes_all() -> None:
+        assert len(await claim(other)) == 1
+        await publish(other, "d")
+
+    monkeypatch.setattr(Ingest, "catch_up", watched)
+    overtaken.act = lambda: claim(other, 1)
+    assert len(await claim(backend, 1)) == 1
+    looks = len([each for each in looked if each is not looked[-1]])
+    assert (len(looked), looks) == (2, 1), "each of them once"
+    overtaken.act = takes_all
+    assert ids(await claim(backend)) == ["d"]
+    assert len(refusals) == 2
 
 
 async def test_claims_stay_behind_those_of_others_while_races_are_lost(
@@ -205,6 +235,53 @@ async def test_claims_stay_behind_those_of_others_while_races_are_lost(
     assert len(refusals) == 1
     assert ids(await claim(backend, 1)) == ["c"], "the next one as well"
     assert ids(await claim(backend, 1)) == ["b"], "and then no more"
+
+
+async def test_claims_of_different_keys_do_not_refuse_each_other(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job has a fence of its own; one for all keys let a single claim through at a time."""
+    await subscribe(backend, ordered=True)
+    await backend.publish(CHANNEL, [Event(1, "a", key="k")])
+    assert await counts(other) == 1
+    overtaken, came = Overtaken(monkeypatch), list[str]()
+    overtaken.may_go_on.set()
+
+    async def urgent() -> None:
+        await other.publish(CHANNEL, [Event(1, "b", key="l")], priority=9)
+        came.extend(ids(await claim(other, 1)))
+
+    overtaken.act = urgent
+    assert ids(await claim(backend, 1)) == ["a"]
+    assert came == ["b"]
+    assert refusals == []
+
+
+@pytest.mark.parametrize("verb", ["requeue", "revive"])
+async def test_a_claim_does_not_overtake_an_older_job_of_its_key_that_becomes_ready(
+    backend: NatsBackend,
+    other: NatsBackend,
+    verb: str,
+    refusals: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await subscribe(backend, ordered=True)
+    await backend.publish(CHANNEL, [Event(1, name, key="k") for name in "ab"])
+    dead = await claim_one(backend)
+    assert await bury(backend, dead)
+    assert await counts(other) > 0
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def comes_back() -> None:
+        if verb == "requeue":
+            assert await other.requeue(CHANNEL, CONSUMER, dead.id)
+        else:
+            assert await other.revive(CHANNEL, CONSUMER, [dead.id]) == [True]
+
+    overtaken.act = comes_back
+    assert ids(await claim(backend)) == ["a"]
+    assert len(refusals) == 1
 
 
 @pytest.fixture
@@ -300,12 +377,37 @@ async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
     backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend, max_depth=5_000)
+    overtaken, names = Overtaken(monkeypatch), ["x", "y", "z"]
+
+    async def overtake() -> None:
+        await publish(other, names.pop(0))
+        overtaken.act = overtake if names else None
+
+    overtaken.act = overtake
+    await publish(backend, *(f"e-{n}" for n in range(600)))
+    assert names == []
+    assert len(refusals) == 1, "only who comes right before its end matters"
+    assert await counts(other) == 603
+    assert (await backend.channel_stats(CHANNEL)).events == 603, "nothing of it was appended in vain"
+
+
+async def test_a_large_publish_is_not_held_up_by_its_own_events(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is under way nobody gets what comes behind it. It is weighed by what others have."""
+    await subscribe(backend, max_depth=400)
     overtaken = Overtaken(monkeypatch)
     overtaken.act = lambda: publish(other, "z")
+    levelled = list[str]()
+
+    async def level(_: Ingest, member: Member) -> None:
+        levelled.append(member.name)
+
+    monkeypatch.setattr(Ingest, "level", level)
     await publish(backend, *(f"e-{n}" for n in range(600)))
-    assert len(refusals) == 1
+    assert levelled == []
+    monkeypatch.undo()
     assert await counts(other) == 601
-    assert (await backend.channel_stats(CHANNEL)).events == 601, "nothing of it was appended in vain"
 
 
 async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(

@@ -46,7 +46,7 @@ async def finished(backend: NatsBackend) -> None:
 
 async def test_nothing_is_left_of_it(backend: NatsBackend, client: Client) -> None:
     await populate(backend)
-    assert {each.split(".")[1] for each in await traces(client)} == set("BDEIQRS")
+    assert {each.split(".")[1] for each in await traces(client)} == set("BDEHIQRS")
     await finished(backend)
     assert await traces(client) == []
     await subscribe(backend)

@@ -107,8 +107,13 @@ class Edit:
         self._clusters.update(clusters)
 
     def raise_lane(self, revision: int) -> None:
-        """Refuse the batch if a claim or requeue of this consumer came between, and those that saw less."""
+        """Some job becomes ready again: refuse claims that did not see it."""
         self._add(state(subjects.lane(self._ref), b"", revision))
+
+    def heed_lane(self, revision: int) -> None:
+        """Refuse the batch if some job became ready again since. Claims do not refuse each other by it."""
+        heed = state(subjects.heed(self._ref), b"", revision)
+        self._add(heed._replace(headers=heed.headers | {subjects.EXPECT_OF: subjects.lane(self._ref)}))
 
     def also(self, messages: Sequence[Message]) -> None:
         """Messages that belong to the same step: an event's copy, a cursor."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,23 +38,31 @@ class Leases:
         """By consumer: how many others seem to claim at the same time. It rises with every lost race."""
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        """Lease a batch. Whoever loses a race for it looks again."""
-        for turn in range(1, TRIES):
-            now = await self._store.fresh()
+        """Lease a batch. Whoever loses a race for it looks again, at the log only where no job is left: what
+        it has seen grows old while it asks, and the next race is lost as well."""
+        full, caught_up, races = None, False, 0
+        now = await self._store.fresh()
+        for _ in range(1, TRIES):
             member = self._store.registry.member(channel, consumer)
             if member.paused:
                 return []
             try:
-                full = await self._full(member, min(limit, _MOST), now)
+                if not caught_up:
+                    full = await self._full(member, min(limit, _MOST), now)
                 async with self._store.lock(member.ref):
-                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now)
-                if full is not None and not jobs and not lost:
-                    raise full
+                    jobs, lost = await self._take(member, min(limit, _MOST), worker, now, races)
             except Stale:
                 self._rivals[member.ref] = min(self._rivals[member.ref] + 1, _MOST_RIVALS)
-                await self._store.look_again(turn)
+                races += 1
+                await self._store.back_off(races)
+                now, caught_up = await self._store.fresh(), True
                 continue
-            self._rivals[member.ref] //= 1 + (turn == 1)
+            if caught_up and not jobs and not lost:
+                caught_up = False
+                continue
+            if full is not None and not jobs and not lost:
+                raise full
+            self._rivals[member.ref] //= 1 + (races == 0)
             if lost:
                 try:
                     await self._transitions.apply([_bury_lost(record, member) for record in lost], now)
@@ -69,15 +76,13 @@ class Leases:
         return []
 
     async def _take(
-        self, member: Member, limit: int, worker: str, now: int
+        self, member: Member, limit: int, worker: str, now: int, races: int
     ) -> tuple[list[Job], list[Record]]:
-        """One try, for who holds the consumer's lock: what it leased, and jobs whose event is gone.
-
-        While races are lost it asks for jobs behind those that others are taking.
-        """
-        skip = random.randint(0, limit * self._rivals[member.ref])  # noqa: S311 - it only keeps them apart
+        """One try after so many lost races, for who holds the consumer's lock: what it leased, and jobs whose
+        event is gone. It keeps away from those that others are taking."""
         lane = self._store.mirror.revision(subjects.lane(member.ref))
-        taken = self._store.mirror.queues.take_ready(member.ref, limit, now, skip)
+        rivals = self._rivals[member.ref]
+        taken = self._store.mirror.queues.take_ready(member.ref, limit, now, rivals, races)
         try:
             return await self._lease(member, taken, worker, now, lane)
         except BaseException:
@@ -134,7 +139,7 @@ class Leases:
                 )
             )
         if member.policy.ordered:
-            edit.raise_lane(lane)
+            edit.heed_lane(lane)
         if jobs:
             await self._store.commit(edit.messages())
         return jobs, [record for record in taken if record.seq not in kept]

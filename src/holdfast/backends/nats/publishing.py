@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -90,23 +91,28 @@ class Publishing:
         if conflicts:
             raise IdConflict(channel, conflicts)
 
-    async def _gate(self, channel: str) -> list[Message]:
-        """Refuse when the channel or a bounded consumer is full; for the latter, exclude other publishes."""
-        await self._store.mirror.sync_registry()
+    async def _gate(self, channel: str, ours: int = 0) -> list[Message]:
+        """Refuse when the channel or a bounded consumer is full; for the latter, exclude other publishes.
+
+        `ours`: events of this publish that are in the log. Whoever needs long for this loses to all others.
+        """
+        if not self._bounded(channel):
+            await self._store.mirror.sync_registry()
+        if self._bounded(channel):
+            await self._store.fresh()
         if channel in self._store.registry.full:
             raise Overloaded(
                 f"channel {channel!r} is full by its max_bytes policy; let its consumers catch up so that it "
                 "can be trimmed, or raise max_bytes"
             )
-        members = self._store.registry.by_channel.get(channel, ())
-        bounded = [member for member in members if member.policy.max_depth is not None]
+        bounded = self._bounded(channel)
         if not bounded:
             return []
-        await self._store.fresh()
         subject = subjects.gate(channel)
         revision = self._store.mirror.revision(subject)
-        for member in bounded:
-            jobs, most = await self._depth(member), member.policy.max_depth
+        depths = await asyncio.gather(*(self._depth(member, ours) for member in bounded))
+        for member, jobs in zip(bounded, depths, strict=True):
+            most = member.policy.max_depth
             if most is not None and jobs >= most:
                 raise Overloaded(
                     f"consumer {member.name} of channel {channel} holds {jobs} live jobs; its max_depth is "
@@ -114,8 +120,12 @@ class Publishing:
                 )
         return [state(subject, b"", revision)]
 
-    async def _depth(self, member: Member) -> int:
-        """How many live jobs a bounded consumer has, with those that the log will become.
+    def _bounded(self, channel: str) -> list[Member]:
+        members = self._store.registry.by_channel.get(channel, ())
+        return [member for member in members if member.policy.max_depth is not None]
+
+    async def _depth(self, member: Member, ours: int) -> int:
+        """How many live jobs a bounded consumer has, with those that the log will become, without `ours`.
 
         Publishers only count what is in the log: if they made jobs of it as well, they would get into the
         way of workers. Where that is too much, it is looked at closely: not all of it was committed.
@@ -123,7 +133,7 @@ class Publishing:
         cursor, most = self._store.mirror.cursors.get(member.ref), member.policy.max_depth
         jobs = live(self._store.mirror.counts(member.ref))
         if cursor is not None and cursor.target is None and most is not None and jobs < most:
-            jobs += await self._entries.count(member.channel, cursor.at)
+            jobs += max(await self._entries.count(member.channel, cursor.at) - ours, 0)
             if jobs >= most:
                 await self._ingest.level(member)
                 jobs = live(self._store.mirror.counts(member.ref))
@@ -136,7 +146,7 @@ class Publishing:
         batches = list(_batches(groups))
         gate = await self._gate(channel)  # last: who passes it late, since his batch is large, must not lose
         if len(batches) == 1:
-            await self._send(drafts, groups, gate, [])
+            await self._send(drafts, groups, gate)
             return
         publish = secrets.token_hex(8)
         named = delivery._replace(publish=publish)
@@ -146,10 +156,8 @@ class Publishing:
             for number, size in enumerate(batches, start=1):
                 part = list(islice(rest, size))
                 groups = [_messages(channel, draft, named, client.max_payload) for draft in part]
-                if number < len(batches):
-                    await self._send(part, groups, opening if number == 1 else [], [])
-                else:
-                    await self._finish(channel, part, groups, gate, end_of(channel, publish, COMMITTED))
+                await self._send(part, groups, opening if number == 1 else [])
+            await self._finish(channel, len(drafts), end_of(channel, publish, COMMITTED))
             sent = True
         finally:
             if not sent:
@@ -157,31 +165,25 @@ class Publishing:
                     draft.seq = None
                 await self._fates.abort(channel, publish)
 
-    async def _finish(
-        self,
-        channel: str,
-        drafts: Sequence[Draft],
-        groups: Sequence[list[Message]],
-        gate: list[Message],
-        closing: list[Message],
-    ) -> None:
-        """The last batch. Where others published meanwhile, it alone is repeated, if the bound allows it."""
-        while True:
+    async def _finish(self, channel: str, sent: int, closing: list[Message]) -> None:
+        """The last batch, which is small: as long as the publish is under way, it holds up whatever comes
+        behind it. Where others publish meanwhile it alone is repeated, if the bound allows it."""
+        before: list[Message] | None = None
+        while (gate := await self._gate(channel, sent)) != before:
             try:
-                return await self._send(drafts, groups, gate, closing)
+                await self._store.commit([*gate, *closing])
+                return
             except Stale:
-                before, gate = gate, await self._gate(channel)
-                if gate == before:  # somebody else has published one of these events
-                    raise
+                before = gate
+        raise Stale("the publish was given up by somebody else")
 
     async def _send(
         self,
         drafts: Sequence[Draft],
         groups: Sequence[list[Message]],
         before: list[Message],
-        after: list[Message],
     ) -> None:
-        messages = [*before, *(message for group in groups for message in group), *after]
+        messages = [*before, *(message for group in groups for message in group)]
         seq = await self._store.commit(messages) - len(messages) + len(before)
         for draft, group in zip(drafts, groups, strict=True):
             seq += len(group)

@@ -9,6 +9,8 @@ it was made from. So a change costs one push, and a look at what is due costs wh
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -200,17 +202,18 @@ class Queues:
         if self._lanes.is_free(record):
             self._ready.setdefault(record.ref, Heap(self._jobs)).push(record.rank, record)
 
-    def take_ready(self, ref: str, limit: int, now: int, skip: int = 0) -> list[Record]:
-        """The next jobs of a consumer, behind up to `skip` others. What has expired only waits for the
-        lifecycle."""
+    def take_ready(self, ref: str, limit: int, now: int, rivals: int = 0, lost: int = 0) -> list[Record]:
+        """The next jobs of a consumer, any of those that so many rivals would take as well. After lost races
+        it takes a share of them where there are few. What has expired only waits for the lifecycle."""
         self._read(ref)
         heap = self._ready.get(ref)
         if heap is None:
             return []
-        found = list(heap.take(limit + skip, self._claimable(now)))
-        taken = found[-limit:]
-        self.give_back(found[: len(found) - len(taken)])
-        return taken
+        found = list(heap.take(limit * (1 + rivals), self._claimable(now)))
+        share = min(limit, math.ceil(len(found) / (1 + lost)))
+        first = random.randint(0, len(found) - share)  # noqa: S311 - it only keeps them apart
+        self.give_back(found[:first] + found[first + share :])
+        return found[first : first + share]
 
     def has_ready(self, ref: str, limit: int, now: int) -> bool:
         """Whether so many would be taken."""

@@ -91,6 +91,7 @@ class Removals:
             subjects.count(ref, "*"),
             subjects.cluster(ref, "*", "*"),
             subjects.lane(ref),
+            subjects.heed(ref),
             subjects.cursor(ref),
         ):
             await stream.purge(self._store.link, subject, last)

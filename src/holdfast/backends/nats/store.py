@@ -127,12 +127,15 @@ class Store:
             self._generation = generation
 
     async def look_again(self, stale: int) -> None:
-        """After a batch was refused for the `stale`-th time. A mirror that cannot be right is thrown away."""
+        """After a batch was refused for the `stale`-th time."""
+        await self.back_off(stale)
+        await self.mirror.sync()
+
+    async def back_off(self, stale: int) -> None:
+        """The same for who looks then himself. A mirror that cannot be right is thrown away."""
         await step_aside(stale)
         if stale % _DOUBT == 0:
             await self.mirror.reload()
-        else:
-            await self.mirror.sync()
 
     # changing
 

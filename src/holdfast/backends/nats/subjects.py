@@ -10,6 +10,7 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.D.REF.SEQ                a dead letter: its record, with reason and errors
     HF.I.REF.REASON.PRINT.SEQ   the index of dead letters, right behind the record: when it died; PRINT is the
                                 fingerprint. Empty for a second after it left the dead
+    HF.H.REF                    empty: carries the look of an ordered consumer's claims at HF.S.lane
     HF.Q.REF                    who left the dead in one step, for a few minutes: a census may be under way
     HF.B.HASH.REF.SEQ           a dead letter's own copy of its event, its parts before it; HASH is as in HF.K
     HF.R.REF.SEQ.TOKEN          the event with other data, its parts before it, for a job that was revived so
@@ -30,8 +31,9 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.S.count.REF.INSTANCE     jobs by state, and the dead by reason, as one process moved them, and `all`
                                 that are gone; summed up
     HF.S.cluster.REF.INSTANCE.SHARD    the same for the dead by fingerprint, a sixteenth of them each
-    HF.S.lane.REF               raised by claims and requeues of an ordered consumer: they exclude each other
-    HF.S.gate.CHANNEL           raised by publishes to a channel with a bounded consumer: they do, too
+    HF.S.lane.REF               raised by requeues and revivals of an ordered consumer: a claim that has not
+                                seen the newest is refused
+    HF.S.gate.CHANNEL           raised by publishes to a channel with a bounded consumer: these exclude others
 
     HOLDFAST.WAKE.CHANNEL       not stored: tells listeners that older work may be ready
 
@@ -61,6 +63,7 @@ SHARDS: Final = 16
 
 # What the server understands.
 EXPECT: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECT_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 BATCH, BATCH_SEQUENCE, COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 ROLLUP: Final = "Nats-Rollup"
 TTL: Final = "Nats-TTL"
@@ -203,6 +206,10 @@ def shard(fingerprint: str) -> int:
 
 def lane(ref: str) -> str:
     return f"HF.S.lane.{ref}"
+
+
+def heed(ref: str) -> str:
+    return f"HF.H.{ref}"
 
 
 def gate(channel: str) -> str:
