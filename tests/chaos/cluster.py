@@ -35,8 +35,8 @@ from holdfast.chaos.trial import Trial
 from holdfast.embedded import SparkCluster
 
 EXECUTORS = 5
-_TOLD = 4_000  # letters of a log
 """Executors that are killed under one driver, before it is killed itself."""
+_TOLD = 4_000  # letters of a log
 
 
 def main() -> int:
