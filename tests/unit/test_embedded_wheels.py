@@ -78,7 +78,7 @@ def test_the_machines_java_is_taken_when_it_is_new_enough(
     machine = tmp_path / "machine"
     if version is not None:
         (machine / "bin").mkdir(parents=True)
-        script = f"#!/bin/sh\necho 'openjdk version \"{version}\"' \"$@\" >&2\n"
+        script = f'#!/bin/sh\necho \'openjdk version "{version}"\' "$@" >&2\n'
         (machine / "bin" / "java").write_text(script)
         (machine / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(machine))

