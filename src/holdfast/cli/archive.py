@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -87,7 +86,6 @@ def archive(
     flags = (stream, destination, batch_size, batch_timeout, consumer)
     todo = [from_flags(effective, *flags)] if stream or destination else policies(effective, consumer)
     logs.configure_driver("archive", log_format, effective, as_json=as_json)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said below
     _print(_archive(effective, todo, checkpoints, master, once=once), as_json)
 
 

@@ -107,7 +107,6 @@ def ingest(
     }
     effective = load(config, flags=flags).config
     logs.configure_driver("ingest", log_format, effective, as_json=as_json)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
     summary = _ingest(effective, plan_of(effective), checkpoints, master, once=once)
     _print(summary, as_json)
     if not summary.complete:
