@@ -52,8 +52,8 @@ def session(
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What fails or is interrupted is said once, by the command: py4j writes a traceback of each, some of them
-    with the root logger."""
+    """What fails or is interrupted is said once, by the command: py4j writes a traceback of each, some
+    of them with the root logger."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.addFilter(_is_not_py4j)
