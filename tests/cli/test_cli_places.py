@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from shell import Run
 
+from holdfast import wiring
 from holdfast.bus.sync import SyncBus
+from holdfast.cli.policies import streams_elsewhere, streams_of
 
 pytest.importorskip("pyspark")
 
@@ -56,3 +58,20 @@ def test_an_empty_filter_does_not_mean_all(run: Run, hf: SyncBus) -> None:
     hf.subscribe("orders", "billing")
     answer = run("dlq", "purge", "--channel", "orders", "--consumer", "", "--yes")
     assert (answer.code, "--consumer is empty" in answer.err) == (2, True)
+
+
+def test_an_archive_is_the_same_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(
+        "archiver:\n  streams:\n"
+        "    - {stream: orders, destination: folder, path: ./cold}\n"
+        "    - {stream: audit, destination: s3://bucket/prefix}\n"
+    )
+    config = wiring.configured([], str(file))
+    for written in ("cold", "./cold/", str(tmp_path / "cold"), f"file://{tmp_path}/cold"):
+        assert (streams_of(config, written), streams_elsewhere(config, written)) == (["orders"], ["audit"])
+    assert streams_of(config, "s3://bucket/prefix/") == ["audit"]
+    assert streams_elsewhere(wiring.configured([], None), "cold") == [], "a default says nothing of this one"
