@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
+from holdfast.pipeline.query import Limits, ask
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
 KEY, OTHER = "batch-1", "batch-2"
@@ -290,6 +292,22 @@ def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> No
         place.warehouse.close()
         assert "inserted=1" in waiting.stdout.read()
     assert waiting.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, how: str) -> None:
+    place = Place(tmp_path)
+    load(place.warehouse, KEY, rows(["a"]))
+    place.warehouse.close()
+    whole = place.file.read_bytes()
+    # Two headers say where everything is.
+    broken = whole[:4096] + bytes(reversed(whole[4096:12288])) + whole[12288:]
+    place.file.write_bytes(broken if how == "changed" else whole[:10])
+    wanted = f"{place.url}: .*the file is damaged: .*holdfast warehouse rebuild"
+    with pytest.raises(Unavailable, match=wanted):
+        place.warehouse.outcome(KEY, [CHANNEL])
+    with pytest.raises(Unavailable, match=wanted):
+        asyncio.run(ask(place.url, "SELECT count(*) FROM events", Limits(), audit=True))
 
 
 def test_urls_lead_to_warehouses(tmp_path: Path) -> None:

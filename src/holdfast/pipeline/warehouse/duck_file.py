@@ -22,6 +22,7 @@ from holdfast.pipeline.warehouse.views import view, view_name
 log = logging.getLogger(__name__)
 QUERIES = load_queries("duck.sql")
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
+_DAMAGE = ("Corrupt database file", "is not a valid DuckDB database file")
 PATIENCE, PAUSE = 10.0, 0.02
 """How long to wait for another process to let go of the file, and how often to ask, in seconds."""
 
@@ -50,7 +51,7 @@ class DuckFile:
         except (duckdb.Error, OSError) as error:
             self._attempt(self.close)
             self._open = None
-            raise Unavailable(f"{self.url}: {_brief(error)}") from error
+            raise Unavailable(f"{self.url}: {_brief(error)}{advice(error)}") from error
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """One process at a time has the file: whoever wants it waits for a turn."""
@@ -187,6 +188,13 @@ def first_times(
 def quote(name: str) -> str:
     """A name in a statement."""
     return f'"{name}"'
+
+
+def advice(error: Exception) -> str:
+    """What to do where an error says that the file is damaged, behind its text."""
+    if any(sign in str(error) for sign in _DAMAGE):
+        return "; the file is damaged: move it away, and fill a new one with holdfast warehouse rebuild"
+    return ""
 
 
 def _brief(error: Exception) -> str:
