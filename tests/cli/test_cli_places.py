@@ -38,6 +38,27 @@ def test_a_wal(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     assert not (tmp_path / "wal").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["reconcile", "orders"], ["warehouse", "repair"], ["warehouse", "rebuild"]]
+)
+def test_an_archive_to_compare_with(run: Run, hf: SyncBus, tmp_path: Path, arguments: list[str]) -> None:
+    hf.publish("orders", {})
+    places = [f"--warehouse=duckdb://{tmp_path}/warehouse.duckdb", f"--wal={tmp_path}/wal"]
+    answer = run(*arguments, *places, "--archive", str(tmp_path / "cold"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no archive in file://{tmp_path}/cold" in answer.err
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "delta"])
+def test_a_warehouse(run: Run, hf: SyncBus, tmp_path: Path, kind: str) -> None:
+    hf.publish("orders", {})
+    url = f"{kind}://{tmp_path}/warehouse"
+    answer = run("warehouse", "repair", "--warehouse", url, "--wal", str(tmp_path / "wal"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no warehouse {url}; correct the name, or fill a new one" in answer.err
+    assert not (tmp_path / "warehouse").exists()
+
+
 def test_a_channel(run: Run, tmp_path: Path) -> None:
     for arguments in (["consumers", "list", "none"], ["reconcile", "none", "--archive", str(tmp_path)]):
         answer = run(*arguments)

@@ -15,7 +15,7 @@ from holdfast.cli import logs
 from holdfast.cli.dlq.options import By, Yes
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
-from holdfast.cli.places import check_wal
+from holdfast.cli.places import check_archive, check_wal
 from holdfast.cli.policies import destinations, settings_of
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
@@ -155,6 +155,8 @@ def repair(
         effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
     plan = plan_of(effective)
     check_wal(plan.wal.path)
+    if archive is not None:
+        check_archive(archive)
     log_of = Wal(open_store(plan.wal.path), plan.wal)
     inspect(log_of)
     with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
