@@ -134,7 +134,7 @@ def repair(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Read every batch of the WAL that is not in the warehouse, and stage damaged ones anew.
+    """Read every batch of the WAL that is not in the warehouse, and stage damaged and lost ones anew.
 
     Their events are read from the log, else from the archive. The ingest does so by itself whenever it finds
     damage. It may be at work meanwhile, and loads what was repaired. Ends with 4 where a batch stays damaged.
@@ -145,6 +145,7 @@ def repair(
     """
     from holdfast.config.load import load
     from holdfast.pipeline.connection import Connection
+    from holdfast.pipeline.ingest.commit import StoreCursors
     from holdfast.pipeline.ingest.repair import Repairs, inspect
     from holdfast.pipeline.stores import open_store
     from holdfast.pipeline.wal import Wal
@@ -158,8 +159,8 @@ def repair(
     if archive is not None:
         check_archive(archive)
     log_of = Wal(open_store(plan.wal.path), plan.wal)
-    inspect(log_of)
     with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
+        inspect(log_of, StoreCursors(connection).positions())
         repairs = Repairs(log_of, connection, plan.rules, [archive] if archive else plan.archives)
         done, left = repairs.run_once(), repairs.left
         lost = []
