@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.pipeline.warehouse.damage import advice
 from holdfast.pipeline.warehouse.projection import duck_type, first_values
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.schemas import QUERIES as SCHEMAS
@@ -22,7 +23,6 @@ from holdfast.pipeline.warehouse.views import view, view_name
 log = logging.getLogger(__name__)
 QUERIES = load_queries("duck.sql")
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
-_DAMAGE = ("Corrupt database file", "is not a valid DuckDB database file")
 PATIENCE, PAUSE = 10.0, 0.02
 """How long to wait for another process to let go of the file, and how often to ask, in seconds."""
 
@@ -188,13 +188,6 @@ def first_times(
 def quote(name: str) -> str:
     """A name in a statement."""
     return f'"{name}"'
-
-
-def advice(error: Exception) -> str:
-    """What to do where an error says that the file is damaged, behind its text."""
-    if any(sign in str(error) for sign in _DAMAGE):
-        return "; the file is damaged: move it away, and fill a new one with holdfast warehouse rebuild"
-    return ""
 
 
 def _brief(error: Exception) -> str:
