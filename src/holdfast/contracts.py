@@ -28,7 +28,7 @@ from holdfast.model.deadletters import (
 from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry, State
-from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
+from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -406,9 +406,11 @@ class Backend(Protocol):
     async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
         """What follows a position on each of many channels, counted up to `limit` on each."""
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
         """Every event of parts of the log, a page for each, empty where there is nothing. The caller sees to
-        it that they are small. Pure, and raises `DataLost`, as `pages` is and does."""
+        it that they are small. A store that can only guess how much data they hold ends before the part with
+        which it is more than about `most` bytes, be it the first one: read that by `pages`. Pure, and raises
+        `DataLost`, as `pages` is and does."""
 
     # stream consumers
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from shell import Run
 
+from holdfast import wiring
 from holdfast.bus.sync import SyncBus
+from holdfast.cli.policies import streams_elsewhere, streams_of
 
 pytest.importorskip("pyspark")
 
@@ -36,6 +38,27 @@ def test_a_wal(run: Run, tmp_path: Path, arguments: list[str]) -> None:
     assert not (tmp_path / "wal").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["reconcile", "orders"], ["warehouse", "repair"], ["warehouse", "rebuild"]]
+)
+def test_an_archive_to_compare_with(run: Run, hf: SyncBus, tmp_path: Path, arguments: list[str]) -> None:
+    hf.publish("orders", {})
+    places = [f"--warehouse=duckdb://{tmp_path}/warehouse.duckdb", f"--wal={tmp_path}/wal"]
+    answer = run(*arguments, *places, "--archive", str(tmp_path / "cold"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no archive in file://{tmp_path}/cold" in answer.err
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "delta"])
+def test_a_warehouse(run: Run, hf: SyncBus, tmp_path: Path, kind: str) -> None:
+    hf.publish("orders", {})
+    url = f"{kind}://{tmp_path}/warehouse"
+    answer = run("warehouse", "repair", "--warehouse", url, "--wal", str(tmp_path / "wal"))
+    assert (answer.code, answer.out) == (1, "")
+    assert f"there is no warehouse {url}; correct the name, or fill a new one" in answer.err
+    assert not (tmp_path / "warehouse").exists()
+
+
 def test_a_channel(run: Run, tmp_path: Path) -> None:
     for arguments in (["consumers", "list", "none"], ["reconcile", "none", "--archive", str(tmp_path)]):
         answer = run(*arguments)
@@ -56,3 +79,20 @@ def test_an_empty_filter_does_not_mean_all(run: Run, hf: SyncBus) -> None:
     hf.subscribe("orders", "billing")
     answer = run("dlq", "purge", "--channel", "orders", "--consumer", "", "--yes")
     assert (answer.code, "--consumer is empty" in answer.err) == (2, True)
+
+
+def test_an_archive_is_the_same_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "holdfast.yaml"
+    file.write_text(
+        "archiver:\n  streams:\n"
+        "    - {stream: orders, destination: folder, path: ./cold}\n"
+        "    - {stream: audit, destination: s3://bucket/prefix}\n"
+    )
+    config = wiring.configured([], str(file))
+    for written in ("cold", "./cold/", str(tmp_path / "cold"), f"file://{tmp_path}/cold"):
+        assert (streams_of(config, written), streams_elsewhere(config, written)) == (["orders"], ["audit"])
+    assert streams_of(config, "s3://bucket/prefix/") == ["audit"]
+    assert streams_elsewhere(wiring.configured([], None), "cold") == [], "a default says nothing of this one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -232,6 +233,30 @@ async def test_parts_of_many_channels_are_read_as_their_pages_are(backend: Backe
         assert found == await rows(backend, part.after, part.until, channel=part.channel)
     assert [len(page.ids) for page in pages] == [30, 0, len(SHAPES), 0, 10]
     assert await backend.read_parts([]) == []
+
+
+async def test_parts_that_are_larger_than_planned_are_not_all_held(backend: Backend, store: Store) -> None:
+    """Many small events and a few large ones in turn, and a small one last, from which a store may guess."""
+    names = [f"part-{number}" for number in range(32)]
+    sizes = [10] * 4 + [256 << 10] * 8 + [10]
+    parts = []
+    for name in names:
+        receipts = await backend.publish(name, [Event("x" * size, f"e-{n}") for n, size in enumerate(sizes)])
+        parts.append(Part(name, None, receipts[-1].position))
+    most, total = 4 << 20, 32 * sum(sizes)
+    tracemalloc.start()
+    try:
+        pages = await backend.read_parts(parts, most)
+        _, held = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(len(page.ids) == len(sizes) for page in pages)
+    if store.url.startswith("postgresql:"):  # it has weighed them before
+        assert len(pages) == len(parts)
+    else:
+        assert sum(len(data) for page in pages for data in page.data) <= most
+        assert held < total * 4 / 5
+    assert await backend.read_parts(parts[:1], most) != [], "one that is small enough is read"
 
 
 # positions

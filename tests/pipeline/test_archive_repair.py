@@ -104,6 +104,20 @@ def place(
     archive.connection.close()
 
 
+def test_a_channel_of_which_nothing_is_left_is_missed_or_named(cold: Archive) -> None:
+    for name in cold.before:
+        cold.store.delete(name)
+    cold.store.put("manifests/unreadable.json", b"")  # or it would be no archive
+    for streams, elsewhere, problems, named in (
+        ([], [], 1, [CHANNEL]),
+        (["gbe.events.audit.*"], [], 2, []),
+        ([], ["gbe.events.audit.*"], 1, []),
+    ):
+        origin = Origin(cold.connection, streams=streams, elsewhere=elsewhere)
+        report = verify(cold.spark, cold.destination, origin)
+        assert (len(report.problems), list(report.unassigned)) == (problems, named)
+
+
 def test_a_sound_archive_is_compared_with_its_store(cold: Archive) -> None:
     report = cold.verify()
     assert (report.sound, report.compared, report.problems) == (True, True, [])

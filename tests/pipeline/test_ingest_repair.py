@@ -302,6 +302,23 @@ def test_an_operator_repairs_without_a_running_ingest(broken: Site) -> None:
     assert broken.ids() == ALL
 
 
+def test_an_operator_repairs_a_batch_whose_record_is_gone(site: Site) -> None:
+    """Its plan tells of it; one that a driver is about to make pending is left alone."""
+    site.record(2).unlink()
+    site.segment(2).unlink()
+    events = [holdfast.Event({"total": 0}, "late")]
+    site.connection.run(site.backend.publish(CHANNEL, events))
+    with failpoints.active("wal.before_pending", "raise"), pytest.raises(FailpointError):
+        site.step(2)
+    done = command(site, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [each["batch"] for each in said["repaired"]] == [site.batches[2].name]
+    assert len(list(site.wal.journal.names("planned"))) == 7
+    site.loading.round()
+    assert site.ids() == ALL
+
+
 def test_an_operator_is_told_what_stays_damaged(broken: Site) -> None:
     broken.trim()
     done = command(broken, "--json")

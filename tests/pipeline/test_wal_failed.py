@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 from walkit import Place, position, result, source_rows
 
@@ -16,7 +18,9 @@ from holdfast.model.errors import Damaged, InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.validation import Rule, Rules
 from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.wal import Batch, Wal
+from holdfast.pipeline.stores import ObjectStore
+from holdfast.pipeline.wal import Batch, Wal, segments
+from holdfast.pipeline.wal.batch import Segment
 from holdfast.pipeline.wal.records import Confirmation, Failure
 from holdfast.pipeline.warehouse import Column, FailedEvent, Table, Tables, open_warehouse
 from holdfast.pipeline.warehouse.duck_file import QUERIES
@@ -104,6 +108,93 @@ def test_pages_go_through_the_list_and_read_no_more_than_they_show(
     for wrong in ("x", "a/b", "a/b/c/d"):
         with pytest.raises(InvalidInput, match="no place"):
             failed.page(everywhere, None, wrong, 100, 1)
+
+
+def pages(failed: FailedEvents, limit: int) -> list[FailedEvent]:
+    paged: list[FailedEvent] = []
+    after = None
+    while True:
+        found, after = failed.page(everywhere, None, after, limit, 1 << 20)
+        paged += found
+        if after is None:
+            return paged
+
+
+def test_a_page_of_a_large_batch_that_failed_as_a_whole_reads_one_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, each = Place(tmp_path), 20_000
+    ids = [f"e{number:06}" for number in range(5 * each)]
+    rows = [
+        source_rows(ids[first : first + each], first=1 + first, data=[b'{"pad":"%s"}' % (b"x" * 500)] * each)
+        for first in range(0, len(ids), each)
+    ]
+    expired(place, place.commit(*rows))
+    read: list[str] = []
+    whole = segments.read
+
+    def counted(store: ObjectStore, segment: Segment) -> pa.Table:
+        read.append(segment.name)
+        return whole(store, segment)
+
+    monkeypatch.setattr(segments, "read", counted)
+    failed = service(place)
+    tracemalloc.start()
+    try:
+        found, _ = failed.page(everywhere, None, None, 100, 1 << 20)
+        _, held = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [event.event_id for event in found] == ids[:100]
+    assert len(read) == 1
+    assert held < 8 << 20, "what is not shown is not made into events"
+    read.clear()
+    found, _ = failed.page(everywhere, None, f"{found[0].batch}/orders@0@{position(4 * each)}", 100, 1 << 20)
+    assert [event.event_id for event in found] == ids[4 * each : 4 * each + 100]
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("how", ["whole", "cut", "changed", "gone"])
+def test_segments_of_a_batch_that_failed_as_a_whole_are_listed_for_themselves(
+    tmp_path: Path, how: str
+) -> None:
+    place = Place(tmp_path)
+    rows = [
+        source_rows(["a1", "a2"], channel="a"),
+        source_rows(["a3", "a4", "a5"], first=3, channel="a"),
+        source_rows(["a6"], first=6, channel="a"),
+        source_rows(["b1"], channel="b"),
+    ]
+    batch = place.commit(*rows)
+    expired(place, batch)
+    failed = service(place)
+    before = failed.find()
+    assert [event.event_id for event in before] == ["a1", "a2", "a3", "a4", "a5", "a6", "b1"]
+    wanted = ["a1", "a2", "a3", "a4", "a5", "a6", "b1"]
+    file = place.path_of(batch.segments[1].name)
+    data = file.read_bytes()
+    match how:
+        case "cut":
+            file.write_bytes(data[:-9])
+            wanted = ["a1", "a2", "a6", "(damaged)", "b1", "(damaged)"]  # nobody knows whose rows it had
+        case "changed":
+            file.write_bytes(data.replace(b"PAR1", b"PAR2", 1))
+            wanted = ["a1", "a2", "a6", "(damaged)", "b1"]
+        case "gone":
+            file.unlink()
+            wanted = ["a1", "a2", "a6", "(damaged)", "b1", "(damaged)"]
+    found = failed.find()
+    assert [event.event_id for event in found] == wanted
+    assert [event for event in found if event.event_id != "(damaged)"] == [
+        event for event in before if event.event_id in wanted
+    ]
+    for limit in range(1, 8):
+        assert pages(failed, limit) == found
+
+
+def expired(place: Place, batch: Batch) -> None:
+    place.clock.advance(days=8)
+    assert result(place.loader().load([batch])) == Result.EXPIRED
 
 
 def test_what_is_pending_can_come_first(place: Place) -> None:

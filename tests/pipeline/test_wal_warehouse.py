@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
+from holdfast.pipeline.query import Limits, ask
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
 KEY, OTHER = "batch-1", "batch-2"
@@ -290,6 +292,34 @@ def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> No
         place.warehouse.close()
         assert "inserted=1" in waiting.stdout.read()
     assert waiting.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "gone"])
+def test_a_damaged_file_is_named_with_what_to_do(place: Place, how: str) -> None:
+    load(place.warehouse, KEY, rows(["a"]))
+    place.warehouse.close()
+    [file] = (
+        [place.file] if place.url.startswith("duckdb:") else place.folder.glob("tables/events/*/*.parquet")
+    )
+    whole = file.read_bytes()
+    match how:
+        case "changed" if file == place.file:  # two headers say where everything is
+            file.write_bytes(whole[:4096] + bytes(reversed(whole[4096:12288])) + whole[12288:])
+        case "changed":
+            file.write_bytes(whole[:-200] + bytes(reversed(whole[-200:-8])) + whole[-8:])
+        case "cut":
+            file.write_bytes(whole[:10])
+        case "gone":
+            file.unlink()
+    if file == place.file and how == "gone":
+        return  # a new one is made
+    wanted = f"{place.url}: .*damaged or gone: .*holdfast warehouse rebuild"
+    with pytest.raises(Unavailable, match=wanted):
+        list(place.warehouse.events(CHANNEL))
+    with pytest.raises(Unavailable, match="damaged or gone"):  # and no row has failed for good
+        load(place.warehouse, OTHER, rows(["a"]))
+    with pytest.raises(Unavailable, match=wanted):
+        asyncio.run(ask(place.url, "SELECT max(data) FROM events", Limits(), audit=True))
 
 
 def test_urls_lead_to_warehouses(tmp_path: Path) -> None:

@@ -78,11 +78,15 @@ def test_the_machines_java_is_taken_when_it_is_new_enough(
     machine = tmp_path / "machine"
     if version is not None:
         (machine / "bin").mkdir(parents=True)
-        (machine / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        script = f'#!/bin/sh\necho \'openjdk version "{version}"\' "$@" >&2\n'
+        (machine / "bin" / "java").write_text(script)
         (machine / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(machine))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert java_home(tmp_path) == (machine if version == "17.0.1" else tmp_path / "java")
+    taken = java_home(tmp_path) / "bin" / "java"
+    command = [taken, "--add-modules=jdk.incubator.vector", "-version"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    assert (said == 'openjdk version "17.0.1" -version\n') == (version == "17.0.1")
 
 
 JOB = """

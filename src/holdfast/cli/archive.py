@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from holdfast.cli import logs
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.places import check_archive
-from holdfast.cli.policies import destinations, from_flags, policies, streams_of
+from holdfast.cli.policies import destinations, from_flags, policies, streams_elsewhere, streams_of
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -87,7 +86,6 @@ def archive(
     flags = (stream, destination, batch_size, batch_timeout, consumer)
     todo = [from_flags(effective, *flags)] if stream or destination else policies(effective, consumer)
     logs.configure_driver("archive", log_format, effective, as_json=as_json)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said below
     _print(_archive(effective, todo, checkpoints, master, once=once), as_json)
 
 
@@ -124,7 +122,8 @@ def verify(
     Named are objects that are missing, damaged, or in no manifest, gaps between manifests, and manifests that
     end before the archiver's cursor or list other events than the log still has. Objects beyond the cursor
     are an archiver's work in progress, and no fault. No manifest at all is no archive. Where no store is
-    named, none is asked, and the end of a channel is not proven.
+    named, none is asked, and the end of a channel is not proven. A channel of which nothing is left is
+    missed where the configuration puts it into this archive, and otherwise named.
     """
     effective, where = _places(destination, urls, config)
     with _origins(effective, where, consumer) as origins, _verifier(master, "verify") as read_back:
@@ -221,7 +220,10 @@ def _origins(config: Config, where: list[str], consumer: str) -> Iterator[dict[s
         yield dict.fromkeys(where)
         return
     with wiring.addresses(config.url) as urls, Connection(urls) as connection:
-        yield {each: Origin(connection, consumer, streams_of(config, each)) for each in where}
+        yield {
+            each: Origin(connection, consumer, streams_of(config, each), streams_elsewhere(config, each))
+            for each in where
+        }
 
 
 @contextmanager
@@ -245,6 +247,11 @@ def _print_reports(reports: dict[str, Report]) -> None:
             f"{_shown(each)}: {verdict}; {report.rows:,} rows in {report.objects:,} objects of "
             f"{report.manifests:,} manifests{unasked}"
         )
+        if report.unassigned:
+            say(
+                f"nothing of {', '.join(report.unassigned)} is here, though it was archived, and nothing "
+                "says whether it should be: give a --config with archiver: streams:"
+            )
 
 
 def _print(metrics: Metrics, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from holdfast.cli import logs
 from holdfast.cli.dlq.options import By, Yes
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
-from holdfast.cli.places import check_wal
+from holdfast.cli.places import check_archive, check_wal
 from holdfast.cli.policies import destinations, settings_of
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
@@ -107,7 +107,6 @@ def ingest(
     }
     effective = load(config, flags=flags).config
     logs.configure_driver("ingest", log_format, effective, as_json=as_json)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails is said by us
     summary = _ingest(effective, plan_of(effective), checkpoints, master, once=once)
     _print(summary, as_json)
     if not summary.complete:
@@ -135,7 +134,7 @@ def repair(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Read every batch of the WAL that is not in the warehouse, and stage damaged ones anew.
+    """Read every batch of the WAL that is not in the warehouse, and stage damaged and lost ones anew.
 
     Their events are read from the log, else from the archive. The ingest does so by itself whenever it finds
     damage. It may be at work meanwhile, and loads what was repaired. Ends with 4 where a batch stays damaged.
@@ -146,6 +145,7 @@ def repair(
     """
     from holdfast.config.load import load
     from holdfast.pipeline.connection import Connection
+    from holdfast.pipeline.ingest.commit import StoreCursors
     from holdfast.pipeline.ingest.repair import Repairs, inspect
     from holdfast.pipeline.stores import open_store
     from holdfast.pipeline.wal import Wal
@@ -156,9 +156,11 @@ def repair(
         effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
     plan = plan_of(effective)
     check_wal(plan.wal.path)
+    if archive is not None:
+        check_archive(archive)
     log_of = Wal(open_store(plan.wal.path), plan.wal)
-    inspect(log_of)
     with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
+        inspect(log_of, StoreCursors(connection).positions())
         repairs = Repairs(log_of, connection, plan.rules, [archive] if archive else plan.archives)
         done, left = repairs.run_once(), repairs.left
         lost = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from holdfast.config.urls import mask
 from holdfast.model.errors import NotFound
 
@@ -23,3 +25,21 @@ def check_wal(path: str) -> None:
     folder = folder_of(path)
     if folder is not None and not folder.is_dir():
         raise NotFound(f"there is no WAL in {folder.absolute()}: no ingest has written there")
+
+
+def check_warehouse(url: str) -> None:
+    """`NotFound` where nothing was ever loaded."""
+    from holdfast.pipeline.warehouse.address import place_of
+
+    kind, path = place_of(url)
+    if kind == "duckdb":
+        there = Path(path).expanduser().exists()
+    else:
+        from holdfast.pipeline.warehouse.delta_files import DeltaFiles
+
+        there = bool(DeltaFiles(path).names())
+    if not there:
+        raise NotFound(
+            f"there is no warehouse {mask(url)}; correct the name, or fill a new one with "
+            "holdfast warehouse rebuild"
+        )

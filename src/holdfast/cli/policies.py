@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.config.embedded import ARCHIVER
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import InvalidInput
 
@@ -68,7 +69,25 @@ def destinations(config: Config) -> list[str]:
 
 def streams_of(config: Config, destination: str) -> list[str]:
     """Which streams the configuration puts into an archive."""
-    return [each.stream for each in config.archive_streams if destination_of(each, config) == destination]
+    wanted = _place(destination)
+    return [each.stream for each in config.archive_streams if _place(destination_of(each, config)) == wanted]
+
+
+def streams_elsewhere(config: Config, destination: str) -> list[str]:
+    """Which streams the configuration puts into other archives. What holds where nobody says anything tells
+    nothing of an archive that somebody names."""
+    embedded = ARCHIVER["streams"][0]
+    said = [each for each in config.archive_streams if each.path != embedded["path"]]
+    wanted = _place(destination)
+    return [each.stream for each in said if _place(destination_of(each, config)) != wanted]
+
+
+def _place(destination: str) -> object:
+    """The same for all ways to write it."""
+    from holdfast.pipeline.stores.address import folder_of
+
+    folder = folder_of(destination)
+    return destination.rstrip("/") if folder is None else folder.resolve()
 
 
 def from_flags(

@@ -59,7 +59,8 @@ def program(wanted: str = "") -> typer.Typer:
     app = typer.Typer(
         name="holdfast",
         help="Durable event delivery: publish, work, look, repair.",
-        epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong input, 3 the store did not answer.",
+        epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong input, 3 the store did not answer, "
+        "4 done, and something is missing.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

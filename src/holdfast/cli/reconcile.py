@@ -14,6 +14,7 @@ from holdfast.cli.archive import Master
 from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
+from holdfast.cli.places import check_archive
 from holdfast.cli.policies import destination_of
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.model.names import check_name, selects
@@ -58,8 +59,9 @@ def reconcile(
     with wiring.addresses(effective.url) as stores:
         if channel not in asyncio.run(channels_of(effective, stores)):
             raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
+        books = books_of(effective, stores, archive)(channel)
         with session(master, name="holdfast reconcile") as spark:
-            report = compare(spark, books_of(effective, stores, archive)(channel), wanted, limit)
+            report = compare(spark, books, wanted, limit)
     print_reports([report], as_json)
 
 
@@ -90,7 +92,9 @@ def settings(
 
 
 def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[str], Books]:
-    """From a channel to where its books are kept."""
+    """From a channel to where its books are kept; `NotFound` where an archive that is named is none."""
+    if archive is not None:
+        check_archive(archive)
     from holdfast.pipeline.reconcile.bounds import Books
 
     def books(channel: str) -> Books:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +32,12 @@ def session(
     if file is not None:
         _put_aside(file)
     start = file.stat().st_size if file is not None and file.exists() else 0
+    before = signal.getsignal(signal.SIGINT)
     try:
-        with pipeline.session(master, name=name, log=file, plans=plans) as spark:
+        with _unheard(), pipeline.session(master, name=name, log=file, plans=plans) as spark:
+            # Spark's own handler asks Java to cancel, in the middle of whatever it was asked: that cannot be.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, before)
             yield spark
     except Exception as error:
         if file is None or not _is_sparks(error):
@@ -41,6 +48,23 @@ def session(
         if isinstance(error, HoldfastError):
             raise
         raise HoldfastError(f"Spark failed: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What fails or is interrupted is said once, by the command: py4j writes a traceback of each, some
+    of them with the root logger."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root = logging.getLogger()
+    root.addFilter(_is_not_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_py4j)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _is_sparks(error: BaseException | None) -> bool:

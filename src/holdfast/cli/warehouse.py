@@ -12,6 +12,7 @@ from holdfast.cli.archive import Master
 from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import say, write_json
+from holdfast.cli.places import check_warehouse
 from holdfast.cli.reconcile import Archive, books_of, channels_of, print_reports, settings
 from holdfast.model.errors import NotFound
 from holdfast.model.names import check_name, selects
@@ -104,6 +105,7 @@ def repair(
     with wiring.addresses(effective.url) as addresses:
         names = _ingested(effective, addresses, channels)
         books = books_of(effective, addresses, archive)
+        check_warehouse(effective.ingest.warehouse)
         with session(master, name="holdfast warehouse repair") as spark:
             done = mend(spark, addresses, plan, [books(name) for name in names], say, dry_run=dry_run)
     _summarize(done, dry_run)

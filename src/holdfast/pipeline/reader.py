@@ -159,19 +159,25 @@ def read(options: Options, partition: InputPartition) -> Iterator[RecordBatch]:
     with Connection(store, connections=1) as connection:
         [backend] = connection.backends
         for group in portions.together(parts):
-            small = connection.run(_at_once(backend, group)) if len(group) > 1 else None
-            if small is not None:
-                failpoints.hit("source.mid_read")
-                yield to_one_batch([(part.spot, page) for part, page in zip(group, small, strict=True)])
-                continue
-            for part in group:
-                for page in connection.iterate(_pages(backend, part, options.fail_on_loss)):
+            while group:
+                at_once = len(group) > 1 and connection.run(_at_once(backend, group))
+                if at_once:
                     failpoints.hit("source.mid_read")
-                    yield to_batch(part.spot, page)
+                    its = zip(group, at_once, strict=False)
+                    yield to_one_batch([(part.spot, page) for part, page in its])
+                    group = group[len(at_once) :]
+                    continue
+                # Larger than planned: the first one page by page. Or trimmed: each by itself.
+                alone = group[:1] if at_once == [] else group
+                group = group[len(alone) :]
+                for part in alone:
+                    for page in connection.iterate(_pages(backend, part, options.fail_on_loss)):
+                        failpoints.hit("source.mid_read")
+                        yield to_batch(part.spot, page)
 
 
 async def _at_once(backend: Backend, group: Sequence[Slice]) -> list[Page] | None:
-    """A page for each slice; None where something of one was trimmed."""
+    """A page for each of the first slices, as many as are small; None where something was trimmed."""
     try:
         return await backend.read_parts([Part(part.spot.channel, part.after, part.until) for part in group])
     except DataLost:

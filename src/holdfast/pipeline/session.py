@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,10 @@ def session(
     try:
         yield spark
     finally:
-        spark.stop()
+        # Ctrl-C breaks off a question to Java, whose next answer may be missing. Java ends with this process.
+        interrupted = isinstance(sys.exception(), KeyboardInterrupt)
+        with suppress(*[Exception] * interrupted):
+            spark.stop()
 
 
 def start(

@@ -29,13 +29,14 @@ from holdfast.backends.nats.listener import NatsListener
 from holdfast.backends.nats.locks import Locks
 from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.operators import Operators
-from holdfast.backends.nats.pages import Pages
+from holdfast.backends.nats.pages import MOST, Pages
 from holdfast.backends.nats.publishing import Publishing
 from holdfast.backends.nats.removals import Removals
 from holdfast.backends.nats.store import Store
 from holdfast.backends.nats.times import from_micros, to_micros
 from holdfast.backends.nats.transitions import Transitions
 from holdfast.backends.nats.trimming import Trimming
+from holdfast.backends.parts import read_parts
 from holdfast.contracts import (
     Applied,
     Backlog,
@@ -63,7 +64,7 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
-from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
+from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -289,8 +290,8 @@ class NatsBackend:
     async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
         return await many.waiting(self, after, limit)
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
-        return await many.read_parts(self, parts)
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
+        return await read_parts(lambda part: self.pages(*part, MOST), parts, most)
 
     # stream consumers
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from holdfast.contracts import Backend
-from holdfast.model.log import Page, Part, Waiting, joined
+from holdfast.model.log import Waiting
 
 _ABREAST = 64
-_PAGE = 10_000
 
 
 async def waiting(backend: Backend, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
@@ -25,14 +24,3 @@ async def waiting(backend: Backend, after: Mapping[str, str | None], limit: int)
 
     found = await asyncio.gather(*(ask(*each) for each in after.items()))
     return dict(zip(after, found, strict=True))
-
-
-async def read_parts(backend: Backend, parts: Sequence[Part]) -> list[Page]:
-    """A page for each part."""
-    gate = asyncio.Semaphore(_ABREAST)
-
-    async def whole(part: Part) -> Page:
-        async with gate:
-            return joined([page async for page in backend.pages(*part, _PAGE)])
-
-    return await asyncio.gather(*map(whole, parts))

@@ -17,6 +17,7 @@ from holdfast.model.log import Page
 
 MOST = 5000
 """Events in one answer: from here on more make it no faster."""
+_BYTES = 8 << 20
 _PAUSE = 0.05
 _END = 1 << 62
 _Answer = tuple[list[Raw], int]
@@ -59,7 +60,7 @@ class Pages:
 
     async def _answer(self, channel: str, after: int, most: int) -> _Answer:
         """What follows a sequence. A trim first writes down what it will remove: a look behind is enough."""
-        query = {"seq": after + 1, "next_by_subj": channel, "batch": most}
+        query = {"seq": after + 1, "next_by_subj": channel, "batch": most, "max_bytes": _BYTES}
         answer = await self._store.link.read_raw(query, subjects.STREAM)
         known = await floor(self._store, channel)
         if known.seq > after:

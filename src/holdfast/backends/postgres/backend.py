@@ -46,7 +46,7 @@ from holdfast.model.deadletters import (
 from holdfast.model.decide import Action, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
-from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
+from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -263,7 +263,7 @@ class PostgresBackend:
     async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
         return await self._reader.waiting(after, limit)
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
         return await self._reader.read_parts(parts)
 
     async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:

@@ -52,7 +52,7 @@ from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
 from holdfast.model.event import Event, LogEntry, Receipt
 from holdfast.model.job import Burial, Job, JobRecord, Retry
-from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
+from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
 
@@ -270,8 +270,8 @@ class RedisBackend:
     async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
         return await self._bulk.waiting(after, limit)
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
-        return await self._bulk.read_parts(parts)
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
+        return await self._bulk.read_parts(parts, most)
 
     async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
         return await self._cursors.attach(channel, consumer, start)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 
+from holdfast.backends.parts import read_parts
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.charts import STEP, Chart, Point, cuts, parse_chart
 from holdfast.backends.redis.codec import entry_of, published_at, to_micros
@@ -14,10 +15,10 @@ from holdfast.backends.redis.epochs import place
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.errors import DataLost
-from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting, joined
+from holdfast.model.log import Cut, Extent, Lag, Page, Part, Waiting
 
 _WALK = 1_000
-_FETCH, _FIRST, _FETCH_BYTES = 10_000, 100, 8_000_000
+_FETCH, _FIRST, _FETCH_BYTES = 10_000, 10, 8_000_000
 
 
 class Bulk:
@@ -80,13 +81,9 @@ class Bulk:
             return Waiting(*ends, 0, 0, None)
         return Waiting(*ends, min(points[-1].rows, limit), points[-1].bytes, published_at(*first[0]))
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[Page]:
-        """A page for each part."""
-
-        async def whole(part: Part) -> Page:
-            return joined([page async for page in self.pages(*part, _FETCH)])
-
-        return await asyncio.gather(*map(whole, parts))
+    async def read_parts(self, parts: Sequence[Part], most: int) -> list[Page]:
+        """A page for each of the first parts."""
+        return await read_parts(lambda part: self.pages(*part, _FETCH), parts, most)
 
     async def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
         """Every event of a range. The next page is on its way while one is made of this one."""
@@ -99,7 +96,7 @@ class Bulk:
         coming = asyncio.create_task(self._kept_rows(channel, after, start, chart.end, count))
         try:
             while rows := await coming:
-                weight = sum(len(value) for value in rows[-1][1]) + 1
+                weight = max(sum(map(len, flat)) for _, flat in rows) + 1
                 count = max(1, min(size, _FETCH, 10 * count, _FETCH_BYTES // weight))
                 start = rows[-1][0]
                 coming = asyncio.create_task(self._kept_rows(channel, after, start, chart.end, count))

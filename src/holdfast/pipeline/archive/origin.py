@@ -24,6 +24,9 @@ class Origin:
     streams: Sequence[str] = ()
     """Patterns of channels that belong into the archive, whether it has any of them or not."""
 
+    elsewhere: Sequence[str] = ()
+    """Patterns of channels that belong into another one."""
+
     def cursors(self) -> dict[Spot, str]:
         """Up to where events were archived, for every channel that the archiver has begun."""
         return {
@@ -36,6 +39,10 @@ class Origin:
     def belongs(self, spot: Spot) -> bool:
         """Whether a channel is to be in the archive."""
         return any(selects(stream, spot.channel) for stream in self.streams)
+
+    def unassigned(self, spot: Spot) -> bool:
+        """Whether nothing says in which archive a channel is to be."""
+        return not any(selects(stream, spot.channel) for stream in (*self.streams, *self.elsewhere))
 
     def extent(self, spot: Spot) -> tuple[str, str]:
         """After which and up to which position the log can be read; empty text where there is none."""

@@ -50,6 +50,8 @@ class Report:
     compared: bool
     """Whether the store was asked how far its archive goes. Otherwise what is missing at the end of a channel
     cannot be seen."""
+    unassigned: tuple[str, ...] = ()
+    """Channels that the archiver has begun, of which nothing is here; nothing says whether it should be."""
 
     @property
     def sound(self) -> bool:
@@ -75,12 +77,14 @@ def verify(spark: SparkSession, destination: str, origin: Origin | None = None) 
         problems += sorted(Problem(*row) for row in rows)
     ends = _ends(catalog)
     problems += _unlisted(store, catalog, there, {**ends, **_later(cursors, ends)})
+    unassigned: set[str] = set()
     if origin is not None:
         known = {*ends, *(Spot(b.partition, b.channel) for name in there if (b := naming.parse_object(name)))}
         problems += _behind_cursor(origin, ends, known, cursors)
         problems += _unlike_log(origin, catalog)
+        unassigned = {spot.channel for spot in cursors.keys() - known if origin.unassigned(spot)}
     counts = (len(catalog.manifests), len(objects), sum(each.rows for each in objects))
-    return Report(*counts, problems, origin is not None)
+    return Report(*counts, problems, origin is not None, tuple(sorted(unassigned)))
 
 
 def _ends(catalog: Catalog) -> dict[Spot, str]:

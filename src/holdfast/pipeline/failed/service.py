@@ -23,12 +23,12 @@ import pyarrow as pa
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, InvalidInput, NotFound, Terminal, Transient
+from holdfast.pipeline.failed.rest import rest
 from holdfast.pipeline.failed.view import (
     ABANDON,
     RESOLVE,
     RETRY,
     RETRY_FAILED,
-    UNREADABLE,
     after,
     damaged_event,
     data_of,
@@ -93,7 +93,7 @@ class FailedEvents:
     def each(self, wanted: Callable[[str], bool], after: str | None = None) -> Iterator[FailedEvent]:
         """The failed events of the channels that are wanted, batch by batch, after a place in that order.
 
-        One record is read at a time, and the rest of a batch that failed as a whole at once.
+        One record is read at a time, and one segment of a batch that failed as a whole.
         """
         first, place = _place_of(after)
         for batch in sorted(_by_batch(self._wal.journal.names("failed"))):
@@ -366,23 +366,13 @@ def readable(
 ) -> Iterator[tuple[str, Failure | Damaged]]:
     """By name what failed in a batch, or what is wrong with its record, by channel in the order of the log:
     of the channels that are wanted, after a name where one is given. Failures of their own are read one by
-    one."""
-    known: dict[str, Failure | Damaged] = {}
-    try:
-        known = {each.name: each for each in _rest(wal, batch)}
-    except Damaged as damage:
-        known = dict.fromkeys(_rests(wal, batch), damage)
-    for name in sorted({*wal.failed_names(batch), *known}):
-        if wanted(name.partition("@")[0]) and (after is None or name > after):
-            yield name, known.get(name) or wal.read_failure(batch, name)
-
-
-def _rests(wal: Wal, batch: str) -> list[str]:
-    """Names for what failed with its batch and cannot be read: one for each channel on each store."""
-    try:
-        return [f"{part.channel}@{part.partition}@{REST}" for part in wal.parts(batch)]
-    except (Damaged, NotFound):
-        return [f"{UNREADABLE}@0@{REST}"]
+    one, and the rest of a batch by segments."""
+    own = (
+        (name, wal.read_failure(batch, name))
+        for name in sorted(wal.failed_names(batch))
+        if wanted(name.partition("@")[0]) and (after is None or name > after)
+    )
+    return heapq.merge(own, rest(wal, batch, wanted, after), key=lambda each: each[0])
 
 
 def _place_of(after: str | None) -> tuple[str, str | None]:

@@ -83,7 +83,8 @@ class Committer:
         that was only planned is forgotten: what it was to hold is read again, maybe as part of a larger one.
         """
         positions = self._cursors.positions()
-        self._find_lost(positions)
+        for name in quarantine_lost(self._wal, positions):
+            self._wal.forget_plan(name)
         moved = []
         for batch in self._wal.pending():
             ahead = [part for part in batch.parts if _follows(part, positions)]
@@ -91,21 +92,6 @@ class Committer:
             positions |= {part.spot: part.last for part in ahead}
             moved += ahead
         return moved
-
-    def _find_lost(self, positions: Offsets) -> None:
-        for name in self._wal.lost():
-            try:
-                parts = self._wal.parts(name)
-            except (Damaged, NotFound) as damage:
-                log.error("the plan of batch %s: %s", name, damage)
-                continue
-            passed = [part for part in parts if not is_after(part.last, positions.get(part.spot))]
-            if passed:
-                self._wal.quarantine(
-                    name, f"the record of batch {name} is missing, and a cursor has passed it"
-                )
-            else:
-                self._wal.forget_plan(name)
 
     def commit(self, staged: Sequence[Staged]) -> Batch | None:
         """Make everything that was staged one pending batch; None where nothing was."""
@@ -135,6 +121,26 @@ class Committer:
                         f"what batch {name} starts after; somebody set it back. Start again to read from it"
                     )
                 moves.append(Move(spot, positions[spot], last))
+
+
+def quarantine_lost(wal: Wal, positions: Offsets) -> list[str]:
+    """Put batches into quarantine that have a plan and no record, though a cursor has passed them: somebody
+    removed it. Returns those that no cursor has passed; a driver may be about to make them pending.
+
+    `positions` are older than this call: so a batch whose record is just being written is none of the former.
+    """
+    ahead = []
+    for name in wal.lost():
+        try:
+            parts = wal.parts(name)
+        except (Damaged, NotFound) as damage:
+            log.error("the plan of batch %s: %s", name, damage)
+            continue
+        if all(is_after(part.last, positions.get(part.spot)) for part in parts):
+            ahead.append(name)
+        else:
+            wal.quarantine(name, f"the record of batch {name} is missing, and a cursor has passed it")
+    return ahead
 
 
 def _follows(part: Part, positions: Offsets) -> bool:

@@ -20,9 +20,10 @@ from holdfast.pipeline.archive.catalog import read_catalog
 from holdfast.pipeline.archive.manifest import Manifest
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.ingest.commit import quarantine_lost
 from holdfast.pipeline.ingest.staging import read_range, stage
 from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.offsets import Spot, before
+from holdfast.pipeline.offsets import Offsets, Spot, before
 from holdfast.pipeline.rebuild.tasks import Stretch, source_rows
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal import Batch, Part, Wal, segments
@@ -168,8 +169,10 @@ def _covers(chain: Sequence[Manifest], key: Part) -> bool:
     return all(one.last == other.after for one, other in pairwise(chain))
 
 
-def inspect(wal: Wal) -> None:
-    """Read every batch that is pending or has failed, and put those that are damaged into quarantine."""
+def inspect(wal: Wal, positions: Offsets) -> None:
+    """Read every batch that is pending or has failed, and put those that are damaged into quarantine, and
+    those whose record is gone from behind the ingest's cursors, which stand at `positions`."""
+    quarantine_lost(wal, positions)
     survey = wal.survey()
     for name in sorted({*survey.pending, *survey.failed} - survey.quarantined):
         try:

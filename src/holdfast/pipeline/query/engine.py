@@ -25,6 +25,7 @@ import orjson
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, Unavailable
 from holdfast.pipeline.query.ask import GRACE, PATIENCE, Limits, too_large, too_slow
 from holdfast.pipeline.warehouse.address import place_of
+from holdfast.pipeline.warehouse.damage import UNREAD, advice
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.schemas import history, latest
 from holdfast.pipeline.warehouse.tables import FIXED
@@ -200,10 +201,10 @@ def _translated(url: str, limits: Limits) -> Iterator[None]:
     except (duckdb.OutOfMemoryException, MemoryError):
         raise too_large(limits) from None
     except (duckdb.OperationalError, OSError) as error:
-        raise Unavailable(f"{url}: {_brief(error)}") from None
+        raise Unavailable(f"{url}: {_brief(error)}{advice(error)}") from None
     except duckdb.Error as error:
-        if "reading the stream registered as" in str(error):  # Arrow's: a file is gone, or a store away
-            raise Unavailable(f"{url}: {_brief(error)}") from None
+        if UNREAD in str(error) or advice(error):
+            raise Unavailable(f"{url}: {_brief(error)}{advice(error)}") from None
         raise InvalidInput(_brief(error)) from None
 
 

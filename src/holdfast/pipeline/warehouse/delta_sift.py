@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from holdfast.model.errors import Damaged, HoldfastError, Terminal, Unavailable
+from holdfast.model.errors import Damaged, HoldfastError, NotFound, Terminal, Unavailable
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal.stored import StoredRows
 from holdfast.pipeline.warehouse.contract import Load, Outcome
+from holdfast.pipeline.warehouse.damage import UNREAD, advice
 from holdfast.pipeline.warehouse.delta_data import Staged, read_hashes, read_rows, stage
 from holdfast.pipeline.warehouse.delta_index import HashIndex
 from holdfast.pipeline.warehouse.duck_file import QUERIES
@@ -111,10 +112,11 @@ def translated(url: str) -> Iterator[None]:
     """The errors of others as ours."""
     try:
         yield
-    except (duckdb.DataError, duckdb.InvalidInputException) as error:
-        raise Terminal(str(error).partition("\n")[0]) from error
-    except (DeltaError, duckdb.Error, OSError, pa.ArrowException) as error:
-        raise Unavailable(f"{url}: {str(error).partition(chr(10))[0]}") from error
+    except (DeltaError, duckdb.Error, NotFound, OSError, pa.ArrowException) as error:
+        data = isinstance(error, duckdb.DataError | duckdb.InvalidInputException)
+        if data and UNREAD not in str(error):
+            raise Terminal(str(error).partition("\n")[0]) from error
+        raise Unavailable(f"{url}: {str(error).partition(chr(10))[0]}{advice(error)}") from error
 
 
 def projected(table: Table, loads: Sequence[Load]) -> pa.Table:

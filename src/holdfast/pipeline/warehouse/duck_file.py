@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
+from holdfast.pipeline.warehouse.damage import advice
 from holdfast.pipeline.warehouse.projection import duck_type, first_values
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.schemas import QUERIES as SCHEMAS
@@ -50,7 +51,7 @@ class DuckFile:
         except (duckdb.Error, OSError) as error:
             self._attempt(self.close)
             self._open = None
-            raise Unavailable(f"{self.url}: {_brief(error)}") from error
+            raise Unavailable(f"{self.url}: {_brief(error)}{advice(error)}") from error
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """One process at a time has the file: whoever wants it waits for a turn."""
