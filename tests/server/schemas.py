@@ -85,7 +85,7 @@ class Stock:
         while True:
             with suppress(HoldfastError, ValueError):
                 await self.fill(client)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.2)
 
     async def fill(self, client: httpx.AsyncClient) -> None:
         """Once. The client gets the cursors, which hold for its token alone."""
