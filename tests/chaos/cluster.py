@@ -36,6 +36,8 @@ from holdfast.embedded import SparkCluster
 
 EXECUTORS = 5
 """Executors that are killed under one driver, before it is killed itself."""
+_STARTS = 3
+"""Drivers that may drain at the end: Spark gives up one whose Python does not start within ten seconds."""
 _TOLD = 4_000  # letters of a log
 
 
@@ -59,10 +61,13 @@ def main() -> int:
             rounds += 1
             _save(options.resume, killed, violations, rounds)
             _say(f"{dict(killed)} after {time.monotonic() - began:.0f} s, {len(violations)} violations")
-        code = trial.drive_spark(master=cluster.url)
-        if code != 0:
-            violations.append(Violation("I15", f"the last driver ended with {code}"))
-            _say(trial.spark_log.read_text(errors="replace")[-_TOLD:])
+        for _ in range(_STARTS):
+            code = trial.drive_spark(master=cluster.url)
+            if code == 0:
+                break
+            _say(f"a driver ended with {code}:\n{trial.spark_log.read_text(errors='replace')[-_TOLD:]}")
+        else:
+            violations.append(Violation("I15", f"{_STARTS} drivers in a row ended with {code}"))
         found = trial.evidence()
         violations += judge(trial.history, found, drained=True)
         _save(options.resume, killed, violations, rounds)
