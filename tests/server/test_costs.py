@@ -29,6 +29,7 @@ from holdfast.config.load import load
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.model.event import Event
+from holdfast.model.garbage import spared
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from holdfast.server.auth.guard import Need
 from holdfast.server.routes import demands, routes_of
@@ -235,7 +236,8 @@ async def prepared(
         async with house(each, ledgers=books, limits={"rate": 0}) as found:
             names = await prepare(each, found, books.records.find()[0].id)
             await found.app.state.watch.look()
-            yield Prepared(found, names)
+            with spared():  # as `serve` does it
+                yield Prepared(found, names)
 
 
 @pytest.mark.parametrize(

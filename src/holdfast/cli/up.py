@@ -162,8 +162,9 @@ def _address(system: Supervisor) -> str:
 
 async def _supervise(supervisor: Supervisor, folder: Path | None, as_json: bool) -> list[str]:
     from holdfast.bus.signals import stop_on_signal
+    from holdfast.model.garbage import spared
 
-    with stop_on_signal() as stop, board(folder, as_json) as show:
+    with spared(), stop_on_signal() as stop, board(folder, as_json) as show:
         follower = asyncio.create_task(follow(supervisor, show))
         try:
             return await supervisor.run(stop)
