@@ -172,7 +172,7 @@ async def test_up_killed_and_started_again_has_lost_nothing(up: Up, tmp_path: Pa
     assert process.returncode == 0
     await none_left(tmp_path)
     _, *tracebacks = (tmp_path / "logs" / "up.log").read_text().split("Traceback")
-    assert all("cli/demo/staff.py" in each for each in tracebacks), "only the shop's own bugs are told at length"
+    assert all("cli/demo/staff.py" in each for each in tracebacks), "only bugs of the shop are told at length"
 
 
 @pytest.mark.timeout(300)
