@@ -294,6 +294,20 @@ def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> No
     assert waiting.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "text", ["reading the stream registered as", "Corrupt database file", "No such file or directory"]
+)
+def test_words_in_an_event_or_a_query_are_no_damage(make: Make, text: str) -> None:
+    """An event that could say that a file is damaged would be tried for ever, before all others."""
+    place = make(tables=Tables({">": Table("events", (TOTAL,))}))
+    with pytest.raises(Terminal):
+        load(place.warehouse, KEY, rows(["a"], b'{"total":"%s"}' % text.encode()))
+    load(place.warehouse, OTHER, rows(["b"], b'{"total":1}'))
+    place.warehouse.close()
+    with pytest.raises(InvalidInput, match="Conversion"):
+        asyncio.run(ask(place.url, f"SELECT CAST('{text}' AS INTEGER) FROM events", Limits(), audit=True))
+
+
 @pytest.mark.parametrize("how", ["changed", "cut", "gone"])
 def test_a_damaged_file_is_named_with_what_to_do(place: Place, how: str) -> None:
     load(place.warehouse, KEY, rows(["a"]))

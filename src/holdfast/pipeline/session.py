@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,13 +58,19 @@ def session(
     """A session for the length of a block. `settings` are Spark's own and go before ours; what Java says goes
     to the end of `log`, by default to where this process writes. With `plans`, Java only plans."""
     spark = start(master, name=name, settings=settings, log=log, plans=plans)
+    interrupted = False
     try:
         yield spark
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        # Ctrl-C breaks off a question to Java, whose next answer may be missing. Java ends with this process.
-        interrupted = isinstance(sys.exception(), KeyboardInterrupt)
-        with suppress(*[Exception] * interrupted):
+        try:
             spark.stop()
+        except Exception:
+            # Ctrl-C breaks off a question to Java, whose next answer is missing then. Java ends with us.
+            if not interrupted:
+                raise
 
 
 def start(

@@ -25,7 +25,7 @@ import orjson
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, Unavailable
 from holdfast.pipeline.query.ask import GRACE, PATIENCE, Limits, too_large, too_slow
 from holdfast.pipeline.warehouse.address import place_of
-from holdfast.pipeline.warehouse.damage import UNREAD, advice
+from holdfast.pipeline.warehouse.damage import advice, is_unread
 from holdfast.pipeline.warehouse.queries import load_queries
 from holdfast.pipeline.warehouse.schemas import history, latest
 from holdfast.pipeline.warehouse.tables import FIXED
@@ -203,7 +203,7 @@ def _translated(url: str, limits: Limits) -> Iterator[None]:
     except (duckdb.OperationalError, OSError) as error:
         raise Unavailable(f"{url}: {_brief(error)}{advice(error)}") from None
     except duckdb.Error as error:
-        if UNREAD in str(error) or advice(error):
+        if is_unread(error) or advice(error):
             raise Unavailable(f"{url}: {_brief(error)}{advice(error)}") from None
         raise InvalidInput(_brief(error)) from None
 

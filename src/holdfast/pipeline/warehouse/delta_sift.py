@@ -20,7 +20,7 @@ from holdfast.model.errors import Damaged, HoldfastError, NotFound, Terminal, Un
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal.stored import StoredRows
 from holdfast.pipeline.warehouse.contract import Load, Outcome
-from holdfast.pipeline.warehouse.damage import UNREAD, advice
+from holdfast.pipeline.warehouse.damage import advice, is_unread
 from holdfast.pipeline.warehouse.delta_data import Staged, read_hashes, read_rows, stage
 from holdfast.pipeline.warehouse.delta_index import HashIndex
 from holdfast.pipeline.warehouse.duck_file import QUERIES
@@ -113,8 +113,7 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, duckdb.Error, NotFound, OSError, pa.ArrowException) as error:
-        data = isinstance(error, duckdb.DataError | duckdb.InvalidInputException)
-        if data and UNREAD not in str(error):
+        if isinstance(error, duckdb.DataError | duckdb.InvalidInputException) and not is_unread(error):
             raise Terminal(str(error).partition("\n")[0]) from error
         raise Unavailable(f"{url}: {str(error).partition(chr(10))[0]}{advice(error)}") from error
 
