@@ -54,6 +54,7 @@ TEMPLATE = "holdfast_template"
 ROOT = Path(__file__).parent.parent
 JVM = (
     "tests/cli/test_cli_demo.py",
+    "tests/cli/test_cli_spark_interrupt.py",
     "tests/pipeline/test_session_signals.py",
     "tests/server/test_children.py",
     "tests/server/test_orphans.py",
