@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from itertools import count
@@ -92,10 +93,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("_turn", range(times), ids=lambda turn: f"turn{turn}")
 
 
+def deal(items: list[pytest.Item]) -> None:
+    """Of a test with the mark `dealt`, the usual run has each case on one store, in turn: on the others it is
+    slow. The first turn follows from the test's name."""
+    tests: dict[str, dict[str, list[pytest.Function]]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and (mark := item.get_closest_marker("dealt")):
+            by = mark.args[0] if mark.args else "store"
+            others = {name: value for name, value in item.callspec.params.items() if name != by}
+            tests.setdefault(item.originalname, {}).setdefault(str(others), []).append(item)
+    for name, cases in tests.items():
+        for turn, found in enumerate(cases.values(), zlib.crc32(name.encode())):
+            chosen = found[turn % len(found)]
+            for item in found:
+                if item is not chosen:
+                    item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark comes first, since it takes longest, and the conformance suite last, so that the processes end
     together: its files are many and short."""
+    deal(items)
     items.sort(
         key=lambda item: (
             not has_spark(item.nodeid.partition("::")[0]),

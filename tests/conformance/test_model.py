@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
             assert self.run(states(self.backend, channel=self.channel)) == counted
 
 
-@pytest.mark.parametrize("plays", [15, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plays", [8, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_backend_and_the_model_agree(store: Store, plays: int) -> None:
     class Play(Machine):
         backend = connect_backend(store.url, connections=1)

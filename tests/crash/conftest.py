@@ -14,23 +14,6 @@ from holdfast.chaos.stores import STORES
 from kit import in_memory
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "dealt: each case runs on one store; on the others it is slow")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the cases of a test out to the stores in turn, so that the usual run has each of them once."""
-    cases: dict[str, dict[str, int]] = {}
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("dealt"):
-            values = dict(item.callspec.params)
-            store = list(STORES).index(values.pop("store"))
-            seen = cases.setdefault(item.originalname, {})
-            if seen.setdefault(str(values), len(seen)) % len(STORES) != store:
-                item.add_marker(pytest.mark.slow)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of the rig runs on every kind of store, unless it names its own."""
     named = any("store" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))

@@ -61,6 +61,7 @@ async def everything_due(rig: Rig) -> None:
         await backend.advance(2 * minute)
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(("point", "found"), [("after_read", BEFORE), ("mid_apply", PROMOTED)])
 async def test_what_a_killed_lifecycle_left_undone_is_done_by_the_next(
     rig: Rig, point: str, found: States
@@ -75,6 +76,7 @@ async def test_what_a_killed_lifecycle_left_undone_is_done_by_the_next(
     assert await rig.verdict(drained=False) == []
 
 
+@pytest.mark.dealt
 async def test_a_lifecycle_that_read_before_another_one_applied_changes_nothing_more(rig: Rig) -> None:
     # CORRECTIONS 002.4: phase two must check again.
     await everything_due(rig)
@@ -89,6 +91,7 @@ async def test_a_lifecycle_that_read_before_another_one_applied_changes_nothing_
     assert await rig.verdict(drained=False) == []
 
 
+@pytest.mark.dealt
 async def test_a_backfill_whose_worker_was_killed_goes_on_where_it_stood(rig: Rig) -> None:
     events = 1200
     async with rig.bus("publisher") as bus:

@@ -81,6 +81,7 @@ async def check(rig: Rig, turns: int) -> None:
     assert await rig.verdict(drained=False) == []
 
 
+@pytest.mark.dealt
 async def test_what_a_killed_sweeper_left_undone_is_done_by_the_next(rig: Rig) -> None:
     await killed_and_finished(rig, POINTS)
     await check(rig, len(POINTS))

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import pytest
 from sweeping import TTL, store_of, sweep
 
 from holdfast.bus.client import Bus
@@ -45,6 +46,7 @@ async def lapse(bus: Bus) -> None:
     await store_of(bus).advance(TTL)
 
 
+@pytest.mark.dealt
 async def test_every_task_ends_once_whoever_dies_on_the_way(rig: Rig) -> None:
     await tasker(rig, "after_submit", submit=TASKS).killed()
     assert await tasker(rig, submit=TASKS).ended() == 0

@@ -29,6 +29,7 @@ LATE: dict[str, Callable[[Bus, Job], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.dealt
 async def test_a_worker_stopped_past_its_lease_has_its_stale_answers_refused(
     rig: Rig, record_property: Callable[[str, object], None]
 ) -> None:

@@ -56,6 +56,7 @@ async def both_swept(rig: Rig, sweepers: Sequence[Process]) -> None:
     await until(done, 40)
 
 
+@pytest.mark.dealt
 async def test_two_sweepers_remove_everything_once_and_nothing_that_is_needed(rig: Rig) -> None:
     enough = rig.folder / "enough"
     async with rig.bus("setup") as bus:

@@ -13,7 +13,7 @@ from selection import everything, selected
 from holdfast.chaos.evidence import Store
 
 SEED = 15
-_PARTS, _TURNS = 12, 3
+_PARTS, _TURNS = 12, 2
 
 
 def some(name: str) -> Callable[..., object]:

@@ -139,6 +139,7 @@ def test_postgres_to_a_folder(
     check_with_plain_tools(cold, tmp_path / "copy", spark, ids)
 
 
+@pytest.mark.dealt("source")
 @pytest.mark.parametrize("source", ["empty_redis", "empty_nats"], ids=["redis", "nats"])
 def test_redis_and_nats_to_s3(
     spark: SparkSession,

@@ -135,6 +135,7 @@ def test_whatever_was_changed_is_named(spark: SparkSession, site: Site) -> None:
     assert len(set(found)) == len(CHANGES)
 
 
+@pytest.mark.dealt("kind")
 @pytest.mark.parametrize("kind", ["duckdb", "delta"])
 def test_equal_content_is_equal_whatever_it_is(
     spark: SparkSession, database: str, tmp_path: Path, kind: str

@@ -110,7 +110,12 @@ def from_archive(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leave", "place"), [(from_wal, "wal"), (from_log, "log"), (from_archive, "archive")]
+    ("leave", "place"),
+    [
+        pytest.param(from_wal, "wal", marks=pytest.mark.slow),  # the tests below have it, too
+        (from_log, "log"),
+        (from_archive, "archive"),
+    ],
 )
 def test_what_reconcile_names_is_mended(
     spark: SparkSession, site: Site, leave: Callable[[Site], None], place: str

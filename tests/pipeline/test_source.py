@@ -64,6 +64,7 @@ def test_every_column_arrives_as_it_was_published(spark: SparkSession, store: st
     assert empty.headers == {"trace": "ü", "empty": ""}
 
 
+@pytest.mark.dealt
 def test_a_batch_read_is_cut_into_tasks_and_keeps_its_order(spark: SparkSession, store: str) -> None:
     names = numbered("a", 100)
     for start in range(0, 100, 20):
@@ -77,6 +78,7 @@ def test_a_batch_read_is_cut_into_tasks_and_keeps_its_order(spark: SparkSession,
     assert ids(until.collect()) == names[10:20]
 
 
+@pytest.mark.dealt
 def test_a_stream_reads_all_in_portions_and_the_same_after_a_crash(
     spark: SparkSession, store: str, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_stream_reads_all_in_portions_and_the_same_after_a_crash(
     assert sorted(row.id for rows in second[1:] for row in rows) == ["late", "new"]
 
 
+@pytest.mark.dealt
 def test_a_new_channel_appears_in_a_running_query(spark: SparkSession, store: str, tmp_path: Path) -> None:
     publish(store, "shop.a", "a0")
     stream = Batches(spark, tmp_path, url=store, channel="shop.>", startingPosition="latest")
@@ -124,6 +127,7 @@ def test_a_batch_keeps_to_its_bytes(spark: SparkSession, empty_redis: str, tmp_p
     assert stream.ids == numbered("o", 12)
 
 
+@pytest.mark.dealt
 async def test_a_consumer_gives_the_start_and_is_not_moved(
     spark: SparkSession, store: str, tmp_path: Path
 ) -> None:
@@ -152,6 +156,7 @@ def test_several_stores_make_one_table(spark: SparkSession, database: str, empty
     assert [(row.partition, row.id) for row in rows] == [(0, "p0"), (1, "r0"), (1, "r1")]
 
 
+@pytest.mark.dealt
 async def test_a_time_starts_and_ends_a_read(spark: SparkSession, store: str) -> None:
     backend = connect_backend(store)
     await backend.open()
@@ -169,6 +174,7 @@ async def test_a_time_starts_and_ends_a_read(spark: SparkSession, store: str) ->
     assert ids(both.collect()) == ["o1"]
 
 
+@pytest.mark.dealt
 async def test_a_time_is_that_of_publishing_whatever_the_event_says(spark: SparkSession, store: str) -> None:
     """An event that is published late is beyond an end at its hour, and one of next year within."""
     backend = connect_backend(store)
@@ -185,6 +191,7 @@ async def test_a_time_is_that_of_publishing_whatever_the_event_says(spark: Spark
     assert ids(read(spark, store, "orders", startingPosition=hour).collect()) == ["late"]
 
 
+@pytest.mark.dealt
 def test_nothing_to_read_is_an_empty_table(spark: SparkSession, store: str) -> None:
     with holdfast.connect_sync(store) as hf:
         hf.create_channel("orders")
@@ -192,6 +199,7 @@ def test_nothing_to_read_is_an_empty_table(spark: SparkSession, store: str) -> N
     assert read(spark, store, "no.such.*").collect() == []
 
 
+@pytest.mark.dealt
 def test_a_channel_that_is_not_there_is_said_at_load(spark: SparkSession, store: str) -> None:
     publish(store, "orders", "o0")
     message = r"there is no channel 'oders'; correct the name, create the channel, or set failOnMiss"
@@ -214,6 +222,7 @@ def test_a_channel_that_is_not_there_is_said_with_a_schema_of_ones_own_too(
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.dealt
 def test_a_stream_waits_for_its_channel_when_asked_to(
     spark: SparkSession, store: str, tmp_path: Path
 ) -> None:

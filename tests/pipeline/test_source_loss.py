@@ -57,6 +57,7 @@ async def test_a_stream_that_was_overtaken_fails_or_goes_on(
     assert [row.id for row in rows] == ["o4"]
 
 
+@pytest.mark.dealt
 async def test_a_batch_read_that_was_overtaken_fails_or_goes_on(spark: SparkSession, store: str) -> None:
     first, *_ = await publish(store, "o0", "o1", "o2")
     await trim(store, 2)
@@ -66,6 +67,7 @@ async def test_a_batch_read_that_was_overtaken_fails_or_goes_on(spark: SparkSess
     assert [row.id for row in wanted.option("failOnDataLoss", "false").load().collect()] == ["o2"]
 
 
+@pytest.mark.dealt
 async def test_a_new_query_starts_with_what_is_there(spark: SparkSession, store: str) -> None:
     await publish(store, "o0", "o1")
     await trim(store, 1)

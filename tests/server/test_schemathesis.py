@@ -52,7 +52,7 @@ def _named(request: pytest.FixtureRequest) -> None:
 
 # Requests are thought up where the tests run, and not in each process that only collects them.
 covered, made_up = map(schemathesis.pytest.from_fixture, ("covering", "inventing"))
-FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=100)
 
 

@@ -39,6 +39,7 @@ def url(process: subprocess.Popen[str]) -> str:
     raise AssertionError("it never ran")
 
 
+@pytest.mark.dealt("number")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signal.Signals) -> None:
     process = serve(**OPEN)
@@ -53,6 +54,7 @@ def test_it_serves_http_and_operations_and_nothing_else(serve: Up, number: signa
         httpx.get(f"{at}/healthz")
 
 
+@pytest.mark.dealt("host")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - that is what is tested
 def test_it_lets_nobody_in_without_a_token_and_says_so(serve: Up, tmp_path: Path, host: str) -> None:
     process = serve("--host", host)

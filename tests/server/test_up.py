@@ -66,6 +66,7 @@ def lines(process: subprocess.Popen[str], part: str, phase: str) -> dict[str, An
     raise AssertionError(f"{part} was never {phase}")
 
 
+@pytest.mark.dealt("number")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_starts_serves_drains_and_ends_with_0(up: Up, number: signal.Signals) -> None:
     process = up("--json")
