@@ -139,6 +139,15 @@ UNDISTURBED = (
     replace(_named("ingester"), spec={"portion": 1000}),
 )
 """Who takes part in a run without faults: everybody, and operators on live jobs and consumers besides."""
+PACE: dict[str, dict[str, dict[str, Any]]] = {
+    "nats": {
+        "producer": {"pause": 0.12},
+        "bulk-producer": {"pause": 0.04},
+        "live-operator": {"pause": 0.3},
+    }
+}
+"""By store and role: what differs there in a run without faults. Where all together ask for more than a store
+can do, all of them wait, and nothing tells that from a stall."""
 ONLY: dict[str, frozenset[str]] = {
     "dead.mid_move": frozenset({"nats"}),
     "remove.before_end": frozenset({"nats"}),

@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import time
+from dataclasses import replace
 
 from holdfast.chaos.account import Account
 from holdfast.chaos.cast import Own
@@ -17,7 +18,7 @@ from holdfast.chaos.cold import Cold
 from holdfast.chaos.crew import Crew
 from holdfast.chaos.process import Process, until
 from holdfast.chaos.rig import Rig
-from holdfast.chaos.roles import CHANNEL, POLICIES, UNDISTURBED, Role
+from holdfast.chaos.roles import CHANNEL, PACE, POLICIES, UNDISTURBED, Role
 from holdfast.chaos.siege import Plan, until_drained
 
 _BREATH, _TURN, _PATIENCE, _CATCHING_UP = 0.1, 12.0, 300.0, 900.0
@@ -38,7 +39,12 @@ class Undisturbed:
         self.rig, self.account, self._plan = rig, account, plan
         self._cast = Own(POLICIES)
         self.crew = Crew(rig, self._cast, cold, account, plan.seed, None)
-        self._roles = [role for role in UNDISTURBED if plan.pipeline or not role.pipeline]
+        pace = PACE.get(account.store, {})
+        self._roles = [
+            replace(role, spec=role.spec | pace.get(role.name, {}))
+            for role in UNDISTURBED
+            if plan.pipeline or not role.pipeline
+        ]
         self._places: list[tuple[Role, int, Process]] = []
 
     async def run(self) -> None:

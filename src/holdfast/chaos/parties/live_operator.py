@@ -1,7 +1,8 @@
 """A process that operates on live jobs and consumers: it cancels, requeues, pauses and changes policies.
 
 Specification: url, history, channel, policies (by consumer), own (the consumers that it alone pauses and
-changes), recent (a pattern for files with the ids of what was just published), until (a file that ends it).
+changes), recent (a pattern for files with the ids of what was just published), until (a file that ends it),
+and optionally pause (seconds after each time that it acts).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from holdfast.bus.client import Bus
 from holdfast.chaos.parties.opening import opened
 
-_RECENT, _REST, _AT_ONCE, _BURST = 1_500, 0.005, 8, 60
+_RECENT, _PAUSE, _AT_ONCE, _BURST = 1_500, 0.005, 8, 60
 _VERBS = ("cancel",) * 60 + ("cancel one",) * 20 + ("requeue",) * 20 + ("pause",) + ("subscribe",) * 2
 
 
@@ -34,7 +35,7 @@ class LiveOperator:
             self._recent = dict.fromkeys(list(self._recent)[-_RECENT:])
             names = random.sample(list(self._recent), min(_AT_ONCE, len(self._recent)))
             await asyncio.gather(*(self._act(random.choice(_VERBS), name) for name in names))
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(self._spec.get("pause", _PAUSE))
 
     async def _act(self, verb: str, name: str) -> None:
         own = random.choice(self._spec["own"])
