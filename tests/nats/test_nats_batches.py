@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, fates
+from holdfast.backends.nats import NatsBackend, fates, subjects
 from holdfast.backends.nats.batch import Batches, Stale, state
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.publishing import Publishing
@@ -30,6 +30,16 @@ async def test_a_stale_batch_is_refused_whole(backend: NatsBackend, relaxed_nats
         assert [(message.seq, message.data) for message in found] == [(last - 1, b"1"), (last, b"1")]
     finally:
         await link.close()
+
+
+async def test_batches_that_nobody_ends_are_waited_for(backend: NatsBackend, client: Client) -> None:
+    """The server takes fifty unfinished ones, and gives each up after ten seconds."""
+    await publish(backend, "a")
+    for number in range(50):
+        headers = {subjects.BATCH: f"left-{number}", subjects.BATCH_SEQUENCE: "1"}
+        await client.request(CHANNEL, b"", headers=headers)
+    await publish(backend, "b")
+    assert [entry.event.id for entry in await read_all(backend)] == ["a", "b"]
 
 
 async def test_processes_share_the_jobs_out_and_count_exactly(backend: NatsBackend) -> None:

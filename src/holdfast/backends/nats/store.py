@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -22,7 +24,9 @@ from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
 _DOUBT = 10
-_TURNS = 40
+_LONGEST = 20.0
+"""Seconds for which a batch is offered. The server takes fifty unfinished ones, and gives each up after ten
+seconds: as long may those that nobody ends keep all others out."""
 TRIES = 60
 """How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
 
@@ -141,10 +145,13 @@ class Store:
 
     async def commit(self, messages: Sequence[Message]) -> int:
         """Commit a batch and take it over; answers the sequence of its last message. Raises `Stale`."""
-        for turn in range(_TURNS):
+        until = time.monotonic() + _LONGEST
+        for turn in itertools.count():
             try:
                 last = await self._committer.commit(messages)
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
+                if time.monotonic() > until:
+                    break
                 await self.capture()
                 await step_aside(turn)
             else:
