@@ -48,7 +48,7 @@ class DeltaFiles:
         return sorted(name for name in folders if not name.startswith(("_", ".")) and self.find(name))
 
     def find(self, name: str) -> DeltaTable | None:
-        """A table at its latest version. `Unavailable` where a commit in its log is damaged, with its file."""
+        """A table at its latest version. `Unavailable` where a commit in its log is damaged, by name."""
         try:
             return DeltaTable(self._uri(name), storage_options=self._options())
         except TableNotFoundError:
