@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shell import Run
+from shell import Run, Start
 
 from holdfast import wiring
 from holdfast.bus.sync import SyncBus
 from holdfast.cli.policies import streams_elsewhere, streams_of
+from holdfast.cli.selected import tell_unmatched
 
 pytest.importorskip("pyspark")
 
@@ -96,3 +97,38 @@ def test_an_archive_is_the_same_however_it_is_written(
         assert (streams_of(config, written), streams_elsewhere(config, written)) == (["orders"], ["audit"])
     assert streams_of(config, "s3://bucket/prefix/") == ["audit"]
     assert streams_elsewhere(wiring.configured([], None), "cold") == [], "a default says nothing of this one"
+
+
+async def test_a_pattern_that_selects_nothing_is_said(
+    database: str, hf: SyncBus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hf.create_channel("shop.orders")
+    hf.publish("gbe.events.system.error", {})
+    config = wiring.configured([database], None)
+    await tell_unmatched(config, [database], ["shop.orders", "shop.*", ">", "gbe.events.system.*"])
+    assert capsys.readouterr().err == ""
+    await tell_unmatched(config, [database], ["shop.>", "shpo.>", "oders", "gbe.events.>"])
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(";")[0] for line in told] == [
+        "no channel matches 'shpo.>'",
+        "no channel matches 'oders'",
+        "no channel matches 'gbe.events.>'",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["archive", "--destination", "cold", "--stream"], "nothing new to archive"),
+        (["ingest", "--warehouse", "duckdb:///dev/null/none", "--channel"], "written to the WAL"),
+    ],
+)
+def test_a_command_says_so_and_ends_as_before(
+    start: Start, hf: SyncBus, arguments: list[str], answer: str
+) -> None:
+    hf.create_channel("shop.orders")
+    command = start(*arguments, "shpo.*", "--once", "--master", "local[1]")
+    out, err = command.communicate()
+    assert (command.returncode, out.startswith(answer)) == (0, True)
+    assert "no channel matches 'shpo.*'; 'holdfast channels list' shows all\n" in err

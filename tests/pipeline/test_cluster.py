@@ -128,6 +128,15 @@ def test_spark_submit_ingests_into_delta_on_executors(
     assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == sorted(f"o{n}" for n in range(12_000))
 
 
+@pytest.mark.parametrize("arguments", [[], ["holdfast"], ["a.zip", "b.zip"]])
+def test_the_bundle_says_how_it_is_made(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.pipeline.bundle", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "usage: python -m holdfast.pipeline.bundle FILE.zip\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_bundle_holds_the_files_beside_the_code(tmp_path: Path, drive: Drive, bare_python: Path) -> None:
     path = bundle.build(tmp_path / "holdfast.zip")
     code = "from holdfast.backends.redis import scripts; print(scripts.__file__, len(scripts.SCRIPTS))"

@@ -126,6 +126,9 @@ def test_what_a_load_has_answered_is_on_the_disk(place: Place, monkeypatch: pyte
         synced.clear()
         assert place.other(Tables()).outcome(KEY, [CHANNEL]) == Outcome(1, 0, ())
         assert unsynced() == []
+        load(place.warehouse, "batch-2", rows(["b"], b'{"n": 1}', first=2))  # with a commit for the column
+        assert len(DeltaTable(place.folder / "tables" / "events").history()) == 4
+        assert unsynced() == []
 
 
 def test_a_loader_recovers_from_a_crash_after_the_commit(place: Place) -> None:

@@ -252,3 +252,17 @@ def test_a_wrong_option_is_said_at_load(spark: SparkSession) -> None:
         spark.readStream.format("holdfast").option("chanel", "orders").load()
     with pytest.raises(AnalysisException, match=r"option channel is missing"):
         spark.read.format("holdfast").load()
+
+
+def test_a_stream_that_is_to_end_somewhere_fails_when_it_starts(
+    spark: SparkSession, empty_redis: str, tmp_path: Path
+) -> None:
+    """Spark does not tell the source at `load` whether a stream is wanted."""
+    publish(empty_redis, "orders", "o0")
+    stream = Batches(spark, tmp_path, url=empty_redis, channel="orders")
+    stream.run()
+    for folder in (tmp_path, tmp_path / "new"):  # with and without a checkpoint
+        stream = Batches(spark, folder, url=empty_redis, channel="orders", endingPosition="latest")
+        with pytest.raises(Exception, match="endingPosition is for batch reads; use the trigger") as failed:
+            stream.run()
+        assert "UnboundLocalError" not in str(failed.value)

@@ -15,12 +15,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from walkit import CHANNEL, Place, load, name, position, source_rows
+from walkit import CHANNEL, Place, load, name, position, result, source_rows
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
 from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
+from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.query import Limits, ask
 from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
 
@@ -334,6 +335,44 @@ def test_a_damaged_file_is_named_with_what_to_do(place: Place, how: str) -> None
         load(place.warehouse, OTHER, rows(["a"]))
     with pytest.raises(Unavailable, match=wanted):
         asyncio.run(ask(place.url, "SELECT max(data) FROM events", Limits(), audit=True))
+
+
+@pytest.mark.parametrize("commit", ["of a batch", "of the table"])
+@pytest.mark.parametrize("how", ["cut", "zeros"])
+def test_a_torn_commit_of_delta_is_named_and_goes(tmp_path: Path, commit: str, how: str) -> None:
+    """As a power failure leaves it, before the batch is confirmed."""
+    place = Place(tmp_path, warehouse=f"delta://{tmp_path}/tables")
+    if commit == "of a batch":
+        load(place.warehouse, KEY, rows(["a"]))
+    batch = place.commit(source_rows(["b"], first=2))
+    with failpoints.active("loader.after_commit", "raise"):
+        assert result(place.loader().load([batch])) == Result.RETRY
+    log = place.folder / "tables" / "events" / "_delta_log"
+    if commit == "of the table":
+        (log / f"{1:020}.json").unlink()
+    torn = max(log.glob("*.json"))
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[: len(whole) // 2] if how == "cut" else bytes(len(whole)))
+    wanted = f"{torn} is torn.*remove this file.*holdfast reconcile"
+    with pytest.raises(Unavailable, match=wanted):
+        list(place.warehouse.events(CHANNEL))
+    with pytest.raises(Unavailable, match=wanted):
+        load(place.warehouse, OTHER, rows(["c"], first=3))
+    with pytest.raises(Unavailable, match=wanted):
+        asyncio.run(ask(place.url, "SELECT max(data) FROM events", Limits(), audit=True))
+    torn.unlink()
+    assert result(place.loader().load([batch], at_once=True)) == Result.LOADED
+    assert place.ids() == (["a", "b"] if commit == "of a batch" else ["b"])
+
+
+def test_a_torn_commit_of_delta_that_others_follow_does_not_go(tmp_path: Path) -> None:
+    place = Place(tmp_path, warehouse=f"delta://{tmp_path}/tables")
+    for key, event, first in (KEY, "a", 1), (OTHER, "b", 2):
+        load(place.warehouse, key, rows([event], first=first))
+    torn = place.folder / "tables" / "events" / "_delta_log" / f"{1:020}.json"
+    torn.write_bytes(torn.read_bytes()[:100])
+    with pytest.raises(Unavailable, match=f"{torn} is damaged: restore it, or .*holdfast warehouse rebuild"):
+        list(place.warehouse.events(CHANNEL))
 
 
 def test_urls_lead_to_warehouses(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, 
 from holdfast.cli.output import say, write_json, write_line, write_table
 from holdfast.cli.places import check_archive
 from holdfast.cli.policies import destinations, from_flags, policies, streams_elsewhere, streams_of
+from holdfast.cli.selected import tell_unmatched
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -95,12 +97,15 @@ def _archive(
     from holdfast.cli.spark import session
     from holdfast.pipeline.archive.archiver import Archiver
 
-    with wiring.addresses(config.url) as urls, session(master, name="holdfast archive", plans=True) as spark:
-        archiver = Archiver(spark, urls, todo, checkpoints)
+    with wiring.addresses(config.url) as urls:
         if once:
-            return archiver.run_once()
-        with told_to_stop("writing what has not filled an object yet") as stop:
-            return archiver.run(stop)
+            asyncio.run(tell_unmatched(config, urls, [each.stream for each in todo]))
+        with session(master, name="holdfast archive", plans=True) as spark:
+            archiver = Archiver(spark, urls, todo, checkpoints)
+            if once:
+                return archiver.run_once()
+            with told_to_stop("writing what has not filled an object yet") as stop:
+                return archiver.run(stop)
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -17,6 +18,7 @@ from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, 
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.places import check_archive, check_wal
 from holdfast.cli.policies import destinations, settings_of
+from holdfast.cli.selected import tell_unmatched
 from holdfast.cli.stopping import told_to_stop
 from holdfast.model.errors import InvalidInput
 
@@ -285,11 +287,10 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
     from holdfast.cli.spark import session
     from holdfast.pipeline.ingest.driver import Ingest
 
-    with (
-        wiring.addresses(config.url) as urls,
-        session(master, name="holdfast ingest", plans=True) as spark,
-        ExitStack() as stack,
-    ):
+    with wiring.addresses(config.url) as urls, ExitStack() as stack:
+        if once:
+            asyncio.run(tell_unmatched(config, urls, plan.channels))
+        spark = stack.enter_context(session(master, name="holdfast ingest", plans=True))
         job = Ingest(spark, urls, plan, checkpoints)
         if config.ingest.metrics_port is not None:
             try:

@@ -16,6 +16,7 @@ from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.places import check_archive
 from holdfast.cli.policies import destination_of
+from holdfast.cli.selected import channels_of
 from holdfast.model.errors import InvalidInput, NotFound
 from holdfast.model.names import check_name, selects
 
@@ -105,19 +106,6 @@ def books_of(config: Config, urls: list[str], archive: str | None) -> Callable[[
         return Books(channel, tuple(urls), destination, plan=plan, namespace=config.namespace)
 
     return books
-
-
-async def channels_of(config: Config, urls: list[str]) -> set[str]:
-    """What the stores have."""
-    found: set[str] = set()
-    for url in urls:
-        store = wiring.backend(url, config=config)
-        await store.open()
-        try:
-            found.update(await store.channels())
-        finally:
-            await store.close()
-    return found
 
 
 def parse_day(text: str | None) -> date | None:

@@ -13,7 +13,8 @@ from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, Urls, examples
 from holdfast.cli.output import say, write_json
 from holdfast.cli.places import check_warehouse
-from holdfast.cli.reconcile import Archive, books_of, channels_of, print_reports, settings
+from holdfast.cli.reconcile import Archive, books_of, print_reports, settings
+from holdfast.cli.selected import channels_of
 from holdfast.model.errors import NotFound
 from holdfast.model.names import check_name, selects
 

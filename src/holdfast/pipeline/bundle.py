@@ -36,5 +36,12 @@ def _walk(name: str, folder: Traversable) -> Iterator[tuple[str, Traversable]]:
             yield from _walk(f"{name}/{entry.name}", entry)
 
 
+def main(arguments: list[str]) -> None:
+    """Write the bundle to the path that is given."""
+    if len(arguments) != 1 or not arguments[0].endswith(".zip"):
+        sys.exit("usage: python -m holdfast.pipeline.bundle FILE.zip")
+    build(Path(arguments[0]))
+
+
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    main(sys.argv[1:])

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from holdfast import failpoints
 from holdfast.contracts import Backend
-from holdfast.model.errors import DataLost
+from holdfast.model.errors import DataLost, InvalidInput
 from holdfast.model.log import Page, Part
 from holdfast.pipeline import offsets, portions
 from holdfast.pipeline.connection import Connection
@@ -99,6 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open = None
 
     def _opened(self) -> tuple[Connection, Planner]:
+        if self._options.end is not None:  # not before: Spark hides what is raised while it makes a reader
+            raise InvalidInput(
+                "endingPosition is for batch reads; use the trigger availableNow for a stream that ends"
+            )
         if self._open is None:
             connection = Connection(self._options.urls)
             self._open = connection, Planner(self._options, connection.backends)

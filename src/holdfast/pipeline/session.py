@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,23 +98,23 @@ def start(
         for setting, value in chosen.items():
             builder = builder.config(setting, value)
         with _undisturbed():
-            if log is not None:
-                _launch({**chosen, "spark.master": master, "spark.app.name": name}, log)
-            spark = builder.getOrCreate()
+            _launch({**chosen, "spark.master": master, "spark.app.name": name}, log)
+        spark = builder.getOrCreate()  # may be interrupted: a master that does not answer takes a minute
     if not is_local(master):
         _ship(spark)
     return spark
 
 
-def _launch(settings: Mapping[str, str], log: Path) -> None:
-    """Start Java as a session would, unless it runs already, with a file for whatever it says."""
+def _launch(settings: Mapping[str, str], log: Path | None) -> None:
+    """Start Java as a session would, unless it runs already. Whatever it says goes to `log`, if any."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        with log.open("ab") as said:
-            gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+        with nullcontext() if log is None else log.open("ab") as said:
+            streams = {} if said is None else {"stdout": said, "stderr": said}
+            gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -132,8 +132,7 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is hear:  # Spark brings one of its own for Ctrl-C
-                signal.signal(number, handler)
+            signal.signal(number, handler)
         for each in heard:
             signal.raise_signal(each)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import Planner
@@ -43,12 +42,7 @@ class HoldfastSource(DataSource):
         return BatchReader(Options.of(self.options))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        options = Options.of(self.options)
-        if options.end is not None:
-            raise InvalidInput(
-                "endingPosition is for batch reads; use the trigger availableNow for a stream that ends"
-            )
-        return StreamReader(options)
+        return StreamReader(Options.of(self.options))
 
 
 def writing_source(

@@ -293,7 +293,9 @@ class DeltaWarehouse:
                 )
         new = [field for field in wanted if field.name not in there]
         if grow and new:
+            before = delta.version()
             delta.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
+            self._files.settle(table.name, before)
             return self._open(table)
         return delta
 

@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from holdfast.model.errors import Unavailable
+from holdfast.pipeline.warehouse import damage
 from holdfast.pipeline.warehouse.tables import DAY
 
 _LOG = "_delta_log"
@@ -46,11 +48,16 @@ class DeltaFiles:
         return sorted(name for name in folders if not name.startswith(("_", ".")) and self.find(name))
 
     def find(self, name: str) -> DeltaTable | None:
-        """A table at its latest version."""
+        """A table at its latest version. `Unavailable` where a commit in its log is damaged, by name."""
         try:
             return DeltaTable(self._uri(name), storage_options=self._options())
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            found = damage.of_log(Path(self._uri(name)) / _LOG) if self._is_folder else None
+            if found is None:
+                raise
+            raise Unavailable(found) from error
 
     def open(self, name: str, schema: pa.Schema, partition: str | None = None) -> DeltaTable:
         """A table at its latest version, made if it is not there."""
