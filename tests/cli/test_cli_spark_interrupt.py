@@ -60,7 +60,7 @@ def test_ctrl_c_does_not_wait_for_a_master_that_does_not_answer() -> None:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes, text=True) as process, master.accept()[0] as asks:
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=45)
             assert (process.returncode, out) == (0, "interrupted\n")
             while asks.recv(65536):
                 pass
