@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats import NatsBackend, stream, subjects
 from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.backends.nats.ingest import Ingest
+from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.registry import Member
 from holdfast.backends.nats.room import Room
+from holdfast.embedded import Nats
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, subscribe
@@ -36,6 +39,28 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Batches, "commit", watched)
     return told
+
+
+async def test_channels_that_many_make_at_once_are_captured_once_each(
+    backend: NatsBackend, relaxed_nats: Nats, client: Client
+) -> None:
+    """Of two updates of a stream at once the server may subscribe to a subject twice, or not at all."""
+    links = [Link(relaxed_nats.url) for _ in range(8)]
+    for link in links:
+        await link.open()
+
+    async def add(number: int) -> None:
+        for turn in range(8):
+            await stream.capture(links[number], [f"made.by-{number}.{turn}"])
+
+    await asyncio.gather(*map(add, range(len(links))))
+    for link in links:
+        await link.close()
+    before = (await client.jetstream().stream_info(subjects.STREAM)).state.messages
+    for name in (f"made.by-{number}.{turn}" for number in range(8) for turn in range(8)):
+        await client.request(name, b"{}")
+    stored = (await client.jetstream().stream_info(subjects.STREAM)).state.messages - before
+    assert stored == 64
 
 
 async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> None:

@@ -189,5 +189,5 @@ class Store:
         await self.capture()
 
     async def capture(self) -> None:
-        """Whoever changed the stream's subjects at the same time as somebody else may have undone theirs."""
+        """Another client may have changed the stream's subjects, and left some of ours out."""
         await stream.capture(self.link, list(self.registry.channels))

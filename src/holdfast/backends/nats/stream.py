@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.backends.nats import subjects
 from holdfast.backends.nats.answers import Stored
+from holdfast.backends.nats.batch import Batches, Message, Stale
 from holdfast.backends.nats.link import Link
 from holdfast.backends.nats.pauses import step_aside
 from holdfast.model.errors import HoldfastError, Unavailable
@@ -18,7 +22,8 @@ LEAST_PAYLOAD = 524_288
 """What a message must hold: a job's record has up to 15 errors of up to 24,000 bytes."""
 _API = "$JS.API.STREAM"
 _NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
-_TURNS = 20
+_ALONE = 10
+"""Seconds after which the mark of whoever changes the subjects is gone by itself."""
 _SLOW = 60.0  # seconds that a purge may take
 _SETTINGS: dict[str, Any] = {
     "name": subjects.STREAM,
@@ -81,18 +86,38 @@ async def ensure(link: Link) -> str:
 async def capture(link: Link, channels: Iterable[str]) -> None:
     """Let the stream capture channels that it does not capture yet."""
     wanted = list(channels)
-    for turn in range(_TURNS):
+    if not _missing(wanted, (await info(link))["config"]):
+        return
+    async with _alone(link):
         config = (await info(link))["config"]
-        missing = [channel for channel in wanted if not _captured(channel, config["subjects"])]
-        if not missing:
-            return
-        update = config | {"subjects": [*config["subjects"], *missing]}
-        _checked(
-            await link.request(f"{_API}.UPDATE.{subjects.STREAM}", update),
-            f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
-        )
-        await step_aside(turn)  # who wrote at the same time may have undone it
-    raise Unavailable(f"the subjects of the stream {subjects.STREAM} changed too often; try again")
+        if missing := _missing(wanted, config):
+            update = config | {"subjects": [*config["subjects"], *missing]}
+            _checked(
+                await link.request(f"{_API}.UPDATE.{subjects.STREAM}", update),
+                f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
+            )
+
+
+@asynccontextmanager
+async def _alone(link: Link) -> AsyncIterator[None]:
+    """One update after the other. The server checks no revision: of two at once one undoes the other. And it
+    compares both with the same settings, so that it subscribes to a subject twice, and stores its messages
+    twice, or not at all (seen with 2.15.1). Whoever dies here is waited for."""
+    mark = Message(subjects.UPDATING, b"", {subjects.TTL: f"{_ALONE}s"}, expect=0)
+    until = time.monotonic() + 2 * _ALONE
+    for turn in itertools.count():
+        try:
+            seq = await Batches(link).commit([mark])
+            break
+        except Stale:
+            if time.monotonic() > until:
+                told = f"the subjects of the stream {subjects.STREAM} are changed by too many at once"
+                raise Unavailable(f"{told}; try again") from None
+            await step_aside(turn)
+    try:
+        yield
+    finally:
+        await delete(link, seq)
 
 
 async def purge(link: Link, subject: str, last: int) -> None:
@@ -122,6 +147,10 @@ async def delete(link: Link, seq: int) -> None:
     # Of what stood before the first message the server says so only in words, as of a store that failed.
     if error.get("err_code") != _NO_MESSAGE and error.get("description") != "no message found":
         _checked(answer, f"remove message {seq} of the stream {subjects.STREAM}")
+
+
+def _missing(wanted: Iterable[str], config: dict[str, Any]) -> list[str]:
+    return [channel for channel in wanted if not _captured(channel, config["subjects"])]
 
 
 def _captured(channel: str, captured: Iterable[str]) -> bool:

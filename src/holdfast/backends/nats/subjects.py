@@ -23,6 +23,7 @@ channel's own name, and `HF.>`, which no channel can be called since their names
                                 when it is detached
     HF.L.NAME                   a lock, percent-encoded: its owner, its token and its deadline
     HF.G                        up to where old idempotency keys were forgotten
+    HF.U                        empty: somebody changes the subjects that the stream captures
 
     HF.S.>                      the state that every process mirrors, one message per subject:
     HF.S.registry               channels, consumers, epochs and the test kit's clock
@@ -59,6 +60,7 @@ REGISTRY: Final = "HF.S.registry"
 CURSORS: Final = "HF.S.cursor."
 KEYS, FATES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
+UPDATING: Final = "HF.U"
 SHARDS: Final = 16
 
 # What the server understands.
