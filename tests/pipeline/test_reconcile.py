@@ -103,6 +103,24 @@ def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, 
     assert (report.published, report.ingested) == (30, 31)
 
 
+def test_a_row_beyond_the_end_of_the_log_is_surplus(spark: SparkSession, site: Site) -> None:
+    """And one between two events. Of a partition without a store nothing is known."""
+    site.publish(*IDS)
+    site.archive()
+    site.ingest()
+    for event, column, value in (
+        ("e-05", "position", "position || '0'"),
+        ("e-06", "position", "'9' || substr(position, 2)"),
+        ("e-07", "partition", "7"),
+    ):
+        new = f"transaction_id || 'x' AS transaction_id, 'new ' || id AS id, {value} AS \"{column}\""
+        execute(site, f"INSERT INTO changes SELECT * REPLACE ({new}) FROM changes WHERE id = '{event}'")
+    report = reconcile(spark, site.books)
+    assert tallies(report) == {("warehouse", "surplus"): 2}
+    assert named(report, "warehouse", "surplus") == ["new e-05", "new e-06"]
+    assert (report.published, report.ingested, report.not_compared) == (30, 32, 1)
+
+
 CHANGES = {
     "e-01": "data = '{\"n\":100}'",
     "e-02": "n = 100",

@@ -187,6 +187,18 @@ def test_what_nobody_has_is_said_and_what_is_left_of_it_stays(spark: SparkSessio
     assert "unreadable" in {each.kind for each in done.reports[0].tallies}
 
 
+def test_a_row_beyond_the_end_of_the_log_stays(spark: SparkSession, site: Site) -> None:
+    """A store that lost its newest events looks the same: this may be the last copy of one."""
+    new = "transaction_id || 'x' AS transaction_id, '9' || substr(position, 2) AS \"position\""
+    execute(site, f"INSERT INTO changes SELECT * REPLACE ({new}) FROM changes WHERE id = 'e-05'")
+    before = content(site)
+    execute(site, "DELETE FROM changes WHERE id = 'e-01'")
+    done = mend(spark, site)
+    assert not done.equal
+    assert (done.positions, done.removed, content(site)) == (1, 0, before)
+    assert {each.kind for each in done.reports[0].tallies} == {"surplus"}
+
+
 def test_an_event_that_the_mapping_no_longer_takes_is_said(spark: SparkSession, site: Site) -> None:
     execute(site, "DELETE FROM changes WHERE id IN ('e-01', 'e-02')")
     columns = (*TABLES.of(CHANNEL).columns, Column("day", "$.n", "date"))

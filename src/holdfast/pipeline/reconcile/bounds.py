@@ -107,9 +107,11 @@ class Chain:
 
 def bounds(connection: Connection, books: Books) -> Bounds:
     """Take them now, before the sides are read."""
-    stores = list(enumerate(connection.backends))
-    until = {place: connection.run(_end(store, books.channel)) for place, store in stores}
-    cursors = {place: connection.run(_cursors(store, books.channel)) for place, store in stores}
+    until = ends(connection, books.channel)
+    cursors = {
+        place: connection.run(_cursors(store, books.channel))
+        for place, store in enumerate(connection.backends)
+    }
     wal = books.wal()
     pending = [] if wal is None else wal.pending()
     return Bounds(
@@ -118,6 +120,11 @@ def bounds(connection: Connection, books: Books) -> Bounds:
         {place: found.get(CONSUMER, BEFORE_ALL) for place, found in cursors.items()},
         [part for batch in pending for part in batch.parts if part.channel == books.channel],
     )
+
+
+def ends(connection: Connection, channel: str) -> ByPartition:
+    """Where each store's log ends now."""
+    return {place: connection.run(_end(store, channel)) for place, store in enumerate(connection.backends)}
 
 
 def trimmed(connection: Connection, channel: str) -> ByPartition:

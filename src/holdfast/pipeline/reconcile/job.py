@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failure import explained
 from holdfast.pipeline.reconcile.bounds import (
+    AFTER_ALL,
     BEFORE_ALL,
     Books,
     Bounds,
@@ -26,6 +27,7 @@ from holdfast.pipeline.reconcile.bounds import (
     Chain,
     bounds,
     chain,
+    ends,
     trimmed,
 )
 from holdfast.pipeline.reconcile.memory import remember
@@ -36,7 +38,9 @@ from holdfast.pipeline.warehouse.queries import load_queries
 
 LIMIT = 100
 QUERIES = load_queries("reconcile.sql", __package__)
-_LIMITS = "partition int, until string, gone string, floor string, archived string, ingested string"
+_LIMITS = (
+    "partition int, until string, ending string, gone string, floor string, archived string, ingested string"
+)
 _PENDING = "partition int, channel string, first string, last string"
 
 
@@ -80,18 +84,19 @@ def _compare(
     taken, found = bounds(connection, books), chain(books)
     with sides(spark, books, found, warehouse, day) as records:
         try:
-            places = _ask(spark, "places", records=records, limits=_limits(spark, taken, {}, {}))
+            places = _ask(spark, "places", records=records)
             places = places.localCheckpoint()  # read now, and once: what is trimmed from here on was seen
-            gone = trimmed(connection, books.channel)
+            gone, ending = trimmed(connection, books.channel), ends(connection, books.channel)
             known = places if day is None or warehouse is None else _look_up(places, warehouse, books.channel)
-            limits = _limits(spark, taken, gone, found.floors(gone))
+            limits = _limits(spark, taken, ending, gone, found.floors(gone))
             pending = spark.createDataFrame([part[:4] for part in taken.pending], _PENDING)
             fates = _ask(spark, "fates", places=known, limits=limits)
             judged = _ask(spark, "judged", fates=fates, pending=pending)
             report = _report(judged, books, day, limit)
             unreadable = _unreadable(judged) if _has(report, "unreadable") else set()
             report = _with_losses(report, unreadable, found, gone)
-            return report, _wrong(judged, report, found.unproven(gone, unreadable), wrong)
+            beyond = [(place, end + " ", AFTER_ALL) for place, end in ending.items()]
+            return report, _wrong(judged, report, beyond + found.unproven(gone, unreadable), wrong)
         except Exception as error:
             raise explained(error) from error
 
@@ -100,8 +105,10 @@ def _ask(spark: SparkSession, name: str, **frames: DataFrame) -> DataFrame:
     return spark.sql(QUERIES[name].rstrip(";"), None, **frames)
 
 
-def _limits(spark: SparkSession, taken: Bounds, gone: ByPartition, floors: ByPartition) -> DataFrame:
-    columns = (taken.until, gone, floors, taken.archived, taken.ingested)
+def _limits(
+    spark: SparkSession, taken: Bounds, ending: ByPartition, gone: ByPartition, floors: ByPartition
+) -> DataFrame:
+    columns = (taken.until, ending, gone, floors, taken.archived, taken.ingested)
     rows = [(place, *(each.get(place, BEFORE_ALL) for each in columns)) for place in taken.until]
     return spark.createDataFrame(rows, _LIMITS)
 

@@ -1,12 +1,12 @@
 -- What a reconciliation asks Spark. A place is one record of the log: a partition and a position in it.
 --
 -- {records}: side, partition, position, transaction_id, source, id, digest; one row for each time that a side has it.
--- {limits}: one row for each partition: until, gone, floor, archived, ingested.
+-- {limits}: one row for each partition: until, ending, gone, floor, archived, ingested.
 -- {pending}: partition, first, last: batches of the WAL that wait for the warehouse.
 
 -- name: places
 -- How often each side has a place; `standing`: how often the warehouse has its event, here or elsewhere.
-SELECT /*+ BROADCAST(bound) */ transaction_id, partition, position,
+SELECT transaction_id, partition, position,
        count_if(side = 'log') AS log,
        count_if(side = 'archive') AS archive,
        count_if(side = 'warehouse') AS warehouse,
@@ -17,8 +17,7 @@ SELECT /*+ BROADCAST(bound) */ transaction_id, partition, position,
        max(CASE WHEN side = 'archive' THEN digest END) AS archive_digest,
        max(CASE WHEN side = 'warehouse' THEN digest END) AS warehouse_digest,
        sum(count_if(side = 'warehouse')) OVER (PARTITION BY transaction_id) AS standing
-FROM {records} JOIN {limits} AS bound USING (partition)
-WHERE position <= until
+FROM {records}
 GROUP BY transaction_id, partition, position;
 
 -- name: unknown
@@ -29,15 +28,18 @@ LIMIT 10000;
 
 -- name: fates
 -- Published is what the log has; where it was trimmed, what the archive has read back of its manifests' objects.
--- An unreadable object is a place without a transaction id.
+-- An unreadable object is a place without a transaction id. What stands beyond `until` may have been published while
+-- the sides were read, unless it is beyond the log's end afterwards, too. Of a partition that no store is, nothing is
+-- known.
 WITH described AS (
     SELECT /*+ BROADCAST(bound) */ *, transaction_id <> '' AS readable,
            log > 0 OR (archive > 0 AND transaction_id <> '' AND position <= gone) AS published,
            failed > 0 AND warehouse = 0 AS lost
-    FROM {places} JOIN {limits} AS bound USING (partition)
+    FROM {places} LEFT JOIN {limits} AS bound USING (partition)
+    WHERE until IS NULL OR position <= until OR position > ending
 )
 SELECT *, published AND warehouse = 0 AND NOT lost AND standing > 0 AS repeated,
-       NOT readable OR published OR position > floor AS compared
+       until IS NOT NULL AND (NOT readable OR published OR position > floor) AS compared
 FROM described;
 
 -- name: judged
