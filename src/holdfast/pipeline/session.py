@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.resources import as_file, files
@@ -66,9 +67,10 @@ def session(
         raise
     finally:
         try:
-            spark.stop()
-        except Exception:
             # Ctrl-C breaks off a question to Java, whose next answer is missing then. Java ends with us.
+            with warnings.catch_warnings(action="ignore") if interrupted else nullcontext():
+                spark.stop()
+        except Exception:
             if not interrupted:
                 raise
 
