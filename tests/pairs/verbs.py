@@ -182,8 +182,10 @@ async def subscribe_past(actor: Actor) -> None:
 
 @verb("subscribe", raises=(Outdated,))
 async def subscribe_changed(actor: Actor) -> None:
-    """Budgets, and where there is a bound, also whether there is one; every other time with a revision. Beside
-    a removal it may make the consumer anew, which is to have every job again."""
+    """Budgets, and where there is a bound, also whether there is one; every other time with a revision.
+
+    Beside a removal it may make the consumer anew, which is to have every job again.
+    """
     bound = actor.world.policy.max_depth if actor.turn % 2 else None
     changed = replace(actor.world.policy, max_attempts=5 + actor.turn, max_depth=bound)
     revision = None
