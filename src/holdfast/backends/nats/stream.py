@@ -102,7 +102,7 @@ async def capture(link: Link, channels: Iterable[str]) -> None:
 async def _alone(link: Link) -> AsyncIterator[None]:
     """One update after the other. The server checks no revision: of two at once one undoes the other. And it
     compares both with the same settings, so that it subscribes to a subject twice, and stores its messages
-    twice, or not at all (seen with 2.15.1). Whoever dies here is waited for."""
+    twice (seen with 2.15.1). Whoever dies here is waited for."""
     mark = Message(subjects.UPDATING, b"", {subjects.TTL: f"{_ALONE}s"}, expect=0)
     until = time.monotonic() + 2 * _ALONE
     for turn in itertools.count():

@@ -87,10 +87,11 @@ def _compare(
             places = _ask(spark, "places", records=records)
             places = places.localCheckpoint()  # read now, and once: what is trimmed from here on was seen
             gone, ending = trimmed(connection, books.channel), ends(connection, books.channel)
-            known = places if day is None or warehouse is None else _look_up(places, warehouse, books.channel)
             limits = _limits(spark, taken, ending, gone, found.floors(gone))
+            if day is not None and warehouse is not None:
+                places = _look_up(places, limits, warehouse, books.channel)
             pending = spark.createDataFrame([part[:4] for part in taken.pending], _PENDING)
-            fates = _ask(spark, "fates", places=known, limits=limits)
+            fates = _ask(spark, "fates", places=places, limits=limits)
             judged = _ask(spark, "judged", fates=fates, pending=pending)
             report = _report(judged, books, day, limit)
             unreadable = _unreadable(judged) if _has(report, "unreadable") else set()
@@ -113,9 +114,9 @@ def _limits(
     return spark.createDataFrame(rows, _LIMITS)
 
 
-def _look_up(places: DataFrame, warehouse: Warehouse, channel: str) -> DataFrame:
+def _look_up(places: DataFrame, limits: DataFrame, warehouse: Warehouse, channel: str) -> DataFrame:
     """Events of a day that stand in the warehouse under another one: published again, with another time."""
-    asked = _ask(places.sparkSession, "unknown", places=places).collect()
+    asked = _ask(places.sparkSession, "unknown", places=places, limits=limits).collect()
     held = warehouse.holds(channel, [row.transaction_id for row in asked])
     elsewhere = F.col("transaction_id").isin(*held)
     return places.withColumn("standing", F.when(elsewhere, 1).otherwise(F.col("standing")))

@@ -22,8 +22,8 @@ GROUP BY transaction_id, partition, position;
 
 -- name: unknown
 -- Events of which nothing is in the warehouse, as far as was looked.
-SELECT transaction_id FROM {places}
-WHERE log > 0 AND failed = 0 AND standing = 0
+SELECT /*+ BROADCAST(bound) */ transaction_id FROM {places} JOIN {limits} AS bound USING (partition)
+WHERE log > 0 AND failed = 0 AND standing = 0 AND position <= until
 LIMIT 10000;
 
 -- name: fates
