@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import kwargs_row
 
 import holdfast
 from holdfast.chaos.evidence import Evidence, Logged, Move, Row, Store, terms
+from holdfast.chaos.history import shared
 from holdfast.embedded import Postgres
 from holdfast.model.policy import Policy
 
@@ -79,7 +80,10 @@ class PostgresStore(Store):
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
             async def fetch(kind: type[Any], query: str) -> list[Any]:
-                cursor = connection.cursor(row_factory=class_row(kind))
+                def make(**fields: Any) -> Any:
+                    return kind(**shared(fields))
+
+                cursor = connection.cursor(row_factory=kwargs_row(make))
                 return await (await cursor.execute(query)).fetchall()
 
             async def pairs(query: str) -> list[Any]:
