@@ -132,22 +132,29 @@ UNDISTURBED = (
     Role("poller", "poller", (), count=2),
     Role("operator", "operator", (), _PATIENT),
     Role("live-operator", "live_operator", (), {"policies": POLICIES}, count=2),
-    Role("newcomer", "newcomer", (), {"events": 0, "pause": 1.5, "step": 200}),
+    Role("newcomer", "newcomer", (), {"events": 0, "pause": 4.0, "step": 200}),
     Role("sweeper", "sweeper", (), _named("sweeper").spec | _PATIENT | {"pause": 1.0}),
     Role("clerk", "clerk", (), _named("clerk").spec | _PATIENT | {"pause": 0.5}),
-    replace(_named("archiver"), spec={"rows": 1000, "batch_size": 400}),
-    replace(_named("ingester"), spec={"portion": 1000}),
+    replace(_named("archiver"), spec={"rows": 1000, "batch_size": 400, "pause": 2.0}),
+    replace(_named("ingester"), spec={"portion": 1000, "pause": 2.0}),
 )
 """Who takes part in a run without faults: everybody, and operators on live jobs and consumers besides."""
+_HALF: dict[str, dict[str, Any]] = {
+    "producer": {"pause": 0.06},
+    "bulk-producer": {"pause": 0.02},
+    "live-operator": {"pause": 0.05},
+}
 PACE: dict[str, dict[str, dict[str, Any]]] = {
+    "postgres": _HALF,
+    "redis": _HALF,
     "nats": {
         "producer": {"pause": 0.12},
         "bulk-producer": {"pause": 0.04},
         "live-operator": {"pause": 0.3},
     }
 }
-"""By store and role: what differs there in a run without faults. Where all together ask for more than a store
-can do, all of them wait, and nothing tells that from a stall."""
+"""By store and role: what differs there in a run without faults. Where all together ask for more than a store or
+two cores can do, all of them wait, and nothing tells that from a stall."""
 ONLY: dict[str, frozenset[str]] = {
     "dead.mid_move": frozenset({"nats"}),
     "remove.before_end": frozenset({"nats"}),

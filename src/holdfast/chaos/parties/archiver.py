@@ -1,6 +1,7 @@
 """A process that archives a channel to its end, without Spark: the writer and the commit are the job's own.
 
-Specification: url, history, channel, folder, until, rows (of a commit), batch_size (of an object).
+Specification: url, history, channel, folder, until, rows (of a commit), batch_size (of an object), and
+optionally pause (seconds until it looks again).
 """
 
 from __future__ import annotations
@@ -31,5 +32,5 @@ async def main(spec: dict[str, Any]) -> None:
             raise Outdated(str(error)) from error
         if over:
             break
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(spec.get("pause", _PAUSE))
     await store.close()

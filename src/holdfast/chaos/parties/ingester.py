@@ -1,7 +1,8 @@
 """A process that ingests a channel to its end, without Spark.
 
 Specification: url, history, folder, kind (of warehouse), until, ahead (seconds that its clock is past the
-leases of those before it), and optionally portion (events of a batch).
+leases of those before it), and optionally portion (events of a batch) and pause (seconds until it looks
+again).
 """
 
 from __future__ import annotations
@@ -29,5 +30,5 @@ def ingest(spec: dict[str, Any]) -> None:
     while not over:
         over = Path(spec["until"]).exists()
         driver.run(spec.get("portion", PORTION), follow=True)
-        time.sleep(_PAUSE)
+        time.sleep(spec.get("pause", _PAUSE))
     driver.close()

@@ -4,6 +4,11 @@
 -- prepared plan outlives that. Hence "seq = ANY" beside each join (it bounds the jobs by the primary key),
 -- "lease_until IS NOT NULL" for leased (a constraint makes them equal, and the index of deadlines does not
 -- match it), and OFFSET 0 (the log is looked up row by row).
+--
+-- Whoever waits for locks takes them in the order of the log ("held"): otherwise two batches of the same jobs, as of
+-- a heartbeat and of a worker that ends them, could wait for each other. A row that changed before it was locked is
+-- found by its number in its new version, which is why the lock is not followed by a look-up by ctid. The most
+-- frequent of them, complete(), saves that step: it reads the index of the primary key, which has this order.
 
 -- name: claim
 -- Lease a batch of one unordered consumer: by priority, then due time. What comes before the first stretch, then jobs
@@ -101,26 +106,23 @@ ORDER BY j.priority DESC, j.due_at, j.seq;
 
 -- name: complete
 -- leased → done, for the jobs whose token is still the newest.
-WITH ended AS (
-    DELETE FROM holdfast.jobs j
-    WHERE j.consumer_id = (
-        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.lease_until IS NOT NULL
-      AND ((j.seq, j.token) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]))) IS TRUE
-    RETURNING j.*
-), logged AS (
-    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
-                                  outcome, priority, attempts, abandonments, worker, errors)
-    SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()), 'done',
-           priority, attempts, abandonments, worker, errors FROM ended
-)
-SELECT seq, token FROM ended;
+SELECT d.seq, d.token FROM holdfast.complete((
+    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = %(channel)s AND c.name = %(consumer)s
+), %(seqs)s::bigint[], %(tokens)s::bigint[]) d;
 
 -- name: retry
 -- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job
 -- returns to its old place. What is ready at once wakes the listeners.
-WITH back AS (
+WITH held AS MATERIALIZED (
+    SELECT j.consumer_id, j.seq FROM holdfast.jobs j
+    JOIN unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token) ON l.seq = j.seq AND l.token = j.token
+    WHERE j.consumer_id = (
+        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.lease_until IS NOT NULL
+    ORDER BY j.seq FOR NO KEY UPDATE OF j
+), back AS (
     UPDATE holdfast.jobs j
     SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
         due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE n.now + l.delay END,
@@ -132,12 +134,9 @@ WITH back AS (
                                '[]') || (l.error || jsonb_build_object('at', n.now)) END,
         lease_until = NULL, worker = NULL
     FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
-         AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n
-    WHERE j.consumer_id = (
-        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
-      AND j.lease_until IS NOT NULL
+         AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n, held h
+    WHERE j.consumer_id = h.consumer_id AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = h.seq
+      AND j.seq = l.seq AND j.token = l.token
     RETURNING j.seq, j.token, j.state
 ), wake AS MATERIALIZED (
     SELECT pg_notify('holdfast', %(channel)s) WHERE EXISTS (SELECT FROM back WHERE state = 'ready')
@@ -155,11 +154,16 @@ WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: extend
 -- Move the deadline of leases that are still held.
+WITH held AS MATERIALIZED (
+    SELECT j.consumer_id, j.seq FROM holdfast.jobs j
+    JOIN unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token) ON l.seq = j.seq AND l.token = j.token
+    WHERE j.consumer_id = (
+        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.lease_until IS NOT NULL
+    ORDER BY j.seq FOR NO KEY UPDATE OF j
+)
 UPDATE holdfast.jobs j SET lease_until = n.now + %(by)s::interval, renewed_at = n.now
-FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token), (SELECT holdfast.now() AS now) n
-WHERE j.consumer_id = (
-    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-    WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
-  AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = l.seq AND j.token = l.token
-  AND j.lease_until IS NOT NULL
+FROM held h, (SELECT holdfast.now() AS now) n
+WHERE j.consumer_id = h.consumer_id AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = h.seq
 RETURNING j.seq, j.token;

@@ -41,12 +41,17 @@ SELECT coalesce(pg_stat_get_live_tuples('holdfast.jobs'::regclass), 0) + (
 
 -- name: promote
 -- scheduled → ready, for what is still due.
-WITH promoted AS (
-    UPDATE holdfast.jobs j SET state = 'ready'
-    FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[]) AS d (consumer_id, seq)
+WITH held AS MATERIALIZED (
+    SELECT j.consumer_id, j.seq
+    FROM holdfast.jobs j JOIN unnest(%(consumers)s::integer[], %(seqs)s::bigint[]) AS d (consumer_id, seq)
+      ON d.consumer_id = j.consumer_id AND d.seq = j.seq
     WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
-      AND j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.state = 'scheduled'
-      AND j.due_at <= (SELECT holdfast.now())
+      AND j.state = 'scheduled' AND j.due_at <= (SELECT holdfast.now())
+    ORDER BY j.consumer_id, j.seq FOR NO KEY UPDATE OF j
+), promoted AS (
+    UPDATE holdfast.jobs j SET state = 'ready' FROM held h
+    WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
+      AND j.consumer_id = h.consumer_id AND j.seq = h.seq
     RETURNING j.consumer_id, j.channel_id
 ), wake AS (
     SELECT pg_notify('holdfast', name) FROM holdfast.channels
@@ -57,16 +62,23 @@ SELECT count(*), (SELECT count(*) FROM wake) FROM promoted;
 -- name: abandon
 -- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an
 -- abandonment is counted.
-WITH abandoned AS (
+WITH held AS MATERIALIZED (
+    SELECT j.consumer_id, j.seq FROM holdfast.jobs j
+    JOIN unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[]) AS d (consumer_id, seq, token)
+      ON d.consumer_id = j.consumer_id AND d.seq = j.seq AND d.token = j.token
+    WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
+      AND j.lease_until <= (SELECT holdfast.now())
+    ORDER BY j.consumer_id, j.seq FOR NO KEY UPDATE OF j
+), abandoned AS (
     UPDATE holdfast.jobs j
     SET state = 'ready', due_at = n.now, lease_until = NULL, worker = NULL,
         attempts = j.attempts - 1, abandonments = j.abandonments + 1,
         errors = coalesce(j.errors, '[]') || (d.error || jsonb_build_object('at', n.now))
     FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[], %(errors)s::jsonb[])
-         AS d (consumer_id, seq, token, error), (SELECT holdfast.now() AS now) n
+         AS d (consumer_id, seq, token, error), (SELECT holdfast.now() AS now) n, held h
     WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
+      AND j.consumer_id = h.consumer_id AND j.seq = h.seq
       AND j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token
-      AND j.lease_until <= n.now
     RETURNING j.channel_id
 ), wake AS (
     SELECT pg_notify('holdfast', name) FROM holdfast.channels

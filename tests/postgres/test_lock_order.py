@@ -1,0 +1,144 @@
+"""Batches of the same jobs at once: every statement locks its rows in the order of the log, so that no two of
+them wait for each other, whatever the planner makes of them and however the rows lie on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.model.event import DEFAULT_SOURCE
+from holdfast.model.job import Burial, Job, Reason, Retry
+from kit import BOOM, CHANNEL, LEASE, MINUTE, claim, publish, step, subscribe, until
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+Verb = Callable[[PostgresBackend, Sequence[Job]], Awaitable[object]]
+PLANS = {
+    "as planned": "",
+    "in heap order": "-c enable_indexscan=off -c enable_indexonlyscan=off",
+    "without hash joins": "-c enable_hashjoin=off -c enable_mergejoin=off",
+    "without nested loops": "-c enable_nestloop=off -c enable_seqscan=off",
+}
+ON_LEASED: dict[str, Verb] = {
+    "complete": lambda backend, jobs: backend.complete(jobs),
+    "retry": lambda backend, jobs: backend.retry([Retry(job, None, BOOM) for job in jobs]),
+    "bury": lambda backend, jobs: backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs]),
+    "extend": lambda backend, jobs: backend.extend(jobs, MINUTE),
+}
+ON_OVERDUE = {"abandon": {"max_abandonments": 3}, "bury what is overdue": {"max_abandonments": 1}}
+ORDERS: dict[str, Callable[[Sequence[Job]], Sequence[Job]]] = {
+    "forwards": lambda jobs: jobs,
+    "backwards": lambda jobs: jobs[::-1],
+}
+
+
+@pytest.fixture(params=list(PLANS))
+async def planned(database: str, request: pytest.FixtureRequest) -> Any:
+    """A backend whose statements are planned in a way of their own."""
+    options = PLANS[request.param]
+    opened = PostgresBackend(psycopg.conninfo.make_conninfo(database, options=options))
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def leased(backend: PostgresBackend, **policy: Any) -> list[Job]:
+    """Five jobs, in the order of the log, whose rows lie on the disk the other way round."""
+    await subscribe(backend, **policy)
+    await publish(backend, *"abcde")
+    jobs = await claim(backend)
+    for job in reversed(jobs):
+        assert await backend.extend([job], LEASE) == [True]
+    return jobs
+
+
+async def locks_in_order(
+    call: Awaitable[object],
+    first: Sql,
+    other: Sql,
+    rows: LiteralString = "holdfast.jobs ORDER BY consumer_id, seq",
+) -> None:
+    """Somebody has locked the first row: whoever waits for it has locked none of the others."""
+    first.execute(f"SELECT FROM {rows} LIMIT 1 FOR UPDATE")
+    [[there]] = other.execute(f"SELECT count(*) FROM (SELECT FROM {rows}) r").fetchall()
+    [[pid]] = first.execute("SELECT pg_backend_pid()").fetchall()
+    task = asyncio.ensure_future(call)
+
+    async def waits() -> bool:
+        found = other.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [pid]
+        ).fetchone()
+        return found == (1,)
+
+    try:
+        await until(waits)
+        free = other.execute(f"SELECT FROM {rows} FOR UPDATE SKIP LOCKED").fetchall()
+    finally:
+        first.rollback()
+        await task
+    assert len(free) == there - 1 > 0
+
+
+@pytest.mark.parametrize("order", list(ORDERS))
+@pytest.mark.parametrize("verb", list(ON_LEASED))
+async def test_of_leased_jobs(
+    planned: PostgresBackend, transaction: Sql, sql: Sql, verb: str, order: str
+) -> None:
+    jobs = ORDERS[order](await leased(planned))
+    await locks_in_order(ON_LEASED[verb](planned, jobs), transaction, sql)
+
+
+@pytest.mark.parametrize("verb", list(ON_OVERDUE))
+async def test_of_overdue_leases(planned: PostgresBackend, transaction: Sql, sql: Sql, verb: str) -> None:
+    await leased(planned, **ON_OVERDUE[verb])
+    await planned.advance(2 * LEASE)
+    await locks_in_order(step(planned), transaction, sql)
+
+
+async def test_of_scheduled_jobs(planned: PostgresBackend, transaction: Sql, sql: Sql) -> None:
+    jobs = await leased(planned)
+    for job in reversed(jobs):
+        await planned.retry([Retry(job, MINUTE, BOOM)])
+    await planned.advance(2 * MINUTE)
+    await locks_in_order(step(planned), transaction, sql)
+
+
+async def test_of_what_expired_while_it_waited(planned: PostgresBackend, transaction: Sql, sql: Sql) -> None:
+    jobs = await leased(planned, expires_after=timedelta(minutes=3))
+    for job in reversed(jobs):
+        await planned.retry([Retry(job, None, None)])
+    await planned.advance(2 * LEASE)
+    await locks_in_order(step(planned), transaction, sql)
+
+
+async def many_consumers(backend: PostgresBackend) -> None:
+    """One job for each of five bounded consumers, whose rows lie on the disk the other way round."""
+    for name in "abcde":
+        await subscribe(backend, name, max_depth=10)
+    await publish(backend, "first")
+    for name in reversed("abcde"):
+        [job] = await claim(backend, consumer=name)
+        assert await backend.retry([Retry(job, None, None)]) == [True]
+
+
+async def test_of_the_jobs_of_an_event_that_is_cancelled(
+    planned: PostgresBackend, transaction: Sql, sql: Sql
+) -> None:
+    await many_consumers(planned)
+    await locks_in_order(planned.cancel(CHANNEL, DEFAULT_SOURCE, "first", None), transaction, sql)
+
+
+async def test_of_the_depths_of_several_consumers(
+    planned: PostgresBackend, transaction: Sql, sql: Sql
+) -> None:
+    """A publish takes them in this order, too."""
+    await many_consumers(planned)
+    for ref in range(5, 0, -1):
+        sql.execute("UPDATE holdfast.depths SET live = live WHERE consumer_id = %s", [ref])
+    cancelled = planned.cancel(CHANNEL, DEFAULT_SOURCE, "first", None)
+    await locks_in_order(cancelled, transaction, sql, "holdfast.depths ORDER BY consumer_id")
