@@ -151,10 +151,10 @@ PACE: dict[str, dict[str, dict[str, Any]]] = {
         "producer": {"pause": 0.12},
         "bulk-producer": {"pause": 0.04},
         "live-operator": {"pause": 0.3},
-    }
+    },
 }
-"""By store and role: what differs there in a run without faults. Where all together ask for more than a store or
-two cores can do, all of them wait, and nothing tells that from a stall."""
+"""By store and role: what differs there in a run without faults. Where all together ask for more than a store
+or two cores can do, all of them wait, and nothing tells that from a stall."""
 ONLY: dict[str, frozenset[str]] = {
     "dead.mid_move": frozenset({"nats"}),
     "remove.before_end": frozenset({"nats"}),
