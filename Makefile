@@ -25,7 +25,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench lock clean
+.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench dist lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -43,6 +43,7 @@ help:
 	@echo "make docs      write the generated documentation"
 	@echo "make pictures  take the pictures of the documentation anew; needs Chromium"
 	@echo "make bench     Holdfast beside its peers"
+	@echo "make dist      the wheels of holdfast and holdfast-chaos, in dist"
 	@echo "make lock      resolve the versions anew"
 	@echo "make clean     remove caches and builds; .venv and .holdfast stay"
 
@@ -115,6 +116,10 @@ bench: $(BENCH)
 $(BENCH): $(STAMP) $(LOCKED)
 	$(if $(LOCKED),$(PIP) install --require-hashes -r $(LOCKED),$(PIP) install -e '.[bench]')
 	@touch $@
+
+# Two distributions from one source; see packaging/holdfast-chaos.
+dist: $(STAMP)
+	$(PIP) wheel --no-deps --wheel-dir dist . packaging/holdfast-chaos
 
 lock: $(STAMP)
 	$(PIP) install uv

@@ -36,10 +36,8 @@ from isal import igzip
 import holdfast
 from holdfast import Event
 from holdfast.embedded import Nats, Postgres, Redis
-from holdfast.pipeline.archive.archiver import Archiver
-from holdfast.pipeline.archive.metrics import Batch
+from holdfast.pipeline.archive.archiver import ROWS_PER_TASK, Archiver, Batch
 from holdfast.pipeline.archive.policy import ArchivePolicy
-from holdfast.pipeline.archive.sink import ROWS_PER_TASK
 from holdfast.pipeline.session import session
 from holdfast.pipeline.stores.folder import FolderStore
 

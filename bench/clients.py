@@ -203,8 +203,8 @@ def plain(publish: Publish, acked: Publish, request: Publish, ask: Callable[[], 
 @asynccontextmanager
 async def nats_link(url: str) -> AsyncIterator[Measures]:
     """Ours: nats-py's connection, and our parser for answers."""
-    module = import_module("holdfast.backends.nats.batch")
-    link = module.Link(url)
+    module = import_module("holdfast.backends.nats.wire.batches")
+    link = module.NatsConnection(url)
     await link.open()
     batches, message = module.Batches(link), module.Message(SUBJECT, DATA, HEADERS)
 

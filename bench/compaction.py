@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from bench.feed import data
 from holdfast.pipeline.arrow import SCHEMA
-from holdfast.pipeline.ingest.validation import Rules, to_segment_rows
+from holdfast.pipeline.ingest.validation import ValidationRules, to_segment_rows
 from holdfast.pipeline.warehouse import Load, Tables, Warehouse, delta_upkeep, open_warehouse
-from holdfast.pipeline.warehouse.address import upkeep_of
+from holdfast.pipeline.warehouse.contract import upkeep_of
 
 GOAL = 1.0
 _CHANNEL, _SMALL, _ALONE = "orders", 500, 20
@@ -86,7 +86,7 @@ class Loads:
                 "partition": pa.repeat(pa.scalar(0, pa.int32()), rows),
             }
         )
-        staged = to_segment_rows(plain.cast(SCHEMA), Rules())
+        staged = to_segment_rows(plain.cast(SCHEMA), ValidationRules())
         began = time.monotonic()
         warehouse.load([Load(f"batch-{first}", (_CHANNEL,), staged)])
         return time.monotonic() - began

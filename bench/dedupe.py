@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties
 
 from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.warehouse.delta_data import stage
-from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
-from holdfast.pipeline.warehouse.delta_sift import candidates, projected
+from holdfast.pipeline.warehouse.delta_dedupe import candidates, projected
+from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files, stage
 from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
 from holdfast.pipeline.warehouse.tables import DAY, Table
 

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from bench.feed import BATCH, CHANNEL, data, tell
-from holdfast.pipeline.ingest.validation import Rules, to_segment_rows
+from holdfast.pipeline.ingest.validation import ValidationRules, to_segment_rows
 from holdfast.pipeline.warehouse import Load, Tables, open_warehouse
 
 SHALLOW = 1_000_000
@@ -84,7 +84,7 @@ def batch(turn: int) -> pa.Table:
             "data": [data(first + n) for n in range(BATCH)],
         }
     )
-    return to_segment_rows(source, Rules())
+    return to_segment_rows(source, ValidationRules())
 
 
 def _key(turn: int) -> str:

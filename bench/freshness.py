@@ -37,7 +37,7 @@ import holdfast
 from bench.feed import server, tell
 from bench.meter import Meter
 from holdfast.bus.sync import SyncBus
-from holdfast.pipeline.archive.catalog import read_catalog
+from holdfast.pipeline.archive.manifests import read_catalog
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
 
@@ -96,7 +96,7 @@ class Ages:
 
     def look(self) -> None:
         """Take in what was confirmed since the last look."""
-        for name in set(self.wal.journal.names("confirmed")) - self.batches:
+        for name in set(self.wal.records.names("confirmed")) - self.batches:
             found, batch = self.wal.confirmation(name), self.wal.batch(name)
             if found is None:
                 continue

@@ -12,7 +12,7 @@ import pyarrow as pa
 from bench.feed import BATCH, CHANNEL
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.staging import read_range
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 
 
 def bulk(url: str, events: int, where: Path) -> float:
@@ -54,7 +54,7 @@ def _batches(connection: Connection, size: int) -> Iterator[pa.Table]:
     [backend], gathered = connection.backends, list[pa.RecordBatch]()
     end = connection.run(backend.extent(CHANNEL)).last
     assert end is not None
-    for batch in read_range(connection, Spot(0, CHANNEL), None, end):
+    for batch in read_range(connection, ChannelPartition(0, CHANNEL), None, end):
         gathered.append(batch)
         if sum(each.num_rows for each in gathered) >= size:
             yield pa.Table.from_batches(gathered)

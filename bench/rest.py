@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any, Self
 
 import orjson
-from holdfast.server.auth.scopes import ADMIN
 
 import holdfast
+from holdfast.model.scopes import ADMIN
 from holdfast.server.auth.tokens import Tokens
 
 from .figure import Figure, Figures

@@ -13,10 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from holdfast.cli.program import program
-from holdfast.config.fields import Row, sections
+from holdfast.config.fields import KeyRow, sections
 from holdfast.failpoints import KNOWN
 from holdfast.server.app import bare_app
-from holdfast.server.catalog import GROUPS, Group
+from holdfast.server.catalog import GROUPS, MetricGroup
 from holdfast.upkeep.announcements import ALL, Announcement
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -144,7 +144,7 @@ def configuration_page() -> str:
     return "\n".join([CONFIGURATION, *(section(*each) for each in sections())])
 
 
-def section(path: str, meaning: str, rows: list[Row]) -> str:
+def section(path: str, meaning: str, rows: list[KeyRow]) -> str:
     """One section's keys, as a table."""
     lines = [f"## {path or 'At the top'}", "", meaning, ""]
     if rows:
@@ -202,7 +202,7 @@ def metrics_page() -> str:
     return "\n".join([METRICS, *map(metric_group, GROUPS)])
 
 
-def metric_group(group: Group) -> str:
+def metric_group(group: MetricGroup) -> str:
     """One group's families, as a table."""
     lines = [f"## {group.title}", "", group.cost, ""]
     lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]

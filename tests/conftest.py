@@ -133,7 +133,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-STORES = ("postgres.session", "postgres.log", "redis.session", "nats.link", "nats.batch")
+STORES = ("postgres.session", "postgres.log", "redis.session", "nats.wire.connection", "nats.wire.batches")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -144,7 +144,7 @@ def _patience() -> Iterator[None]:
             patch.setattr(f"holdfast.backends.{module}.PATIENCE", 30.0)
         patch.setattr("holdfast.backends.redis.session._CONNECTING", 30.0)
         patch.setitem(pool.ALERT, "connect_timeout", 30)
-        patch.setattr("holdfast.bus.publisher._PATIENCE", 30.0)
+        patch.setattr("holdfast.bus.publish._PATIENCE", 30.0)
         yield
 
 

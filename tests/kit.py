@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from holdfast.contracts import Applied, Backend, Consumer, Start
 from holdfast.model.decide import describe
 from holdfast.model.event import DEFAULT_SOURCE, Event, LogEntry, Receipt
-from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry, State
+from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
 from holdfast.model.policy import Policy
-from holdfast.upkeep.health import Health
-from holdfast.upkeep.lifecycle import Lifecycle
+from holdfast.model.states import State
+from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 
 T = TypeVar("T")
 
@@ -45,6 +45,35 @@ def in_memory() -> Iterator[None]:
         tempfile.tempdir = before
 
 
+NOUNS = (
+    "channels",
+    "log",
+    "leases",
+    "deadletters",
+    "lifecycle",
+    "cursors",
+    "locks",
+    "retention",
+    "groups",
+    "records",
+)
+
+
+class Hooked:
+    """A real backend whose verbs go through `hook(verb, call, *arguments, **options)`, as `leases.claim`."""
+
+    def __init__(self, target: Any, hook: Callable[..., Any], path: str = "") -> None:
+        self._target, self._hook, self._path = target, hook, path
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if name in NOUNS and not self._path:
+            return Hooked(found, self._hook, f"{name}.")
+        if not callable(found):
+            return found
+        return lambda *arguments, **options: self._hook(f"{self._path}{name}", found, *arguments, **options)
+
+
 async def subscribe(
     backend: Backend,
     consumer: str = CONSUMER,
@@ -53,7 +82,7 @@ async def subscribe(
     start: Start = "latest",
     **policy: Any,
 ) -> Consumer:
-    return await backend.subscribe(channel, consumer, Policy.of(**policy), start)
+    return await backend.channels.subscribe(channel, consumer, Policy.of(**policy), start)
 
 
 async def publish(
@@ -66,13 +95,13 @@ async def publish(
 ) -> list[Receipt]:
     """One batch of events whose data is their id."""
     events = [Event({"id": event_id}, event_id, key=key) for event_id in ids]
-    return await backend.publish(channel, events, at=at, priority=priority)
+    return await backend.log.publish(channel, events, at=at, priority=priority)
 
 
 async def claim(
     backend: Backend, limit: int = 100, *, consumer: str = CONSUMER, channel: str = CHANNEL
 ) -> list[Job]:
-    return await backend.claim(channel, consumer, limit, "tester")
+    return await backend.leases.claim(channel, consumer, limit, "tester")
 
 
 async def claim_one(backend: Backend, *, consumer: str = CONSUMER, channel: str = CHANNEL) -> Job:
@@ -83,7 +112,7 @@ async def claim_one(backend: Backend, *, consumer: str = CONSUMER, channel: str 
 
 async def step(backend: Backend) -> Applied:
     """One step of the lifecycle, both phases."""
-    return await Lifecycle(backend, Health()).run_once()
+    return await LifecycleSteps(backend, Health()).run_once()
 
 
 async def abandon(backend: Backend, after: timedelta = LEASE) -> Applied:
@@ -94,17 +123,17 @@ async def abandon(backend: Backend, after: timedelta = LEASE) -> Applied:
 
 async def fail(backend: Backend, job: Job, delay: timedelta | None = timedelta(0)) -> bool:
     """A failed attempt that is tried again after `delay`."""
-    [accepted] = await backend.retry([Retry(job, delay, BOOM)])
+    [accepted] = await backend.leases.retry([Retry(job, delay, BOOM)])
     return accepted
 
 
 async def bury(backend: Backend, job: Job, failure: Failure = BOOM) -> bool:
-    [accepted] = await backend.bury([Burial(job, Reason.TERMINAL, failure)])
+    [accepted] = await backend.leases.bury([Burial(job, Reason.TERMINAL, failure)])
     return accepted
 
 
 async def complete(backend: Backend, job: Job) -> bool:
-    [accepted] = await backend.complete([job])
+    [accepted] = await backend.leases.complete([job])
     return accepted
 
 
@@ -117,7 +146,7 @@ async def record(
     source: str = DEFAULT_SOURCE,
 ) -> JobRecord:
     """One event's job for one consumer, wherever it is now; there must be exactly one."""
-    found = await backend.find_jobs(channel, source, event_id)
+    found = await backend.leases.find_jobs(channel, source, event_id)
     [mine] = [each for each in found if each.consumer == consumer]
     return mine
 
@@ -129,13 +158,13 @@ async def state(
 
 
 async def states(backend: Backend, *, consumer: str = CONSUMER, channel: str = CHANNEL) -> dict[State, int]:
-    return (await backend.consumer_stats(channel, consumer)).states
+    return (await backend.channels.consumer_stats(channel, consumer)).states
 
 
 async def read_all(backend: Backend, channel: str = CHANNEL, *, page: int = 1000) -> list[LogEntry]:
     """The log from its beginning, page by page."""
     entries: list[LogEntry] = []
-    while more := await backend.read(channel, entries[-1].position if entries else None, page):
+    while more := await backend.log.read(channel, entries[-1].position if entries else None, page):
         entries += more
     return entries
 

@@ -9,6 +9,7 @@ async with holdfast.connect() as hf:
 
 from holdfast.bus.app import App
 from holdfast.bus.client import Bus
+from holdfast.model.backoff import Exponential
 from holdfast.model.errors import (
     HoldfastError,
     IdConflict,
@@ -23,7 +24,6 @@ from holdfast.model.errors import (
 )
 from holdfast.model.event import Event, Receipt
 from holdfast.model.job import Job
-from holdfast.model.policy import Exponential
 from holdfast.wiring import connect, connect_sync
 
 __all__ = [

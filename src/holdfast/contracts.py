@@ -1,10 +1,11 @@
 """What a backend must do.
 
-A backend owns one store. Its verbs are transitions, each atomic, each for a whole batch. Time is the
-store's. A verb that ends or prolongs a lease carries the job's token and is accepted while no newer token
-was issued and the job is still leased; it answers, per job in the order given, whether it was accepted.
-A refused one changed nothing. Whatever cannot be reached raises `Unavailable`; for publish that means
-"unknown", and the caller repeats it with the same ids at the same store.
+A backend owns one store and has one object for each noun: `backend.leases.claim(…)`. Verbs are transitions,
+each atomic, each for a whole batch. Time is the store's. A verb that ends or prolongs a lease carries the
+job's token and is accepted while no newer token was issued and the job is still leased; it returns, per job
+in the order given, whether it was accepted. A refused one changed nothing. Whatever cannot be reached
+raises `Unavailable`; for publish that means "unknown", and the caller repeats it with the same ids at the
+same store.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from holdfast.model.deadletters import (
 )
 from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
-from holdfast.model.job import Burial, Job, JobRecord, Retry, State
+from holdfast.model.job import Burial, Job, JobRecord, Retry
 from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
-from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Record, Size, Trim
+from holdfast.model.states import State
+from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Size, StateRecord, Trim
 
 Start = Literal["latest", "earliest"] | datetime
 STORE_ERRORS = (Exception, asyncio.CancelledError)
@@ -50,12 +52,10 @@ def raise_if_cancelled(error: BaseException) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What really differs between backends; the conformance suite asks for it."""
+    """What really differs between backends. Callers read it instead of asking what kind of store there is."""
 
     joins_transactions: bool = False
     """Publish on the caller's own connection takes part in the caller's transaction."""
-    foreign_appends: bool = False
-    """What another client appends to the log is delivered too."""
     foreign_groups: bool = False
     """Other software can have consumer groups of its own on a channel's log."""
 
@@ -160,51 +160,17 @@ class Applied:
         return self.promoted + self.abandoned + self.buried + self.backfilled
 
 
-class Listener(Protocol):
-    """Tells that a channel may have new work. A wake-up may be spurious and may be missed."""
+class Channels(Protocol):
+    """Channels, and the worker consumers that read them."""
 
-    async def close(self) -> None:
-        """Stop listening."""
-
-
-class Backend(Protocol):
-    """One store. Opened before use, closed after; safe to use from many tasks of one event loop."""
-
-    url: str
-    capabilities: Capabilities
-
-    async def open(self) -> list[str]:
-        """Connect and bring the schema up to date; answers the names of the migrations it applied."""
-
-    async def close(self) -> None:
-        """Give every connection back."""
-
-    def fork(self) -> Backend:
-        """An unopened backend on the same store, for another thread's event loop."""
-
-    async def now(self) -> datetime:
-        """The store's time: its server's clock plus the test kit's offset."""
-
-    async def epoch(self) -> int:
-        """The first field of the positions that are written now. It rises when the server was restored,
-        replaced or promoted: what was acknowledged last before that may be missing."""
-
-    async def advance(self, by: timedelta) -> None:
-        """Move the store's time forward. Only the test kit calls this."""
-
-    async def check(self) -> list[Finding]:
-        """The server's real durability settings, in words."""
-
-    # channels and consumers
-
-    async def create_channel(self, channel: str) -> None:
+    async def create(self, channel: str) -> None:
         """Make sure that a channel exists."""
 
-    async def channels(self) -> list[str]:
-        """All channels, by name."""
+    async def names(self) -> list[str]:
+        """Return all channels, by name."""
 
-    async def channel_stats(self, channel: str) -> ChannelStats:
-        """One channel, or `NotFound`."""
+    async def stats(self, channel: str) -> ChannelStats:
+        """Return one channel. Raises `NotFound`."""
 
     async def subscribe(
         self,
@@ -225,26 +191,26 @@ class Backend(Protocol):
         """
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
-        """All worker consumers, of one channel or of all."""
+        """Return all worker consumers, of one channel or of all."""
 
     async def consumer(self, channel: str, consumer: str) -> Consumer:
-        """One worker consumer, or `NotFound`."""
+        """Return one worker consumer. Raises `NotFound`."""
 
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
-        """A consumer's jobs by state, dead letters included."""
+        """Return how many jobs of a consumer are in each state, dead letters included."""
 
     async def backlogs(self, limit: int) -> list[Backlog]:
-        """The live jobs of every consumer by state, at a cost that does not grow with the number of jobs.
+        """Return the live jobs of every consumer by state, at a cost that does not grow with their number.
 
         Where a store would have to count them it stops at `limit`: for each consumer's ready jobs, and for
         all leased and all scheduled ones together.
         """
 
     async def job_times(self) -> list[JobTimes]:
-        """The oldest and newest times of every consumer, at a cost that does not grow with its jobs."""
+        """Return the oldest and newest times of every consumer, at a cost that does not grow with jobs."""
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
-        """A paused consumer hands out no job; leases that run go on."""
+        """Pause or resume. A paused consumer hands out no job; leases that run go on."""
 
     async def set_display(self, channel: str, consumer: str | None, display: str) -> None:
         """Give a channel, or one of its consumers, a name for people; empty takes it away."""
@@ -253,9 +219,11 @@ class Backend(Protocol):
         """Remove a worker consumer with its jobs, its dead letters, its history and their counts, at most
         `limit` rows in one step; call it until it is done. From the first step on it gets no job, hands out
         none, and is in no list; a crash in between leaves it so, and a new one of that name starts afresh
-        only after the last step. `NotFound` where there is none."""
+        only after the last step. Raises `NotFound` where there is none."""
 
-    # the log
+
+class Log(Protocol):
+    """The append-only log of each channel."""
 
     async def publish(
         self,
@@ -268,14 +236,52 @@ class Backend(Protocol):
     ) -> list[Receipt]:
         """Append events, all or none, and create their jobs. Every event has its id.
 
-        Idempotent on (channel, source, id): a repeat answers with the first receipt and `duplicate`.
+        Idempotent on (channel, source, id): a repeat returns the first receipt with `duplicate`.
         The same id with other content raises `IdConflict`; a full bounded consumer raises `Overloaded`.
         """
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
-        """The log after a position, in order. Never passes an event that may still commit below."""
+        """Return the log after a position, in order. Never passes an event that may still commit below."""
 
-    # leases
+    async def extent(self, channel: str) -> Extent:
+        """Return from where to where the log can be read; all None where the channel is missing or empty."""
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        """Return the position of the last event published before a time; None where there is none."""
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        """Cut what follows `after`, up to and including `until`, into slices of about `every` events.
+
+        Ends at `limit` events, or a little above where it is not worth knowing exactly (less than one slice).
+        The last cut ends the whole; an empty list means that there is nothing to read. Costs far less than
+        reading the events.
+        """
+
+    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        """Yield every event after `after` up to and including `until`, in order, in pages of at most `size`.
+
+        Pure: the same range gives the same events again, as long as nothing of it was trimmed. Raises
+        `DataLost` where something after `after` was trimmed.
+        """
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        """Return how many events follow a position, counted up to `limit`, and how old the first one is."""
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        """Return what follows a position on each of many channels, counted up to `limit` on each, in few
+        requests where the store can."""
+
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
+        """Return every event of parts of the log, a page for each, empty where there is nothing, in few
+        requests where the store can. The caller sees to it that they are small. A store that can only guess
+        how much data they hold ends before the part with which it is more than about `most` bytes, be it the
+        first one: read that by `pages`. Pure, and raises `DataLost`, as `pages` does."""
+
+
+class Leases(Protocol):
+    """Jobs: leased and ended by workers under their tokens, changed and looked at by operators."""
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
         """Lease up to `limit` ready jobs: by priority (higher first), then due time.
@@ -296,37 +302,38 @@ class Backend(Protocol):
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move the deadline of each lease to now plus `by`."""
 
-    # operators
-
     async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        """scheduled | ready → cancelled, for one consumer or for all; answers how many."""
+        """scheduled | ready → cancelled, for one consumer or for all. Returns how many."""
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
-        """dead | scheduled | leased → ready at the tail with fresh budgets. Raises the token, so that a
-        live lease on it is lost. False when there is no such job."""
+        """dead or live → ready at the tail with fresh budgets. Raises the token, so that a live lease on it
+        is lost. Returns False when there is no such job."""
 
     async def stuck(self, limit: int) -> list[JobRecord]:
-        """Leased jobs past their deadline, oldest first."""
+        """Return leased jobs past their deadline, oldest first."""
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
-        """An event's job for every consumer, live or terminal."""
+        """Return an event's job for every consumer, live or terminal."""
 
     async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
-        """One job, live or terminal, as long as the store remembers it."""
+        """Return one job, live or terminal, as long as the store remembers it."""
 
-    # dead letters: every way in and out of dead moves the counts in its own transaction
 
-    async def dead_counts(self) -> list[DeadCount]:
-        """Exact at every moment, without counting: one for each consumer and reason that is not zero."""
+class DeadLetters(Protocol):
+    """Dead letters and their counts: every way in and out of dead moves the counts in its own transaction."""
+
+    async def counts(self) -> list[DeadCount]:
+        """Return one count for each consumer and reason that is not zero: exact, without counting."""
 
     async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
-        """Dead letters by consumer and fingerprint, the largest first; exact, without counting."""
+        """Return dead letters by consumer and fingerprint, the largest first; exact, without counting."""
 
-    async def dead_letters(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
-        """Dead letters that a filter means, the latest death first. Bounded effort: see `DeadPage.after`."""
+    async def page(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
+        """Return dead letters that match a filter, the latest death first. Bounded effort: see
+        `DeadPage.after`."""
 
-    async def dead_letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
-        """One dead letter with its event and every attempt's error."""
+    async def letter(self, channel: str, consumer: str, job_id: str) -> DeadLetter | None:
+        """Return one dead letter with its event and every attempt's error."""
 
     async def revive(
         self, channel: str, consumer: str, job_ids: Sequence[str], data: bytes | None = None
@@ -340,18 +347,20 @@ class Backend(Protocol):
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         """dead → purged, all in one step, each with a record of it; False for what is not dead."""
 
-    async def fold_dead(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
+    async def fold(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
         """Fold deltas into the summary, unless that was done within `fresh` and at most `most` deltas wait.
 
         Where it was never done, count what is there first, once. Raises `LockLost` once a newer token of the
-        lock was issued. Without a lock it only says what it would fold.
+        lock was issued. Without a lock it only returns what it would fold.
         """
 
-    async def recount_dead(self, repair: bool, lock: Lock) -> list[Drift]:
+    async def recount(self, repair: bool, lock: Lock) -> list[Drift]:
         """Count the dead letters of every consumer and compare; with `repair` make the counts right. Exact
-        while others move jobs in and out of dead. Raises `LockLost` as `fold_dead` does."""
+        while others move jobs in and out of dead. Raises `LockLost` as `fold` does."""
 
-    # lifecycle
+
+class Lifecycle(Protocol):
+    """What happens to jobs by time alone, in two phases."""
 
     async def due(self, limit: int) -> Reading:
         """Phase one: read what is due, indexed by deadline, without writing."""
@@ -362,87 +371,43 @@ class Backend(Protocol):
     async def backfill(self, ref: int | str, limit: int) -> int:
         """Turn up to `limit` older events into jobs for a consumer that started in the past."""
 
-    async def listen(
-        self,
-        channels: Sequence[str],
-        wake: Callable[[str], None],
-        failed: Callable[[BaseException], None] = lambda _: None,
-    ) -> Listener:
-        """Call `wake(channel)` on this event loop when a channel may have new work, until closed.
 
-        A listener that loses its connection, or meets any other error, calls `failed` and listens again.
-        """
-
-    # the log in bulk
-
-    async def extent(self, channel: str) -> Extent:
-        """From where to where the log can be read; all None for a channel that does not exist or is empty."""
-
-    async def seek(self, channel: str, time: datetime) -> str | None:
-        """The position of the last event published before a time; None where there is none."""
-
-    async def cuts(
-        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
-    ) -> list[Cut]:
-        """Cut what follows `after`, up to and including `until`, into slices of about `every` events.
-
-        Ends at `limit` events, or a little above where it is not worth knowing exactly (less than one slice).
-        The last cut ends the whole; an empty list means that there is nothing to read. Costs far less than
-        reading the events.
-        """
-
-    def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
-        """Every event after `after` up to and including `until`, in order, in pages of at most `size`.
-
-        Pure: the same range gives the same events again, as long as nothing of it was trimmed. Raises
-        `DataLost` where something after `after` was trimmed.
-        """
-
-    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
-        """How many events follow a position, counted up to `limit`, and how old the first of them is."""
-
-    # many channels at once, in few requests where the store can
-
-    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
-        """What follows a position on each of many channels, counted up to `limit` on each."""
-
-    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
-        """Every event of parts of the log, a page for each, empty where there is nothing. The caller sees to
-        it that they are small. A store that can only guess how much data they hold ends before the part with
-        which it is more than about `most` bytes, be it the first one: read that by `pages`. Pure, and raises
-        `DataLost`, as `pages` is and does."""
-
-    # stream consumers
+class Cursors(Protocol):
+    """Stream consumers: each is a cursor on one channel."""
 
     async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
-        """Create a stream consumer with its cursor at `start`, or answer the one that is there.
+        """Create a stream consumer with its cursor at `start`, or return the one that is there.
 
         From here on nothing after its cursor is trimmed.
         """
 
-    async def cursors(self, channel: str | None = None) -> list[Cursor]:
-        """All stream consumers, of one channel or of all."""
+    async def all(self, channel: str | None = None) -> list[Cursor]:
+        """Return all stream consumers, of one channel or of all."""
 
     async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
         """Move a cursor forward from `expected`. False, and no change, where it stands elsewhere by now, or
-        where `position` is not after `expected`. `NotFound` where there is no such stream consumer."""
+        where `position` is not after `expected`. Raises `NotFound` where there is no such stream consumer."""
 
     async def detach(self, channel: str, consumer: str) -> bool:
         """Remove a stream consumer; it holds nothing back any more. False where there was none."""
 
-    # locks
 
-    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+class Locks(Protocol):
+    """Leases on names, with fencing tokens that only rise."""
+
+    async def acquire(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
         """Take a lock that is free or past its deadline, under a new, higher token. None while it is held."""
 
     async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
-        """Move the deadline to now plus `ttl`, even past it, while nobody else took it; else `LockLost`."""
+        """Move the deadline to now plus `ttl`, even past it, while nobody else took it. Raises `LockLost`."""
 
-    async def unlock(self, lock: Lock) -> bool:
+    async def release(self, lock: Lock) -> bool:
         """Free the lock if it is still this holder's."""
 
-    # retention: each step carries the sweeper's lock, and raises `LockLost` once a newer token was issued.
-    # Without a lock nothing is changed: it returns what all steps together would do, by the same judgement.
+
+class Retention(Protocol):
+    """What removes old data. Each step carries the sweeper's lock, and raises `LockLost` once a newer token
+    was issued. Without a lock nothing is changed: it returns what all steps together would do."""
 
     async def trim(
         self,
@@ -460,50 +425,125 @@ class Backend(Protocol):
         Needed is what follows the cursor of any stream consumer that is not in `ignore`, what any worker
         consumer has not finished or not yet turned into jobs, and what a foreign group listed in `groups`
         has not acknowledged; a listed group that does not exist needs everything. A dead letter keeps its
-        event, however old. The judgement and the removal are one step: what is needed by the time of the
+        event, however old. The check and the removal are one step: what is needed by the time of the
         removal stays. Jobs in `ended` are about to be given up: without a lock they are taken as dead.
         """
 
     async def size(self, channel: str) -> Size:
-        """How much the log holds, without reading it."""
+        """Return how much the log holds, without reading it."""
 
     async def set_full(self, channel: str, full: bool) -> None:
-        """A full channel refuses publishes with `Overloaded` until it is no longer full."""
+        """Mark a channel as full or not. A full one refuses publishes with `Overloaded`."""
 
     async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
         """Remove idempotency keys published, and jobs ended other than dead, before these times, where the
         store does not let them expire by itself."""
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
-        """dead → purged for what died before a time; how many, by consumer. Each purge leaves a record."""
+        """dead → purged for what died before a time, each with a record. Returns how many, by consumer."""
 
-    # foreign groups
 
-    async def groups(self, alive: timedelta) -> list[Group]:
-        """Foreign groups on all channels; a member counts as living if it was seen within `alive`."""
+class Groups(Protocol):
+    """Consumer groups of other software on the logs. A store without them has none."""
+
+    async def all(self, alive: timedelta) -> list[Group]:
+        """Return the groups on all channels; a member counts as living if it was seen within `alive`."""
 
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
-        """Hand stale pending entries over to the group's living member; answers how many."""
+        """Hand stale pending entries over to the group's living member. Returns how many."""
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
-        """Remove a foreign group, unless a member was seen within `alive`. Without a lock: would it be?"""
+    async def remove(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
+        """Remove a group, unless a member was seen within `alive`. Without a lock: would it?"""
 
-    # state records
 
-    async def put_record(
+class Records(Protocol):
+    """Small state records with revisions, and a time at which each is due."""
+
+    async def put(
         self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
     ) -> int | None:
-        """Write a record whole if it still has the revision `expected` (0: it does not exist); answers the
-        new revision, or None where it was refused. With `due` it is found by `due_records` from then on."""
+        """Write a record whole if it still has the revision `expected` (0: it does not exist). Returns the
+        new revision, or None where it was refused. With `due` it is found by `due` from then on."""
 
-    async def record(self, key: str) -> Record | None:
-        """One record."""
+    async def get(self, key: str) -> StateRecord | None:
+        """Return one record."""
 
-    async def remove_record(self, key: str, expected: int) -> bool:
+    async def remove(self, key: str, expected: int) -> bool:
         """Remove a record if it still has the revision `expected`; False, and no change, where it has not."""
 
-    async def due_records(
+    async def due(
         self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
-    ) -> list[Record]:
-        """Records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest first, in
-        one order by due time and key; with `after`, only what comes after that due time and key in it."""
+    ) -> list[StateRecord]:
+        """Return records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest
+        first, in one order by due time and key; with `after`, only what comes after that one in it."""
+
+
+class Listener(Protocol):
+    """Tells that a channel may have new work. A wake-up may be spurious and may be missed."""
+
+    async def close(self) -> None:
+        """Stop listening."""
+
+
+class Backend(Protocol):
+    """One store. Opened before use, closed after; safe to use from many tasks of one event loop.
+
+    It has one object for each noun, and itself only what concerns the store as a whole.
+    """
+
+    url: str
+    capabilities: Capabilities
+
+    @property
+    def channels(self) -> Channels: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def deadletters(self) -> DeadLetters: ...
+    @property
+    def lifecycle(self) -> Lifecycle: ...
+    @property
+    def cursors(self) -> Cursors: ...
+    @property
+    def locks(self) -> Locks: ...
+    @property
+    def retention(self) -> Retention: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def records(self) -> Records: ...
+
+    async def open(self) -> list[str]:
+        """Connect and bring the schema up to date. Returns the names of the migrations it applied."""
+
+    async def close(self) -> None:
+        """Give every connection back."""
+
+    def fork(self) -> Backend:
+        """Return an unopened backend on the same store, for another thread's event loop."""
+
+    async def now(self) -> datetime:
+        """Return the store's time: its server's clock plus the test kit's offset."""
+
+    async def epoch(self) -> int:
+        """Return the first field of the positions that are written now. It rises when the server was
+        restored, replaced or promoted: what was acknowledged last before that may be missing."""
+
+    async def advance(self, by: timedelta) -> None:
+        """Move the store's time forward. Only the test kit calls this."""
+
+    async def check(self) -> list[Finding]:
+        """Return the server's real durability settings, in words."""
+
+    async def listen(
+        self,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> Listener:
+        """Call `wake(channel)` on this event loop when a channel may have new work, until closed.
+
+        A listener that loses its connection, or meets any other error, calls `failed` and listens again.
+        """

@@ -1,4 +1,4 @@
-"""Correlation: which operation, batch or job the code at hand works for, for every line that it logs."""
+"""Correlation: the ids of the operation, batch or job that the running code works for, for its log lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextvars import ContextVar, Token
 from holdfast import tracing
 from holdfast.model.job import Job
 
-job_at_hand: ContextVar[Job | None] = ContextVar("holdfast_job", default=None)
-"""The job whose handler runs. Set as it is: what logs need of it is worked out when something is logged."""
+current_job: ContextVar[Job | None] = ContextVar("holdfast_job", default=None)
+"""The job whose handler runs. What logs need of it is worked out when something is logged."""
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039 - never changed
 
 
@@ -29,7 +29,7 @@ class correlated:  # noqa: N801 - it reads as a verb
 
 
 def ids() -> dict[str, str]:
-    """The ids that hold here, those of the job at hand, and the trace's."""
-    job, trace = job_at_hand.get(), tracing.trace_id()
+    """Return the ids that hold here, those of the current job, and the trace's."""
+    job, trace = current_job.get(), tracing.trace_id()
     found = {} if job is None else {"job": job.id, "event": job.event.id}
     return {**found, **_current.get()} | ({} if trace is None else {"trace_id": trace})

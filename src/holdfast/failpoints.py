@@ -27,12 +27,12 @@ KNOWN: Final[dict[str, str]] = {
     "worker.after_claim": "the jobs are leased, no handler has seen them",
     "worker.mid_handler": "a handler is at work",
     "worker.after_effect": "the handler's effect has happened, the job is not completed",
-    "worker.after_ack": "a batch of answers was settled, the worker does not know it yet",
+    "worker.after_ack": "a batch of jobs was finalized, the worker does not know it yet",
     "lifecycle.after_read": "what is due has been read, nothing has been applied",
     "lifecycle.mid_apply": "some of the decisions have been applied",
-    "dead.after_revive": "dead letters have risen, whoever asked does not know it yet",
-    "dead.after_purge": "dead letters are purged, whoever asked does not know it yet",
-    "dead.mid_move": "on NATS: one batch of dead letters has risen or is purged, the next was not sent",
+    "dead.after_revive": "dead letters were revived, the caller does not know it yet",
+    "dead.after_purge": "dead letters are purged, the caller does not know it yet",
+    "dead.mid_move": "on NATS: one batch of dead letters was revived or purged, the next was not sent",
     "dead.mid_bootstrap": "on NATS: some of the dead letters from an older version are in the index",
     "dead.mid_recount": "on Redis: some of a consumer's dead letters are counted anew",
     "remove.after_mark": "a consumer is taken out, everything of it is still stored",
@@ -113,9 +113,9 @@ def activate(name: str, action: Action, *, after: int = 0) -> None:
 
 
 def watch(note: Callable[[str], object]) -> None:
-    """Tell of every hit from now on; what is active happens after that."""
+    """Call `note` with the name of every hit from now on; what is active happens after that."""
     for name in KNOWN:
-        _active[name] = _told(name, note, _active.get(name))
+        _active[name] = _noted(name, note, _active.get(name))
 
 
 def deactivate(name: str) -> None:
@@ -138,7 +138,7 @@ def active(name: str, action: Action, *, after: int = 0) -> Iterator[None]:
         deactivate(name)
 
 
-def _told(
+def _noted(
     name: str, note: Callable[[str], object], action: Callable[[], object] | None
 ) -> Callable[[], object]:
     def act() -> None:

@@ -1,8 +1,8 @@
 """Tasks: submit, claim, progress, complete, fail and cancel, under the names of the task layer.
 
 A task is an event on `gbe.tasks.TYPE.queue`, its work a job of the consumer `workers`, so that leases,
-retries, fencing and dead letters are the bus's own. Progress and ends are told on `…progress` and
-`…terminal`, and `gbe.state.tasks.TYPE.ID` says where it stands to whoever knows only Redis or NATS.
+retries, fencing and dead letters are the bus's own. Progress and ends are published on `…progress` and
+`…terminal`, and `gbe.state.tasks.TYPE.ID` has its state for clients that know only Redis or NATS.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Task:
     job: Job
 
     def json(self) -> Any:
-        """The data as a JSON value."""
+        """Return the data as a JSON value."""
         return self.job.event.json()
 
 
@@ -67,8 +67,8 @@ class Tasks:
         at: datetime | None = None,
         priority: int = 0,
     ) -> str:
-        """Queue a task and answer its id. The same id with the same data again changes nothing."""
-        await self._know(kind)
+        """Queue a task and return its id. The same id with the same data again changes nothing."""
+        await self._ensure_type(kind)
         task = check_token(id or new_id(), "task id")
         options: dict[str, Any] = {"key": key, "headers": headers, "at": at, "priority": priority}
         channel = self._queue(kind)
@@ -80,7 +80,7 @@ class Tasks:
 
     async def claim(self, kind: str, *, limit: int = 1) -> list[Task]:
         """Lease up to `limit` tasks; an empty list when there is nothing."""
-        await self._know(kind)
+        await self._ensure_type(kind)
         jobs = await self.bus.poll(self._queue(kind), WORKERS, limit=limit)
         failpoints.hit("tasks.after_claim")
         for job in jobs:
@@ -90,7 +90,7 @@ class Tasks:
         ]
 
     async def progress(self, task: Task, data: Any) -> None:
-        """Tell how far it is, and keep the lease: its full time starts anew."""
+        """Publish how far it is, and extend the lease: its full time starts anew."""
         await self.bus.extend(task.job, self._type(task.type).timeout)
         told = {"task_id": task.id, "type": task.type, "data": data}
         channel = f"{self.namespace}.tasks.{task.type}.progress"
@@ -98,7 +98,7 @@ class Tasks:
         await self._records(task.job.partition).update(task.type, task.id)
 
     async def complete(self, task: Task, result: Any = None) -> None:
-        """The task is done. `LeaseLost` where somebody else has it by now; then nothing was told."""
+        """End the task. Raises `LeaseLost`, and publishes nothing, where another worker has it by now."""
         records = self._records(task.job.partition)
         due = task.job.lease_until + self._type(task.type).timeout
         await records.set_result(task.type, task.id, encode_data(result), due)
@@ -114,17 +114,17 @@ class Tasks:
         await self._records(task.job.partition).update(task.type, task.id)
 
     async def cancel(self, kind: str, task: str) -> bool:
-        """Cancel a task that nobody works on. False where there is none that waits."""
+        """Cancel a task that nobody works on. Returns False where there is none that waits."""
         cancelled = await self.bus.cancel(self._queue(kind), task, consumer=WORKERS)
         for index in range(len(self.bus.partitions.all)):
             await self._records(index).update(kind, task)
         return cancelled > 0
 
     async def state(self, kind: str, task: str) -> dict[str, str] | None:
-        """The task's record: `state, updated_at, timeout_at, retry_count, max_retries` and more."""
+        """Return the task's record: `state, updated_at, timeout_at, retry_count, max_retries` and more."""
         for index in range(len(self.bus.partitions.all)):
             records = self._records(index)
-            found = await self.bus.partitions.all[index].backend.record(records.key(kind, task))
+            found = await self.bus.partitions.all[index].backend.records.get(records.key(kind, task))
             if found is not None:
                 return dict(found.fields)
         return None
@@ -138,8 +138,8 @@ class Tasks:
     def _type(self, kind: str) -> TaskType:
         return self.types.get(kind, self.default)
 
-    async def _know(self, kind: str) -> None:
-        """The queue, its consumer and its dead-letter channel, once per process."""
+    async def _ensure_type(self, kind: str) -> None:
+        """Create the queue, its consumer and its dead-letter channel, once per process."""
         if kind in self._known:
             return
         policy = self._type(kind)

@@ -1,7 +1,7 @@
 """Tracing: OpenTelemetry's spans and the W3C trace context, for programs that use them.
 
 A program that traces has imported OpenTelemetry and set a provider. So nothing is imported here before that,
-and without it every call ends at its first look.
+and without it every call returns at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _known: tuple[Any, Any] = (None, None)
 
 
 def tracer() -> Any | None:
-    """The tracer of the provider that the program has set; None where it set none."""
+    """Return the tracer of the provider that the program has set; None where it set none."""
     global _known
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -33,7 +33,7 @@ def tracer() -> Any | None:
 
 
 def publishing(channel: str, events: Sequence[Event]) -> AbstractContextManager[Sequence[Event]]:
-    """A span around a publish; answers the events, with its context in the headers of those without one."""
+    """A span around a publish; yields the events, with its context in the headers of those without one."""
     found = tracer()
     return nullcontext(events) if found is None else _publishing(found, channel, events)
 
@@ -82,13 +82,13 @@ def _handling(found: Any, job: Job) -> Iterator[None]:
     with span:
         try:
             yield
-        except Snooze as answer:  # no failure
-            snoozed = answer
+        except Snooze as error:  # no failure
+            snoozed = error
     if snoozed is not None:
         raise snoozed
 
 
-def settling(outcome: str, jobs: Sequence[Job]) -> AbstractContextManager[object]:
+def finalizing(outcome: str, jobs: Sequence[Job]) -> AbstractContextManager[object]:
     """A span around the end of attempts: within the trace of a single job, linked to those of many."""
     found = tracer()
     if found is None or not jobs:
@@ -106,14 +106,14 @@ def settling(outcome: str, jobs: Sequence[Job]) -> AbstractContextManager[object
 
 
 def trace_id() -> str | None:
-    """The trace that the code at hand runs in, as logs name it."""
+    """Return the id of the trace that the running code belongs to, as logs name it; None outside of one."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     context = None if trace is None else trace.get_current_span().get_span_context()
     return f"{context.trace_id:032x}" if context is not None and context.is_valid else None
 
 
 def began() -> int:
-    """Now, as spans have it."""
+    """Return the time now, as spans have it."""
     return time.time_ns()
 
 

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from holdfast.bus.client import Bus
 from holdfast.bus.spool import Spool
 from holdfast.bus.sync import SyncBus
+from holdfast.config.urls import SCHEMES, check_url, split_urls
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
-from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Health
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 
 if TYPE_CHECKING:  # these take longer to import than all the rest, and most programs do without
@@ -26,6 +27,9 @@ HOME = Path(".holdfast")
 PRIVATE = HOME / "postgres"
 Urls = str | Sequence[str] | None
 Configuration: TypeAlias = "Config | str | os.PathLike[str] | None"
+Factory: TypeAlias = "Callable[[str, int, Config | None], Backend]"
+"""Makes a backend for a URL, with so many connections, by a configuration if there is one."""
+_FACTORIES: dict[str, Factory] = {}
 
 
 def connect(
@@ -65,7 +69,6 @@ def configured(url: Urls = None, config: Configuration = None) -> Config:
     """The configuration that holds: the one given, or that of a file and the environment, with this URL."""
     from holdfast.config.config import Config
     from holdfast.config.load import load
-    from holdfast.config.urls import split_urls
 
     given = None if url is None else split_urls(url)
     if not isinstance(config, Config):
@@ -96,7 +99,7 @@ def rules(config: Config) -> Rules:
 
 def sweeper(store: Backend, config: Config, owner: str, health: Health | None = None) -> Sweeper:
     """The sweeper of one store, with everything that it has to see to."""
-    from holdfast.deadletters.folding import Folding
+    from holdfast.deadletters.service import Folding
     from holdfast.upkeep.sweeper import Sweeper
     from holdfast.upkeep.taskrecords import TaskRecords
 
@@ -115,28 +118,49 @@ def tasks(bus: Bus, config: Config) -> Tasks:
     return Tasks(bus, config.namespace, terms, TaskType(*config.task("")))
 
 
+def register(schemes: Sequence[str], factory: Factory, *, example: str) -> None:
+    """Open the stores of these URL schemes with this factory.
+
+    `example` is a URL that the error about an unknown scheme shows.
+    """
+    for scheme in schemes:
+        _FACTORIES[scheme] = factory
+        SCHEMES[scheme] = example
+
+
 def backend(url: str, *, connections: int = 4, config: Config | None = None) -> Backend:
-    """The backend for a URL's scheme. What the store keeps for how long is the configuration's to say."""
-    from holdfast.config.urls import check_url
+    """The backend for a URL's scheme. Raises `InvalidInput` where none is registered for it."""
+    return _FACTORIES[urlsplit(check_url(url)).scheme](url, connections, config)
 
-    # What was not written in the configuration must not undo what another process has configured.
-    written = set() if config is None else config.sweeper.model_fields_set
-    kept = {} if config is None or "history" not in written else {"history": config.sweeper.history}
-    window = {}
-    if config is not None and "dedupe_window" in written:
-        window = {"dedupe_window": config.sweeper.dedupe_window}
-    scheme = urlsplit(check_url(url)).scheme
-    if scheme in ("postgresql", "postgres"):
-        from holdfast.backends.postgres import PostgresBackend
 
-        return PostgresBackend(url, connections=connections)
-    if scheme in ("redis", "rediss"):
-        from holdfast.backends.redis import RedisBackend
+def _postgres(url: str, connections: int, config: Config | None) -> Backend:
+    from holdfast.backends.postgres import PostgresBackend
 
-        return RedisBackend(url, connections=connections, **kept, **window)
+    return PostgresBackend(url, connections=connections)
+
+
+def _redis(url: str, connections: int, config: Config | None) -> Backend:
+    from holdfast.backends.redis import RedisBackend
+
+    return RedisBackend(url, connections=connections, **_written(config, "history", "dedupe_window"))
+
+
+def _nats(url: str, connections: int, config: Config | None) -> Backend:
     from holdfast.backends.nats import NatsBackend
 
-    return NatsBackend(url, connections=connections, **kept)
+    return NatsBackend(url, connections=connections, **_written(config, "history"))
+
+
+def _written(config: Config | None, *names: str) -> dict[str, Any]:
+    """The settings of the sweeper that were written: a default must not undo what another process has set."""
+    if config is None:
+        return {}
+    return {name: getattr(config.sweeper, name) for name in names if name in config.sweeper.model_fields_set}
+
+
+register(("postgresql", "postgres"), _postgres, example="postgresql://user@host/database")
+register(("redis", "rediss"), _redis, example="redis://host:6379/0")
+register(("nats", "tls"), _nats, example="nats://host:4222")
 
 
 def home() -> Path:
@@ -144,10 +168,10 @@ def home() -> Path:
 
     Raises `InvalidInput` where it is another user's.
     """
-    from holdfast.embedded import private
+    from holdfast.embedded import files
 
     try:
-        return private.folder(HOME)
+        return files.private_folder(HOME)
     except OSError as error:
         raise InvalidInput(
             f"{HOME} cannot be used: {error}; remove it, or work in a folder of your own"
@@ -162,7 +186,7 @@ def migration_script() -> str:
 
 
 async def migrate(url: Urls = None, config: Configuration = None) -> list[list[str]]:
-    """Bring every store up to date; answers, store by store, the names of what was applied."""
+    """Bring every store up to date; returns, store by store, the names of what was applied."""
     applied = []
     with addresses(configured(url, config).url) as found:
         for each in found:

@@ -17,12 +17,12 @@ from holdfast.model.decide import describe
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Job, Reason, Retry
 from holdfast.model.scopes import scope_of
+from holdfast.server.app import Choice, assemble
 from holdfast.server.auth.sessions import Sessions, link_to
 from holdfast.server.auth.tokens import Tokens
-from holdfast.server.http import HttpPart
+from holdfast.server.http import HttpService
 from holdfast.server.supervisor import Supervisor
-from holdfast.server.system import Choice, assemble
-from holdfast.upkeep.reports import put_report, reconciliation
+from holdfast.upkeep.state import put_report, reconciliation
 from kit import claim, subscribe
 
 ROUTE, AMOUNT, HOSTILE = 30, 5, 3
@@ -67,7 +67,7 @@ class Stage:
         orders += [
             Event({"order": n, "total": 3.5}, f"01a1e14a-2202-7861-954a-{n:012}") for n in range(AMOUNT)
         ]
-        await self.store.publish("orders", orders)
+        await self.store.log.publish("orders", orders)
         await self.bury("orders", "billing", ROUTE, _no_route)
         await self.bury("orders", "billing", AMOUNT, lambda _: KeyError("amount"))
         await self.hostile()
@@ -87,19 +87,21 @@ class Stage:
         headers = {"x-note": IMAGE}
         bad = Event({"note": SCRIPT, "more": IMAGE, "turned": BIDI}, "pay-<b>1</b>", headers=headers)
         more = Event({"blob": LARGE}, "pay-large"), Event(b"\0\xfe", "pay-bytes")
-        await self.store.publish("payments", [bad, *more])
+        await self.store.log.publish("payments", [bad, *more])
         await self.bury("payments", "ledger", HOSTILE, lambda _: RuntimeError(f"{SCRIPT} {IMAGE} {BIDI}"))
 
     async def bury(self, channel: str, consumer: str, number: int, error: Callable[[Job], Exception]) -> None:
         """A failed attempt, and another one that ends it."""
         first = await claim(self.store, number, channel=channel, consumer=consumer)
-        await self.store.retry([Retry(job, None, describe(error(job))) for job in first])
+        await self.store.leases.retry([Retry(job, None, describe(error(job))) for job in first])
         again = await claim(self.store, number, channel=channel, consumer=consumer)
         assert len(again) == number
-        await self.store.bury([Burial(job, Reason.MAX_ATTEMPTS, describe(error(job))) for job in again])
+        await self.store.leases.bury(
+            [Burial(job, Reason.MAX_ATTEMPTS, describe(error(job))) for job in again]
+        )
 
     async def dead(self, channel: str = "orders") -> int:
-        return sum(each.count for each in await self.store.dead_counts() if each.channel == channel)
+        return sum(each.count for each in await self.store.deadletters.counts() if each.channel == channel)
 
     @asynccontextmanager
     async def worker(self, channel: str = "orders", consumer: str = "billing") -> AsyncIterator[None]:
@@ -128,7 +130,7 @@ async def stage(url: str, *, open: bool) -> AsyncIterator[Stage]:  # noqa: A002 
     async with holdfast.connect(url) as bus:
         config = Config.model_validate({"server": {"port": 0, "open": open}})
         supervisor = assemble(bus, config, Choice(sweeper=False, archiver=False, ingest=False), Supervisor())
-        [http] = [each.part for each in supervisor.kept if isinstance(each.part, HttpPart)]
+        [http] = [each.service for each in supervisor.services if isinstance(each.service, HttpService)]
         stop = asyncio.Event()
         task = asyncio.create_task(supervisor.run(stop))
         try:

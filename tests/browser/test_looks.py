@@ -76,7 +76,7 @@ async def test_the_overview_is_told_what_happens_without_a_reload(visitor: Visit
     await visitor.go("/")
     await visitor.page.evaluate("window.stayed = true")
     await asyncio.gather(
-        theatre.store.publish("fresh.channel", [Event({"n": 1}, "fresh-1")]),
+        theatre.store.log.publish("fresh.channel", [Event({"n": 1}, "fresh-1")]),
         expect(visitor.page.get_by_role("link", name="fresh.channel")).to_be_visible(),
     )
     assert await visitor.page.evaluate("window.stayed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, Page, Route, expect
 from stage import Stage
-from test_door import sign_in
+from test_login import sign_in
 from visitor import Visitor
 
 OPEN = False
@@ -74,12 +74,12 @@ async def test_another_site_cannot_tell_which_channels_there_are(
 async def test_another_site_publishes_nothing(visitor: Visitor, theatre: Stage, origin: str) -> None:
     await sign_in(visitor, await theatre.token("admin"))
     await expect(visitor.page.locator("h1")).to_have_text("Dead letters")
-    before = await theatre.store.size("orders")
+    before = await theatre.store.retention.size("orders")
     other = await elsewhere(visitor.page.context, origin)
     async with other.expect_navigation():
         await other.evaluate(ACT, f"{visitor.url}/api/v1/channels/orders/events/stream")
     assert "of another site" in await other.locator("body").inner_text()
-    assert await theatre.store.size("orders") == before
+    assert await theatre.store.retention.size("orders") == before
 
 
 async def test_a_link_from_elsewhere_leads_here(visitor: Visitor, theatre: Stage) -> None:

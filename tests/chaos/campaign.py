@@ -1,4 +1,4 @@
-"""A campaign against one store and one warehouse: rounds of publish, kill and judge, then the account."""
+"""A campaign against one store and one warehouse: rounds of publish, kill and check, then the totals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.chaos.controls.ingest import count_transactions
-from holdfast.chaos.judge.ingest import Violation, doubled, judge
-from holdfast.chaos.trial import DELTA_POINTS, POINTS, Trial
+from holdfast_chaos.checks.pipeline import Violation, check_ingest, doubled
+from holdfast_chaos.controls.pipeline_defects import count_transactions
+from holdfast_chaos.scenario import DELTA_POINTS, POINTS, IngestScenario
 from report import RANDOM, Site
 
 SPREAD_OUT = 0.75
@@ -20,7 +20,7 @@ TRIES = 5
 """Rounds that one kill may take: a driver may come to its end before it."""
 
 
-class Blow(NamedTuple):
+class Kill(NamedTuple):
     """One kill to come."""
 
     point: str
@@ -34,7 +34,7 @@ class Campaign:
         self, site: Site, url: str, folder: Path, chance: random.Random, save: Callable[[], None]
     ) -> None:
         self._site, self._chance, self._save = site, chance, save
-        self._trial = Trial(url, folder, site.warehouse)
+        self._scenario = IngestScenario(url, folder, site.warehouse)
         self._length = 0.0
         """How long a driver takes that nobody kills."""
 
@@ -42,43 +42,42 @@ class Campaign:
         """So many kills without Spark, one at each of these points with it, and the account. What an earlier
         run has done of it is left out; after a moment no more are begun."""
         self._undisturbed()
-        for blow in self._schedule(kills, spark)[self._site.killed :]:
+        for kill in self._schedule(kills, spark)[self._site.killed :]:
             if time.monotonic() > until:
                 break
-            self._strike(blow)
+            self._kill(kill)
             self._save()
-        self._account(self._trial.drive())
+        self._account(self._scenario.drive())
         self._save()
 
     def _undisturbed(self) -> None:
         for _ in range(2):  # the first one also waits for imports
-            self._trial.publish(8)
+            self._scenario.publish(8)
             began = time.monotonic()
-            self._trial.drive()
+            self._scenario.drive()
             self._length = time.monotonic() - began
 
-    def _schedule(self, kills: int, spark: list[str]) -> list[Blow]:
+    def _schedule(self, kills: int, spark: list[str]) -> list[Kill]:
         """Two of three kills at points in turn, the others at random moments; Spark in between."""
         points = POINTS + (DELTA_POINTS if self._site.warehouse == "delta" else [])
         turns = [
-            Blow(RANDOM if turn % 3 == 2 else points[(turn - turn // 3) % len(points)])
+            Kill(RANDOM if turn % 3 == 2 else points[(turn - turn // 3) % len(points)])
             for turn in range(kills)
         ]
         for point in spark:
-            turns.insert(self._chance.randrange(len(turns) + 1), Blow(point, on_spark=True))
+            turns.insert(self._chance.randrange(len(turns) + 1), Kill(point, on_spark=True))
         return turns
 
-    def _strike(self, blow: Blow) -> None:
+    def _kill(self, kill: Kill) -> None:
         for attempt in range(TRIES):
-            self._trial.publish(self._chance.randrange(7, 20))
+            self._scenario.publish(self._chance.randrange(7, 20))
             spread_out = self._site.warehouse == "delta" and self._chance.random() < SPREAD_OUT
-            plain = not blow.on_spark
-            code = (
-                self._plain(blow.point, attempt, spread_out) if plain else self._trial.drive_spark(blow.point)
-            )
-            self._site.violations += judge(self._trial.history, self._trial.evidence(), drained=False)
+            plain = not kill.on_spark
+            scenario = self._scenario
+            code = self._plain(kill.point, attempt, spread_out) if plain else scenario.drive_spark(kill.point)
+            self._site.violations += check_ingest(scenario.history, scenario.state(), drained=False)
             if code == -signal.SIGKILL:
-                (self._site.spark if blow.on_spark else self._site.kills)[blow.point] += 1
+                (self._site.spark if kill.on_spark else self._site.kills)[kill.point] += 1
                 self._site.spread_out += plain and spread_out
                 return
             self._site.survived += 1
@@ -86,17 +85,17 @@ class Campaign:
     def _plain(self, point: str, attempt: int, spread_out: bool) -> int | None:
         """At the first hit of the point or the second; at random moments, anywhere in a driver's life."""
         if point == RANDOM:
-            return self._trial.drive(moment=self._chance.uniform(0, self._length), spread_out=spread_out)
+            return self._scenario.drive(moment=self._chance.uniform(0, self._length), spread_out=spread_out)
         skip = 0 if attempt else self._chance.randrange(2)
-        return self._trial.drive(kill=point, skip=skip, spread_out=spread_out)
+        return self._scenario.drive(kill=point, skip=skip, spread_out=spread_out)
 
     def _account(self, code: int | None) -> None:
         """What is there in the end, after a last driver that nobody killed and that ended so."""
-        found = self._trial.evidence()
+        found = self._scenario.state()
         if code != 0:
             self._site.violations.append(Violation("I15", f"the last driver ended with {code}"))
-        self._site.violations += judge(self._trial.history, found, drained=True)
-        self._site.published += len(self._trial.history)
+        self._site.violations += check_ingest(self._scenario.history, found, drained=True)
+        self._site.published += len(self._scenario.history)
         self._site.rows += len(found.rows)
         self._site.failed += found.failed.total()
 
@@ -104,11 +103,11 @@ class Campaign:
 def control(url: str, folder: Path, *, counted: bool) -> int:
     """How many events are doubled after one kill, when the next driver reads the same events once more:
     with the seed's ids, which come from a counter, or with ours."""
-    trial, defect = Trial(url, folder), count_transactions if counted else None
-    trial.publish(6)
-    trial.drive(kill="wal.after_pending", defect=defect)
-    trial.publish(6)
-    trial.drive(defect=defect, follow=False)
-    found = trial.evidence()
-    broken = {violation.invariant for violation in judge(trial.history, found, drained=True)}
+    scenario, defect = IngestScenario(url, folder), count_transactions if counted else None
+    scenario.publish(6)
+    scenario.drive(kill="wal.after_pending", defect=defect)
+    scenario.publish(6)
+    scenario.drive(defect=defect, follow=False)
+    found = scenario.state()
+    broken = {violation.invariant for violation in check_ingest(scenario.history, found, drained=True)}
     return len(doubled(found)) if "I10" in broken else 0

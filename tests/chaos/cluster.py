@@ -30,9 +30,9 @@ from collections import Counter
 
 from hosts import postgres
 
-from holdfast.chaos.judge.ingest import Violation, judge
-from holdfast.chaos.trial import Trial
 from holdfast.embedded import SparkCluster
+from holdfast_chaos.checks.pipeline import Violation, check_ingest
+from holdfast_chaos.scenario import IngestScenario
 
 EXECUTORS = 5
 """Executors that are killed under one driver, before it is killed itself."""
@@ -52,28 +52,28 @@ def main() -> int:
         SparkCluster(workers=2, cores=1, memory="1g") as cluster,
         tempfile.TemporaryDirectory(prefix="holdfast-chaos-") as folder,
     ):
-        trial = Trial(url("cluster"), Path(folder), "delta")
+        scenario = IngestScenario(url("cluster"), Path(folder), "delta")
         hunt = Hunt(cluster, Path(folder), chance, killed)
         while killed.total() < options.kills and time.monotonic() - began < 60 * options.minutes:
-            trial.publish(chance.randrange(150, 250))
-            trial.drive_spark(master=cluster.url, beside=hunt)
-            violations += judge(trial.history, trial.evidence(), drained=False)
+            scenario.publish(chance.randrange(150, 250))
+            scenario.drive_spark(master=cluster.url, beside=hunt)
+            violations += check_ingest(scenario.history, scenario.state(), drained=False)
             rounds += 1
             _save(options.resume, killed, violations, rounds)
             _say(f"{dict(killed)} after {time.monotonic() - began:.0f} s, {len(violations)} violations")
         for _ in range(_STARTS):
-            code = trial.drive_spark(master=cluster.url)
+            code = scenario.drive_spark(master=cluster.url)
             if code == 0:
                 break
-            _say(f"a driver ended with {code}:\n{trial.spark_log.read_text(errors='replace')[-_TOLD:]}")
+            _say(f"a driver ended with {code}:\n{scenario.spark_log.read_text(errors='replace')[-_TOLD:]}")
         else:
             violations.append(Violation("I15", f"{_STARTS} drivers in a row ended with {code}"))
-        found = trial.evidence()
-        violations += judge(trial.history, found, drained=True)
+        found = scenario.state()
+        violations += check_ingest(scenario.history, found, drained=True)
         _save(options.resume, killed, violations, rounds)
         _say(
             f"seed {options.seed}: {killed['driver']} drivers and {killed['executor']} executors killed in "
-            f"{time.monotonic() - began:.0f} s; {len(trial.history)} events, {len(found.rows)} rows, "
+            f"{time.monotonic() - began:.0f} s; {len(scenario.history)} events, {len(found.rows)} rows, "
             f"{found.failed.total()} failed"
         )
     for each in violations:
@@ -143,7 +143,7 @@ def _say(text: str) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Kill drivers and executors, and judge what is left.")
+    parser = argparse.ArgumentParser(description="Kill drivers and executors, and check_ingest what is left.")
     parser.add_argument("--seed", type=int, default=20261117)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no more rounds after so long")

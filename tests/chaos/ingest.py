@@ -8,7 +8,7 @@
 A driver is killed at each failpoint in turn and at moments that the seed draws, most of the time one without
 Spark (its steps are the job's own), now and then a real one; the stores side by side. Each round publishes,
 kills, and looks whether I9, I10 and I11 hold; at the end a last driver drains what is left, and the account
-must be exact. The control: with transaction ids from a counter the same judge must find doubles.
+must be exact. The control: with transaction ids from a counter the same check must find doubles.
 """
 
 import sys
@@ -30,7 +30,7 @@ from functools import partial
 from campaign import Campaign, control
 from hosts import SERVERS
 
-from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS
+from holdfast_chaos.scenario import HELPER_POINTS, SPARK_POINTS
 from report import Control, Report, Site, show
 
 WAREHOUSES = ("duckdb", "delta")
@@ -42,7 +42,7 @@ def main() -> int:
     report, began = Report(options.seed), time.monotonic()
     with ProcessPoolExecutor(len(options.stores), multiprocessing.get_context("spawn")) as pool:
         stores = list(enumerate(options.stores))
-        done = {store: pool.submit(_besiege, store, number, options) for number, store in stores}
+        done = {store: pool.submit(_run_store, store, number, options) for number, store in stores}
     for store, each in done.items():
         if error := each.exception():
             report.broken_off[store] = repr(error)
@@ -57,7 +57,7 @@ def main() -> int:
     return 0 if report.holds else 1
 
 
-def _besiege(store: str, number: int, options: argparse.Namespace) -> tuple[list[Site], Control]:
+def _run_store(store: str, number: int, options: argparse.Namespace) -> tuple[list[Site], Control]:
     """One store: a campaign against each warehouse, and the control."""
     sites = [_begun(options.resume, store, kind) for kind in options.warehouses]
     until = time.monotonic() + 60 * options.minutes

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from holdfast.chaos.judge.ingest import Violation
-from holdfast.chaos.trial import DELTA_POINTS, HELPER_POINTS, POINTS, SPARK_POINTS
+from holdfast_chaos.checks.pipeline import Violation
+from holdfast_chaos.scenario import DELTA_POINTS, HELPER_POINTS, POINTS, SPARK_POINTS
 
 RANDOM = "at a random moment"
 
@@ -49,7 +49,7 @@ class Site:
 
     @property
     def line(self) -> str:
-        verdict = "; ".join(f"{v.invariant}: {v.what}" for v in self.violations[:3]) or "holds"
+        verdict = "; ".join(f"{v.invariant}: {v.message}" for v in self.violations[:3]) or "holds"
         return (
             f"{self.store:10}{self.warehouse:10}{self.kills.total():8}{self.spark.total():8}"
             f"{self.published:10}{self.rows:8}{self.failed:8}   {verdict}"

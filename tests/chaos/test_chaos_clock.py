@@ -10,12 +10,12 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 import holdfast
-from holdfast.bus import spooling
-from holdfast.chaos.clock import shift
+from holdfast.bus import publish as publishing
 from holdfast.contracts import Backend
 from holdfast.model import event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.wiring import backend as connect_backend
+from holdfast_chaos.clock import shift
 from kit import (
     CHANNEL,
     LEASE,
@@ -55,7 +55,7 @@ async def store(database: str, off: timedelta) -> AsyncIterator[Backend]:
 def test_our_modules_see_another_time_of_day_and_nobody_else_does(off: timedelta) -> None:
     began = time.monotonic()
     seen = [
-        spooling.datetime.now(UTC),
+        publishing.datetime.now(UTC),
         datetime.fromtimestamp(event.time.time(), UTC),
         datetime.fromtimestamp(event.time.time_ns() / 1e9, UTC),
     ]
@@ -66,7 +66,7 @@ def test_our_modules_see_another_time_of_day_and_nobody_else_does(off: timedelta
 
 
 def test_what_it_makes_is_a_plain_datetime(off: timedelta) -> None:
-    false = spooling.datetime
+    false = publishing.datetime
     assert false is not datetime
     when = datetime(2026, 3, 1, 12, tzinfo=UTC)
     made = [
@@ -84,7 +84,7 @@ def test_what_it_makes_is_a_plain_datetime(off: timedelta) -> None:
 def test_it_ends() -> None:
     shift(DAY)
     shift(timedelta(0))
-    assert spooling.datetime is datetime
+    assert publishing.datetime is datetime
     assert event.time is time
 
 

@@ -15,18 +15,18 @@ import pytest
 import redis
 
 import holdfast
-from holdfast.chaos.disk import Disk
 from holdfast.contracts import Backend
 from holdfast.embedded import Nats, Postgres, Redis
 from holdfast.model.policy import Policy
 from holdfast.wiring import backend as connect_backend
+from holdfast_chaos.disk import Disk
 from kit import CHANNEL, publish, read_all, until
 
 pytestmark = pytest.mark.skipif(Disk.missing() is not None, reason=str(Disk.missing()))
 
 HOLDER = """
 import sys, time
-from holdfast.chaos.disk import Disk
+from holdfast_chaos.disk import Disk
 with Disk(8 << 20) as disk:
     print(disk.path, flush=True)
     time.sleep(60)
@@ -192,7 +192,7 @@ def wait_for_sync(url: str) -> None:
 async def publish_on(store: Backend, acked: list[str]) -> None:
     """Publish what cannot be compressed, for as long as the store takes it."""
     for number in range(2_000):
-        await store.publish(CHANNEL, [holdfast.Event(os.urandom(20_000), f"event-{number}")])
+        await store.log.publish(CHANNEL, [holdfast.Event(os.urandom(20_000), f"event-{number}")])
         acked.append(f"event-{number}")
 
 
@@ -229,14 +229,14 @@ async def test_a_full_disk_under_nats_is_a_transient_error_of_a_purge_too(disk: 
     with durable("nats", disk.path / "server") as server:
         store = connect_backend(server.url)
         await store.open()
-        await store.subscribe(CHANNEL, "billing", Policy())
+        await store.channels.subscribe(CHANNEL, "billing", Policy())
         await publish(store, *(f"event-{number}" for number in range(50)))
-        await store.claim(CHANNEL, "billing", 50, "worker")
-        assert not (await store.remove_consumer(CHANNEL, "billing", 10)).done
+        await store.leases.claim(CHANNEL, "billing", 50, "worker")
+        assert not (await store.channels.remove_consumer(CHANNEL, "billing", 10)).done
         disk.fill()
 
         async def removed() -> bool:
-            return (await store.remove_consumer(CHANNEL, "billing", 10)).done
+            return (await store.channels.remove_consumer(CHANNEL, "billing", 10)).done
 
         with pytest.raises(holdfast.Transient):
             await until(removed)  # it ends at the latest when the blocks that the server has are full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,19 +15,19 @@ from deltalake.exceptions import DeltaError
 import holdfast
 from holdfast.bus import spool as spool_module
 from holdfast.bus.spool import Spool, Spooled
-from holdfast.chaos.disk import Disk
 from holdfast.model.errors import NotFound
 from holdfast.model.position import format_position
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.ingest.validation import ValidationRules
 from holdfast.pipeline.loader.loader import Loader
 from holdfast.pipeline.stores import folder as folder_module
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
+from holdfast.pipeline.wal import Wal, WalBatch, WalSettings, segments
 from holdfast.pipeline.wal.batch import batch_of
 from holdfast.pipeline.warehouse import Tables, open_warehouse
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles
+from holdfast_chaos.disk import Disk
 
 pytestmark = pytest.mark.skipif(Disk.missing() is not None, reason=str(Disk.missing()))
 
@@ -55,8 +54,7 @@ def numbers(spool: Spool) -> list[int]:
     return [int(entry.event.id) for entry in spool.peek(1000)]
 
 
-def test_what_the_spool_took_survives_a_cut(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1000)  # several segments
+def test_what_the_spool_took_survives_a_cut(disk: Disk) -> None:
     path = disk.path / "a" / "spool"
     spool = opened(path)
     for number in range(20):
@@ -79,7 +77,7 @@ def test_what_the_spool_took_survives_a_cut(disk: Disk, monkeypatch: pytest.Monk
 def test_without_our_sync_a_cut_takes_what_the_spool_took(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(spool_module, "_SYNCHRONOUS", "OFF")
     spool = opened(disk.path / "spool")
     spool.append([spooled(1)])
     disk.cut()
@@ -96,10 +94,7 @@ def keep_on(spool: Spool, kept: list[int]) -> None:
         kept += [number, 10_000 + number]
 
 
-def test_a_full_disk_refuses_what_the_spool_cannot_keep_and_only_that(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1000)
+def test_a_full_disk_refuses_what_the_spool_cannot_keep_and_only_that(disk: Disk) -> None:
     spool = opened(disk.path / "spool")
     kept = [number for number in range(5) if spool.append([spooled(number)]) is None]
     disk.fill()
@@ -180,8 +175,8 @@ def rows(*names: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(found, SCHEMA)
 
 
-def commit(wal: Wal, *names: str) -> Batch:
-    [part] = stage(wal.store, [rows(*names)], Rules(), {}, NOW)
+def commit(wal: Wal, *names: str) -> WalBatch:
+    [part] = stage(wal.store, [rows(*names)], ValidationRules(), {}, NOW)
     return wal.commit(batch_of([part], NOW))
 
 
@@ -216,7 +211,7 @@ def load(disk: Disk, kind: str) -> None:
     batch = commit(wal, "a", "b")
     warehouse = open_warehouse(f"{kind}://{disk.path}/warehouse", Tables())
     Loader(wal, warehouse, holder="tester", chance=lambda: 0.5).run_once()
-    assert list(wal.journal.names("confirmed")) == [batch.name]
+    assert list(wal.records.names("confirmed")) == [batch.name]
     disk.cut()
     warehouse.close()
 
@@ -233,14 +228,14 @@ def in_warehouse(disk: Disk, kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["duckdb", "delta"])
 def test_what_the_wal_calls_confirmed_is_in_the_warehouse_after_a_cut(disk: Disk, kind: str) -> None:
     load(disk, kind)
-    assert len(list(wal_on(disk).journal.names("confirmed"))) == 1
+    assert len(list(wal_on(disk).records.names("confirmed"))) == 1
     assert in_warehouse(disk, kind) == ["a", "b"]
 
 
 def test_without_our_sync_of_its_files_a_cut_takes_a_delta_warehouse(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeltaFiles, "settle", lambda *_: None)
+    monkeypatch.setattr(DeltaFiles, "sync_commits", lambda *_: None)
     load(disk, "delta")
     with pytest.raises(DeltaError):
         in_warehouse(disk, "delta")

@@ -16,10 +16,10 @@ import redis
 import holdfast
 from holdfast.backends.postgres import pool, session
 from holdfast.bus.heartbeat import Heartbeat
-from holdfast.chaos.proxy import Proxy
 from holdfast.embedded import Nats, Redis
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.wiring import backend as connect_backend
+from holdfast_chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER, LEASE, ids, publish, read_all, until
 
 T = TypeVar("T")
@@ -82,9 +82,10 @@ async def patient(url: str, proxy: Proxy) -> AsyncIterator[holdfast.Bus]:
 
 @pytest.fixture
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("postgres.session", "postgres.log", "redis.session", "nats.link", "nats.batch"):
+    nats = ("nats.wire.connection", "nats.wire.batches")
+    for module in ("postgres.session", "postgres.log", "redis.session", *nats):
         monkeypatch.setattr(f"holdfast.backends.{module}.PATIENCE", 1.0)
-    monkeypatch.setattr("holdfast.bus.publisher._PATIENCE", 0.5)
+    monkeypatch.setattr("holdfast.bus.publish._PATIENCE", 0.5)
     monkeypatch.setitem(pool.ALERT, "connect_timeout", 2)
 
 
@@ -306,14 +307,14 @@ async def test_a_heartbeat_that_ends_while_its_store_is_silent_does_not_hold_the
 
     async with Heartbeat(patient, timedelta(milliseconds=300), asyncio.get_running_loop()) as heart:
         [backend] = heart._backends
-        extend = backend.extend
+        extend = backend.leases.extend
 
         async def spied(*arguments: Any) -> list[bool]:
             begun.append(True)
             answered.extend(accepted := await extend(*arguments))
             return accepted
 
-        monkeypatch.setattr(backend, "extend", spied)
+        monkeypatch.setattr(backend.leases, "extend", spied)
         heart.watch([job], LEASE, lambda lost: None)
         await until(some_answered)
         await proxy.cut()

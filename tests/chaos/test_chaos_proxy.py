@@ -13,8 +13,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from holdfast.chaos.proxy import Proxy
 from holdfast.embedded import Redis
+from holdfast_chaos.proxy import Proxy
 from kit import until
 
 Raw = tuple[Proxy, redis.asyncio.Redis, redis.Redis]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.judge.stalls import LIMIT
-from holdfast.chaos.report import Report
-from holdfast.chaos.roles import STORES
-from holdfast.chaos.run import run
-from holdfast.chaos.siege import Plan
+from holdfast_chaos.checks.stalls import LIMIT
+from holdfast_chaos.report import Report
+from holdfast_chaos.roles import STORES
+from holdfast_chaos.run import run
+from holdfast_chaos.store_run import Plan
 
 pytestmark = pytest.mark.timeout(300)
 SEED = 20261115
@@ -35,7 +35,7 @@ async def book(event: holdfast.Event) -> None:
 
 def explained(report: Report) -> str:
     """What is wrong, for whoever reads the failure."""
-    return json.dumps([account.to_json() for account in report.accounts], indent=1, default=str)
+    return json.dumps([summary.to_json() for summary in report.summaries], indent=1, default=str)
 
 
 # It is over with the last kill; the time is only a limit, for a slow machine.
@@ -52,12 +52,12 @@ async def test_nothing_is_lost_or_doubled_while_everything_is_killed(
 ) -> None:
     plan = Plan(SEED, SHORT, seconds=150, kills=kills, server_kills=servers)
     report = await run([store], plan, tmp_path, tell=lambda _: None)
-    [account] = report.accounts
+    [summary] = report.summaries
     assert report.holds, explained(report)
-    assert account.killed >= kills
-    assert account.server_kills >= servers
-    assert account.events > 0
-    assert account.archived == account.ingested + account.failed > 0
+    assert summary.killed >= kills
+    assert summary.server_kills >= servers
+    assert summary.events > 0
+    assert summary.archived == summary.ingested + summary.failed > 0
     assert report.bound == 3 / (report.kills + report.server_kills)
 
 
@@ -79,11 +79,11 @@ async def test_without_a_fault_nothing_comes_twice_stalls_or_fails(
         monkeypatch.setattr(tempfile, "tempdir", MEMORY)  # nobody is killed, so nothing need be on a disk
     plan = Plan(SEED, frozenset(), seconds, pipeline=seconds > LONG)
     report = await run([store], plan, tmp_path, tell=lambda _: None)
-    [account] = report.accounts
+    [summary] = report.summaries
     assert report.holds, explained(report)
-    assert account.claims > account.events > 0
-    assert {"cancel", "requeue", "pause", "resume", "subscribe", "remove"} <= account.operations.keys()
-    assert account.longest_wait < LIMIT
+    assert summary.claims > summary.events > 0
+    assert {"cancel", "requeue", "pause", "resume", "subscribe", "remove"} <= summary.operations.keys()
+    assert summary.longest_wait < LIMIT
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ async def test_the_handlers_of_a_user_are_besieged_too(
     app = "shop_under_siege"
     plan = Plan(SEED, frozenset({"kill"}), 150, kills=2, pipeline=False, app=app, samples=samples)
     report = await run(["redis"], plan, tmp_path / "kept", tell=lambda _: None)
-    [account] = report.accounts
+    [summary] = report.summaries
     assert report.holds, explained(report)
-    assert account.states["done"] > 0
-    assert account.states["dead"] + account.states["purged"] > 0
+    assert summary.states["done"] > 0
+    assert summary.states["dead"] + summary.states["purged"] > 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast import failpoints
-from holdfast.chaos.roles import ROLES, STORES, Role, points
-from holdfast.chaos.schedule import FAULTS, NETWORK, blow, turn
+from holdfast_chaos.roles import ROLES, STORES, Role, points
+from holdfast_chaos.schedule import FAULTS, NETWORK, process_fault, server_fault
 
 ALL = frozenset(FAULTS)
 SPARK = {
@@ -31,25 +31,26 @@ RARE = {"dead.mid_bootstrap", "dead.mid_recount", "wal.before_lost"}
 other tests break off there."""
 
 
-def turns(role: Role, seed: str = "7", store: str = "nats", count: int = 200) -> list[object]:
-    return [turn(seed, role, store, number, ALL) for number in range(count)]
+def faults(role: Role, seed: str = "7", store: str = "nats", count: int = 200) -> list[object]:
+    return [process_fault(seed, role, store, number, ALL) for number in range(count)]
 
 
-def test_the_same_seed_deals_the_same_blows() -> None:
+def test_the_same_seed_deals_the_same_faults() -> None:
     for role in ROLES:
-        assert turns(role) == turns(role)
-    assert [blow("7", "redis", n, ALL) for n in range(50)] == [blow("7", "redis", n, ALL) for n in range(50)]
+        assert faults(role) == faults(role)
+    once, again = ([server_fault("7", "redis", n, ALL) for n in range(50)] for _ in range(2))
+    assert once == again
 
 
 def test_another_seed_or_store_deals_others() -> None:
-    assert turns(ROLES[0]) != turns(ROLES[0], seed="8")
-    assert turns(ROLES[0]) != turns(ROLES[0], store="redis")
+    assert faults(ROLES[0]) != faults(ROLES[0], seed="8")
+    assert faults(ROLES[0]) != faults(ROLES[0], store="redis")
 
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_every_failpoint_of_a_role_has_its_turn(role: Role, store: str) -> None:
-    dealt = {turn("1", role, store, number, ALL).point for number in range(20 * len(role.points))}
+    dealt = {process_fault("1", role, store, number, ALL).point for number in range(20 * len(role.points))}
     assert dealt == {*points(role, store), ""}
 
 
@@ -58,12 +59,12 @@ def test_every_failpoint_belongs_to_somebody() -> None:
     assert known | SPARK | DELTA | RARE == set(failpoints.KNOWN)
 
 
-def test_every_blow_has_its_turn() -> None:
-    dealt = {each.kind for n in range(400) if (each := blow("1", "postgres", n, ALL)) is not None}
+def test_every_server_fault_has_its_turn() -> None:
+    dealt = {each.kind for n in range(400) if (each := server_fault("1", "postgres", n, ALL)) is not None}
     assert dealt == {"server", "power", "disk", "s3", *NETWORK}
 
 
 def test_nothing_is_dealt_that_was_not_asked_for() -> None:
-    kinds = {turn("1", ROLES[0], "redis", n, frozenset({"pause"})).kind for n in range(200)}
+    kinds = {process_fault("1", ROLES[0], "redis", n, frozenset({"pause"})).kind for n in range(200)}
     assert kinds == {"pause", "spared"}
-    assert blow("1", "redis", 0, frozenset({"kill", "pause", "clock", "noise"})) is None
+    assert server_fault("1", "redis", 0, frozenset({"kill", "pause", "clock", "noise"})) is None

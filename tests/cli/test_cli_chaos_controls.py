@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from shell import Run
 
-from holdfast.chaos.controls import CONTROLS
-from holdfast.chaos.controls.control import Control
-from holdfast.chaos.rig import Rig
+from holdfast_chaos.controls import CONTROLS
+from holdfast_chaos.controls.control import Control
+from holdfast_chaos.rig import Rig
 
 COMMAND = ("chaos", "controls", "--backend", "redis", "--only")
 

@@ -20,8 +20,8 @@ def archived(hf: SyncBus, database: str) -> None:
     async def attach() -> None:
         store: Backend = backend(database)
         await store.open()
-        await store.attach("orders", "archiver")
-        await store.move("orders", "archiver", None, receipts[0].position)
+        await store.cursors.attach("orders", "archiver")
+        await store.cursors.move("orders", "archiver", None, receipts[0].position)
         await store.close()
 
     receipts = hf.publish_many("orders", [holdfast.Event(number, f"o-{number}") for number in range(3)])

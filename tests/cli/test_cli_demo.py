@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli.demo.audit import audit
-from holdfast.cli.demo.crew import Crew
-from holdfast.cli.demo.record import Record
+from holdfast.cli.demo.audit import Expected, audit
+from holdfast.cli.demo.processes import DemoProcesses
 from holdfast.model.errors import HoldfastError
 
 
@@ -66,27 +65,29 @@ def test_its_books_are_equal(tmp_path: Path) -> None:
 
 
 async def test_the_audit_finds_what_is_lost_or_left_over(database: str) -> None:
-    record = Record()
+    expected = Expected()
     async with holdfast.connect(database) as hf:
         await hf.subscribe("orders", "billing")
-        record.note("orders", await hf.publish_many("orders", [holdfast.Event(n) for n in range(3)]))
-        record.acknowledged["orders", "never-stored"] = "somewhere"
+        expected.note("orders", await hf.publish_many("orders", [holdfast.Event(n) for n in range(3)]))
+        expected.acknowledged["orders", "never-stored"] = "somewhere"
         [job] = await hf.poll("orders", "billing")
         await hf.finalize(job, success=True)
-        tally = await audit(hf, record)
-    assert (tally.published, tally.completed, tally.unfinished, tally.lost) == (4, 1, 2, 1)
-    assert not tally.ok
+        result = await audit(hf, expected)
+    assert (result.published, result.completed, result.unfinished, result.lost) == (4, 1, 2, 1)
+    assert not result.ok
 
 
 def test_a_driver_that_fails_is_shown_with_the_end_of_its_log(tmp_path: Path) -> None:
     """It is not the worker's log, nor that of a process before it."""
 
     async def play() -> HoldfastError:
-        async with Crew("postgresql://127.0.0.1:1/nowhere", "orders") as crew:
-            other = await crew.run(["archive", "--no-such-option"])
-            driver = await crew.run(["archive", "--once", "--stream", "not..a.pattern", "--destination", "x"])
+        async with DemoProcesses("postgresql://127.0.0.1:1/nowhere", "orders") as processes:
+            other = await processes.run(["archive", "--no-such-option"])
+            driver = await processes.run(
+                ["archive", "--once", "--stream", "not..a.pattern", "--destination", "x"]
+            )
             await asyncio.gather(other.wait(), driver.wait())
-            return crew.failure(driver, "driver", " instead of being killed")
+            return processes.failure(driver, "driver", " instead of being killed")
 
     with redirect_stderr(StringIO()) as told:
         error = asyncio.run(play())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.extras import advice
+from holdfast.cli.program import extra_for
 
 HIDING = """
 import sys
@@ -54,4 +54,4 @@ def test_a_monitor_is_told_that_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_a_module_of_somebody_else_has_no_extra() -> None:
-    assert advice(ModuleNotFoundError("No module named 'shop'", name="shop")) is None
+    assert extra_for(ModuleNotFoundError("No module named 'shop'", name="shop")) is None

@@ -20,16 +20,18 @@ logging.getLogger("holdfast").warning("loud")
 """
 SPARK = """
 import sys
-from holdfast.cli.program import main
+from types import ModuleType
 from holdfast.cli import program
 from holdfast.cli.spark import session
 
-@program.app.command()
 def start(master: str) -> None:
     with session(master, name="test") as spark:
         print(spark.range(3).count())
 
-main(["start", sys.argv[1]])
+module = sys.modules["holdfast.cli.start"] = ModuleType("holdfast.cli.start")
+module.register = lambda app: app.command()(start)
+program._COMMANDS["start"] = "start"
+program.main(["start", sys.argv[1]])
 """
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from shell import Run, Start
 
-from holdfast.bus.publisher import MAX_BATCH
+from holdfast.bus.publish import MAX_BATCH
 from holdfast.bus.sync import SyncBus
-from holdfast.cli.lines import read_events
+from holdfast.cli.publish import read_events
 
 
 def test_one_event_carries_everything_that_was_said(run: Run, hf: SyncBus) -> None:

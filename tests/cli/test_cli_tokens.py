@@ -9,9 +9,9 @@ import pytest
 from shell import Run
 
 from holdfast.bus.sync import SyncBus
-from holdfast.cli.first import address_file, reachable, read_token, token_file
+from holdfast.cli.tokens import address_file, address_published, read_kept_token, token_file
 from holdfast.config.config import Config
-from holdfast.embedded import private
+from holdfast.embedded import files
 from holdfast.wiring import home
 
 _TEXT = re.compile(r"hf_[0-9a-f]{16}_[A-Za-z0-9_-]{43}")
@@ -101,11 +101,11 @@ def test_the_token_that_is_kept_here_is_rotated_here_too(
     monkeypatch.chdir(tmp_path)
     config = Config(url=database)  # type: ignore[arg-type]
     made, other = (run("tokens", "create", "admin", "--json").json for _ in range(2))
-    private.write(home() / token_file(config).name, made["token"] + "\n")
+    files.write_private(home() / token_file(config).name, made["token"] + "\n")
     assert "has it now" not in run("tokens", "rotate", other["id"]).err
-    assert read_token(config) == made["token"]
+    assert read_kept_token(config) == made["token"]
     rotated = run("tokens", "rotate", made["id"], "--overlap", "0s")
-    assert read_token(config) == rotated.out.strip()
+    assert read_kept_token(config) == rotated.out.strip()
     assert f"{token_file(config)} has it now" in rotated.err
     assert token_file(config).stat().st_mode & 0o777 == 0o600
     assert run("tokens", "link").code == 0
@@ -118,7 +118,7 @@ def test_a_link_is_printed_with_the_address_of_the_server_that_runs_here(
     made = run("tokens", "create", "reader", "--json").json
     config = Config(url=database)  # type: ignore[arg-type]
     home()
-    with reachable(config, "http://127.0.0.1:12345"):
+    with address_published(config, "http://127.0.0.1:12345"):
         assert "http://127.0.0.1:12345/login?link=" in run("tokens", "link", made["id"]).out
         assert address_file(config).stat().st_mode & 0o777 == 0o600
     assert "http://127.0.0.1:8420/login?link=" in run("tokens", "link", made["id"]).out

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.model.job import State
+from holdfast.model.states import NEXT, State, Verb
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -164,3 +164,15 @@ def test_the_generated_page_is_up_to_date() -> None:
         [sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_states_is_that_of_the_model() -> None:
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "lifecycle.md").read_text().splitlines()
+        if line.startswith("| ") and line.count("|") == 7
+    ]
+    [head] = [row for row in rows if row[0] == "verb"]
+    shown = {row[0]: dict(zip(head[2:], row[2:], strict=True)) for row in rows if row[0] in set(Verb)}
+    states = [state for state, verbs in NEXT.items() if verbs]
+    assert shown == {verb: {state: NEXT[state].get(verb, "–") for state in states} for verb in Verb}

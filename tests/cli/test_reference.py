@@ -21,7 +21,7 @@ from holdfast.cli.program import program
 from holdfast.config.config import Config
 from holdfast.server import catalog
 from holdfast.server.app import bare_app
-from holdfast.server.families import Family
+from holdfast.server.catalog import Family
 from holdfast.server.pages import MODULES
 from holdfast.server.routes import routes_of
 from holdfast.upkeep import announcements

@@ -49,7 +49,7 @@ async def rows(
 ) -> list[Row]:
     """What `pages` gives, as rows. Each page is whole and no larger than asked for."""
     found: list[Row] = []
-    async for page in backend.pages(channel, after, until, size):
+    async for page in backend.log.pages(channel, after, until, size):
         columns: tuple[Any, ...] = tuple(page)
         assert {len(column) for column in columns} == {len(page.ids)}
         assert 0 < len(page.ids) <= size
@@ -63,7 +63,7 @@ async def ids(backend: Backend, after: str | None, until: str, size: int = 1000)
 
 async def last(backend: Backend, channel: str = CHANNEL) -> str:
     """The end of a log that is not empty."""
-    found = (await backend.extent(channel)).last
+    found = (await backend.log.extent(channel)).last
     assert found is not None
     return found
 

@@ -1,4 +1,5 @@
-"""A small, pure model of the state machine: what every backend must agree with, step by step.
+"""A small, pure model of jobs: what every backend must agree with, step by step. Their states follow the one
+table; order, deadlines and budgets are the model's own.
 
 Time is a whole number of minutes. Each deadline also carries the number of the step that set it: within one
 minute the store's clock has moved on between two steps, and that decides the order of jobs.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.model.job import State
+from holdfast.model.states import State, Verb, follows
 
 Moment = tuple[int, int]
 
@@ -35,6 +36,13 @@ class ModelJob:
     @property
     def waiting(self) -> bool:
         return self.state in (State.SCHEDULED, State.READY)
+
+    def move(self, verb: Verb) -> bool:
+        """Whether the table allows it."""
+        after = follows(self.state, verb)
+        if after is not None:
+            self.state = after
+        return after is not None
 
 
 @dataclass
@@ -67,7 +75,8 @@ class Model:
         ready = [job for job in self.jobs.values() if job.state is State.READY and job.expires > self.now]
         taken = sorted(ready, key=lambda job: (-job.priority, job.due, job.seq))[:limit]
         for job in taken:
-            job.state, job.lease_until = State.LEASED, self.after(LEASE)
+            job.move(Verb.CLAIM)
+            job.lease_until = self.after(LEASE)
             job.attempts += 1
             job.token += 1
         return taken
@@ -78,39 +87,35 @@ class Model:
         return job.state is State.LEASED and job.token == token
 
     def complete(self, job: ModelJob) -> None:
-        job.state = State.DONE
-        job.completions += 1
+        job.completions += job.move(Verb.COMPLETE)
 
     def fail(self, job: ModelJob) -> None:
         if job.attempts >= MAX_ATTEMPTS:
-            job.state = State.DEAD
+            self.bury(job)
         else:
-            job.state, job.due = State.SCHEDULED, self.after(BACKOFF[min(job.attempts, len(BACKOFF)) - 1])
+            job.move(Verb.RETRY)
+            job.due = self.after(BACKOFF[min(job.attempts, len(BACKOFF)) - 1])
 
     def bury(self, job: ModelJob) -> None:
-        job.state = State.DEAD
+        job.move(Verb.BURY)
 
     def release(self, job: ModelJob) -> None:
-        job.state = State.READY
-        job.attempts -= 1
+        job.attempts -= job.move(Verb.RELEASE)
 
     def snooze(self, job: ModelJob, minutes: int) -> None:
-        job.state, job.due = State.SCHEDULED, self.after(minutes)
-        job.attempts -= 1
+        job.attempts -= job.move(Verb.RETRY)
+        job.due = self.after(minutes)
 
     def extend(self, job: ModelJob, minutes: int) -> None:
         job.lease_until = self.after(minutes)
 
     def cancel(self, job: ModelJob) -> bool:
-        cancelled = job.waiting
-        if cancelled:
-            job.state = State.CANCELLED
-        return cancelled
+        return job.move(Verb.CANCEL)
 
     def requeue(self, job: ModelJob) -> bool:
-        if job.state in (State.DONE, State.CANCELLED):
+        if not job.move(Verb.REQUEUE):
             return False
-        job.state, job.due, job.attempts, job.abandonments = State.READY, self.now, 0, 0
+        job.due, job.attempts, job.abandonments = self.now, 0, 0
         job.expires = self.after(EXPIRES)
         job.token += 1
         return True
@@ -121,14 +126,15 @@ class Model:
             if job.state is State.LEASED and job.lease_until <= self.now:
                 self._abandon(job)
             elif job.waiting and job.expires <= self.now:
-                job.state = State.DEAD
+                job.move(Verb.EXPIRE)
             elif job.state is State.SCHEDULED and job.due <= self.now:
-                job.state = State.READY
+                job.move(Verb.PROMOTE)
 
     def _abandon(self, job: ModelJob) -> None:
         job.attempts -= 1
         job.abandonments += 1
         if job.abandonments >= MAX_ABANDONMENTS or job.expires <= self.now:
-            job.state = State.DEAD
+            job.move(Verb.CRASH_LOOP)
         else:
-            job.state, job.due = State.READY, self.now
+            job.move(Verb.ABANDON)
+            job.due = self.now

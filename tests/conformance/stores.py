@@ -53,8 +53,8 @@ class PostgresStore(Store):
         """There are none."""
 
 
-class StretchedStore(PostgresStore):
-    """The same, but every publish is a bulk publish, so that jobs begin in stretches."""
+class RangedStore(PostgresStore):
+    """The same, but every publish is a bulk publish, so that jobs begin in ranges."""
 
     def create(self, request: pytest.FixtureRequest) -> str:
         request.getfixturevalue("monkeypatch").setattr("holdfast.backends.postgres.log._BULK", 1)
@@ -105,5 +105,5 @@ class NatsStore(Store):
 
 
 STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}
-VARIANTS: dict[str, type[Store]] = {"postgres-stretched": StretchedStore}
+VARIANTS: dict[str, type[Store]] = {"postgres-ranges": RangedStore}
 """Stores in another form; only in `make test-all`."""

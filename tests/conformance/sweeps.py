@@ -27,12 +27,12 @@ class Sweep:
         if before is None:
             await self.backend.advance(timedelta(milliseconds=1))
             before = await self.backend.now()
-        return await self.backend.trim(CHANNEL, before, limit, self.lock, ignore=ignore)
+        return await self.backend.retention.trim(CHANNEL, before, limit, self.lock, ignore=ignore)
 
 
 async def locked(backend: Backend, owner: str = "tester") -> Lock:
     """The sweeper's lock, which must be free."""
-    taken = await backend.lock(SWEEPER, owner, HOUR)
+    taken = await backend.locks.acquire(SWEEPER, owner, HOUR)
     assert taken is not None
     return taken
 
@@ -44,7 +44,7 @@ async def kept(backend: Backend) -> list[str]:
 
 async def page_ids(backend: Backend, after: str | None, until: str) -> list[str]:
     """The ids in a range, read in bulk."""
-    return [name async for page in backend.pages(CHANNEL, after, until, 2) for name in page.ids]
+    return [name async for page in backend.log.pages(CHANNEL, after, until, 2) for name in page.ids]
 
 
 def positions(receipts: Sequence[Receipt]) -> list[str]:

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from holdfast.contracts import Backend, Backlog
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, bury, claim, complete, publish, subscribe
 
 
 async def backlog(backend: Backend, consumer: str = CONSUMER) -> Backlog:
-    [found] = [each for each in await backend.backlogs(1000) if each.consumer == consumer]
+    [found] = [each for each in await backend.channels.backlogs(1000) if each.consumer == consumer]
     return found
 
 
@@ -30,7 +30,7 @@ async def test_live_jobs_are_told_by_state_and_ended_ones_are_not(backend: Backe
 async def test_a_consumer_with_nothing_to_do_is_told_too(backend: Backend) -> None:
     await subscribe(backend)
     await subscribe(backend, "audit")
-    assert [each.consumer for each in await backend.backlogs(10)] == ["audit", CONSUMER]
+    assert [each.consumer for each in await backend.channels.backlogs(10)] == ["audit", CONSUMER]
     found = await backlog(backend, "audit")
     assert set(found.live.values()) == {0}
     assert found.oldest_ready is None
@@ -51,7 +51,7 @@ async def test_the_oldest_ready_job_is_found_behind_higher_priorities(backend: B
 
 async def test_jobs_that_wait_for_their_turn_count_as_ready(backend: Backend) -> None:
     await subscribe(backend, ordered=True)
-    await backend.publish(CHANNEL, [Event({}, f"e{n}", key="k") for n in range(4)])
+    await backend.log.publish(CHANNEL, [Event({}, f"e{n}", key="k") for n in range(4)])
     assert len(await claim(backend, 10)) == 1
     live = (await backlog(backend)).live
     assert (live[State.READY], live[State.LEASED]) == (3, 1)

@@ -31,7 +31,7 @@ async def test_bad_names_are_refused_by_name(bus: Bus, backend: Backend, name: s
     with pytest.raises(InvalidPolicy) as refused:
         await bus.subscribe(CHANNEL, CONSUMER, dead_letter=name)
     assert repr(name) in str(refused.value)
-    assert await backend.channels() == []
+    assert await backend.channels.names() == []
 
 
 @pytest.mark.parametrize("name", ["nowhere", *BAD_NAMES])

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import LIVE
+from holdfast.model.states import LIVE
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -71,7 +71,7 @@ async def test_whatever_ends_makes_room(backend: Backend, how: str) -> None:
         case "bury":
             assert await bury(backend, await claim_one(backend))
         case "cancel":
-            assert await backend.cancel(CHANNEL, "default", "a", None) == 1
+            assert await backend.leases.cancel(CHANNEL, "default", "a", None) == 1
         case "expire":
             assert (await abandon(backend)).buried == 1
         case "crash":
@@ -99,7 +99,7 @@ async def test_a_requeued_job_takes_room_again(backend: Backend) -> None:
     await publish(backend, "a")
     job = await claim_one(backend)
     assert await bury(backend, job)
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     assert await full(backend)
 
 
@@ -112,7 +112,7 @@ async def test_one_batch_at_the_most_goes_over_the_bound(backend: Backend, size:
         nonlocal taken
         for turn in range(3):
             try:
-                await backend.publish(CHANNEL, [Event(0, f"{number}-{turn}-{n}") for n in range(size)])
+                await backend.log.publish(CHANNEL, [Event(0, f"{number}-{turn}-{n}") for n in range(size)])
                 taken += size
             except holdfast.Overloaded:
                 return

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, record, states, subscribe, until
 
 

@@ -23,18 +23,18 @@ async def test_a_publish_joins_the_callers_transaction_or_is_refused(store: Stor
     await subscribe(backend)
     if backend.capabilities.joins_transactions:
         async with await psycopg.AsyncConnection.connect(store.url) as connection:
-            await backend.publish(CHANNEL, [Event(1, "undone")], connection=connection)
+            await backend.log.publish(CHANNEL, [Event(1, "undone")], connection=connection)
             await connection.rollback()
-            await backend.publish(CHANNEL, [Event(1, "kept")], connection=connection)
+            await backend.log.publish(CHANNEL, [Event(1, "kept")], connection=connection)
         assert [job.event.id for job in await claim(backend)] == ["kept"]
     else:
         with pytest.raises(InvalidInput, match="connection"):
-            await backend.publish(CHANNEL, [Event(1, "a")], connection=object())
+            await backend.log.publish(CHANNEL, [Event(1, "a")], connection=object())
         assert await read_all(backend) == []
 
 
 async def test_a_client_that_knows_only_the_server_is_heard(store: Store, backend: Backend) -> None:
-    """By a plain append where the log takes it (`foreign_appends`), else by the store's own function."""
+    """By a plain append where the log takes it, else by the store's own function."""
     await subscribe(backend)
     await store.append(CHANNEL, '{"n": 1}')
     assert (await claim_one(backend)).event.json() == {"n": 1}
@@ -45,7 +45,7 @@ async def test_groups_of_other_software_are_seen_where_there_can_be_some(
 ) -> None:
     await publish(backend, "a")
     await store.form_group(CHANNEL, "theirs")
-    seen = [(group.channel, group.name) for group in await backend.groups(MINUTE)]
+    seen = [(group.channel, group.name) for group in await backend.groups.all(MINUTE)]
     assert seen == ([(CHANNEL, "theirs")] if backend.capabilities.foreign_groups else [])
 
 
@@ -55,7 +55,7 @@ async def test_a_listed_group_holds_everything_until_it_is_known_what_it_has_rea
     await publish(backend, "a")
     await store.form_group(CHANNEL, "theirs")
     before = await backend.now() + MINUTE
-    step = await backend.trim(CHANNEL, before, 10, await locked(backend), groups=["theirs"])
+    step = await backend.retention.trim(CHANNEL, before, 10, await locked(backend), groups=["theirs"])
     assert (step.removed, step.hold is not None and step.hold.consumer) == (0, "theirs")
 
 

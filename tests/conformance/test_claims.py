@@ -10,7 +10,8 @@ import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import Retry, State
+from holdfast.model.job import Retry
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -34,7 +35,7 @@ async def test_a_claim_is_a_lease_with_a_token_a_deadline_and_an_attempt(backend
     await subscribe(backend, lease="7m")
     await publish(backend, "a")
     before = await backend.now()
-    [job] = await backend.claim(CHANNEL, CONSUMER, 10, "worker-1")
+    [job] = await backend.leases.claim(CHANNEL, CONSUMER, 10, "worker-1")
     after = await backend.now()
     assert (job.attempt, job.abandonments) == (1, 0)
     assert before + 7 * MINUTE <= job.lease_until <= after + 7 * MINUTE
@@ -100,7 +101,7 @@ async def test_an_abandoned_job_goes_to_the_tail(backend: Backend) -> None:
 async def test_a_released_job_keeps_its_place(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, "a", "b", "c")
-    assert await backend.retry([Retry(await claim_one(backend), None)]) == [True]
+    assert await backend.leases.retry([Retry(await claim_one(backend), None)]) == [True]
     assert ids(await claim(backend)) == ["a", "b", "c"]
 
 
@@ -122,8 +123,8 @@ async def test_concurrent_claims_share_the_jobs_out(backend: Backend) -> None:
 
     async def worker(name: str) -> list[str]:
         mine: list[str] = []
-        while jobs := await backend.claim(CHANNEL, CONSUMER, 7, name):
-            assert await backend.complete(jobs) == [True] * len(jobs)
+        while jobs := await backend.leases.claim(CHANNEL, CONSUMER, 7, name):
+            assert await backend.leases.complete(jobs) == [True] * len(jobs)
             mine += ids(jobs)
         return mine
 
@@ -144,7 +145,7 @@ async def test_a_publish_amid_claims_is_claimed_as_well(backend: Backend) -> Non
     async def worker() -> None:
         while len(done) < 60:
             jobs = await claim(backend, 3)
-            await backend.complete(jobs)
+            await backend.leases.complete(jobs)
             done.update(ids(jobs))
             await asyncio.sleep(0)
 
@@ -178,7 +179,7 @@ async def test_a_poll_for_less_than_one_job_is_refused(bus: Bus, limit: int) -> 
 async def test_channels_and_consumers_do_not_see_each_other(backend: Backend) -> None:
     await subscribe(backend)
     await subscribe(backend, channel="refunds")
-    await backend.publish("refunds", [Event(1, "r")])
+    await backend.log.publish("refunds", [Event(1, "r")])
     assert await claim(backend) == []
     job = await claim_one(backend, channel="refunds")
     assert await complete(backend, job)

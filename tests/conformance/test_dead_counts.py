@@ -7,13 +7,14 @@ import random
 from datetime import timedelta
 
 import pytest
-from graveyard import bury_all, check_counts, clustered, counts, die, listed
+from dead_helpers import bury_all, check_counts, clustered, counts, die, listed
 from sweeps import locked
 
 from holdfast.contracts import Backend
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.decide import describe
-from holdfast.model.job import Job, Reason, State
+from holdfast.model.job import Job, Reason
+from holdfast.model.states import State
 from holdfast.model.upkeep import Lock
 from kit import (
     BOOM,
@@ -34,12 +35,12 @@ MAIL = "mail"
 
 
 async def test_without_dead_letters_there_is_nothing_to_count(backend: Backend) -> None:
-    assert await backend.dead_counts() == []
-    assert await backend.clusters(None, None, 10) == []
+    assert await backend.deadletters.counts() == []
+    assert await backend.deadletters.clusters(None, None, 10) == []
     await subscribe(backend)
     await publish(backend, "a")
-    assert await backend.dead_counts() == []
-    assert await backend.clusters(CHANNEL, CONSUMER, 10) == []
+    assert await backend.deadletters.counts() == []
+    assert await backend.deadletters.clusters(CHANNEL, CONSUMER, 10) == []
 
 
 async def test_each_way_into_dead_counts_under_its_reason(backend: Backend) -> None:
@@ -64,24 +65,26 @@ async def test_each_way_into_dead_counts_under_its_reason(backend: Backend) -> N
 async def test_each_way_out_of_dead_counts_too(backend: Backend) -> None:
     await subscribe(backend)
     a, b, c, d, *_ = await die(backend, "a", "b", "c", "d", "e")
-    assert await backend.requeue(CHANNEL, CONSUMER, a.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, a.id)
     assert await counts(backend) == {(CHANNEL, CONSUMER, "terminal"): 4}
-    assert await backend.revive(CHANNEL, CONSUMER, [b.id]) == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [b.id]) == [True]
     assert await counts(backend) == {(CHANNEL, CONSUMER, "terminal"): 3}
-    assert await backend.purge(CHANNEL, CONSUMER, [c.id, d.id]) == [True, True]
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [c.id, d.id]) == [True, True]
     assert await counts(backend) == {(CHANNEL, CONSUMER, "terminal"): 1}
     await backend.advance(MINUTE)
-    assert await backend.purge_dead(CHANNEL, await backend.now(), 10, await locked(backend)) == {CONSUMER: 1}
-    assert await backend.dead_counts() == [], "a count of zero is no answer"
-    assert await backend.clusters(None, None, 10) == []
+    assert await backend.retention.purge_dead(CHANNEL, await backend.now(), 10, await locked(backend)) == {
+        CONSUMER: 1
+    }
+    assert await backend.deadletters.counts() == [], "a count of zero is no answer"
+    assert await backend.deadletters.clusters(None, None, 10) == []
 
 
 async def test_what_is_discarded_or_refused_is_not_counted(backend: Backend) -> None:
     await subscribe(backend, on_dead="discard")
     [job] = await die(backend, "a")
     assert not await bury(backend, job)
-    assert await backend.dead_counts() == []
-    assert await backend.clusters(None, None, 10) == []
+    assert await backend.deadletters.counts() == []
+    assert await backend.deadletters.clusters(None, None, 10) == []
 
 
 async def test_every_consumer_of_every_channel_has_its_own_count(backend: Backend) -> None:
@@ -102,11 +105,11 @@ async def test_clusters_are_errors_that_differ_only_in_numbers(backend: Backend)
     await die(backend, "other", error=ValueError("bad"), reason=Reason.MAX_ATTEMPTS)
     missing = describe(KeyError("order 99 is missing")).fingerprint
     bad = describe(ValueError("bad")).fingerprint
-    large, small = await backend.clusters(None, None, 10)
+    large, small = await backend.deadletters.clusters(None, None, 10)
     assert (large.channel, large.consumer, large.fingerprint, large.count) == (CHANNEL, CONSUMER, missing, 3)
     assert (small.fingerprint, small.count, small.sample.record.event_id) == (bad, 1, "other")
     assert small.sample.record.errors[-1]["kind"] == "ValueError"
-    assert [each.fingerprint for each in await backend.clusters(None, None, 1)] == [missing]
+    assert [each.fingerprint for each in await backend.deadletters.clusters(None, None, 1)] == [missing]
 
 
 async def test_a_clusters_sample_is_its_latest_death(backend: Backend) -> None:
@@ -116,10 +119,10 @@ async def test_a_clusters_sample_is_its_latest_death(backend: Backend) -> None:
         jobs += await die(backend, name)
         await backend.advance(MINUTE)
     for dead in ("c", "b", "a"):
-        [cluster] = await backend.clusters(CHANNEL, CONSUMER, 10)
+        [cluster] = await backend.deadletters.clusters(CHANNEL, CONSUMER, 10)
         assert cluster.sample.record.event_id == dead
-        assert await backend.purge(CHANNEL, CONSUMER, [jobs.pop().id]) == [True]
-    assert await backend.clusters(CHANNEL, CONSUMER, 10) == []
+        assert await backend.deadletters.purge(CHANNEL, CONSUMER, [jobs.pop().id]) == [True]
+    assert await backend.deadletters.clusters(CHANNEL, CONSUMER, 10) == []
 
 
 async def test_clusters_are_asked_for_by_channel_and_consumer(backend: Backend) -> None:
@@ -139,7 +142,7 @@ async def test_clusters_are_asked_for_by_channel_and_consumer(backend: Backend) 
 async def test_a_second_death_counts_under_its_own_fingerprint(backend: Backend) -> None:
     await subscribe(backend)
     [job] = await die(backend, "a", error="first")
-    assert await backend.revive(CHANNEL, CONSUMER, [job.id]) == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [job.id]) == [True]
     await bury_all(backend, await claim(backend), "second", Reason.MAX_ATTEMPTS)
     assert await counts(backend) == {(CHANNEL, CONSUMER, "max_attempts"): 1}
     assert await clustered(backend) == {(CHANNEL, CONSUMER, describe("second").fingerprint): 1}
@@ -157,10 +160,10 @@ async def test_many_at_once_leave_exact_counts(backend: Backend) -> None:
             jobs = await claim(backend, 10)
             errors = [chance.choice(["one", "two"]) for _ in jobs]
             await asyncio.gather(*(bury_all(backend, [j], e) for j, e in zip(jobs, errors, strict=True)))
-            found = await backend.dead_letters(DeadFilter(CHANNEL, CONSUMER), None, 20)
+            found = await backend.deadletters.page(DeadFilter(CHANNEL, CONSUMER), None, 20)
             dead = [letter.record.id for letter in found.letters]
-            await backend.revive(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 2))
-            await backend.purge(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 8))
+            await backend.deadletters.revive(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 2))
+            await backend.deadletters.purge(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 8))
 
     await asyncio.gather(*(work(number) for number in range(5)))
     dead = await check_counts(backend)
@@ -173,9 +176,15 @@ async def test_an_id_is_revived_or_purged_by_one_of_many(backend: Backend) -> No
     await subscribe(backend)
     jobs = await die(backend, *(f"e-{n}" for n in range(30)))
     ids = [job.id for job in jobs]
-    calls = [backend.revive(CHANNEL, CONSUMER, ids), backend.purge(CHANNEL, CONSUMER, ids)]
-    calls += [backend.revive(CHANNEL, CONSUMER, ids[::-1]), backend.purge(CHANNEL, CONSUMER, ids[::-1])]
-    calls += [backend.revive(CHANNEL, CONSUMER, [each]) for each in ids[:10]]
+    calls = [
+        backend.deadletters.revive(CHANNEL, CONSUMER, ids),
+        backend.deadletters.purge(CHANNEL, CONSUMER, ids),
+    ]
+    calls += [
+        backend.deadletters.revive(CHANNEL, CONSUMER, ids[::-1]),
+        backend.deadletters.purge(CHANNEL, CONSUMER, ids[::-1]),
+    ]
+    calls += [backend.deadletters.revive(CHANNEL, CONSUMER, [each]) for each in ids[:10]]
     answers = await asyncio.gather(*calls)
     assert sum(sum(answer) for answer in answers) == 30
     assert await check_counts(backend) == 0
@@ -206,7 +215,7 @@ class Walk:
         self.held += await claim(self.backend, self.chance.randint(1, 4), consumer=self.consumer())
 
     async def complete(self) -> None:
-        await self.backend.complete(self.taken())
+        await self.backend.leases.complete(self.taken())
 
     async def bury(self) -> None:
         for job in self.taken():
@@ -225,23 +234,23 @@ class Walk:
     async def revive(self) -> None:
         consumer = self.consumer()
         data = self.chance.choice([None, b"patched"])
-        await self.backend.revive(CHANNEL, consumer, await self.dead(consumer), data)
+        await self.backend.deadletters.revive(CHANNEL, consumer, await self.dead(consumer), data)
 
     async def requeue(self) -> None:
         consumer = self.consumer()
         for job_id in await self.dead(consumer):
-            assert await self.backend.requeue(CHANNEL, consumer, job_id)
+            assert await self.backend.leases.requeue(CHANNEL, consumer, job_id)
 
     async def purge(self) -> None:
         consumer = self.consumer()
-        await self.backend.purge(CHANNEL, consumer, await self.dead(consumer))
+        await self.backend.deadletters.purge(CHANNEL, consumer, await self.dead(consumer))
 
     async def purge_dead(self) -> None:
         before = await self.backend.now() - 10 * MINUTE
-        await self.backend.purge_dead(CHANNEL, before, 2, self.lock)
+        await self.backend.retention.purge_dead(CHANNEL, before, 2, self.lock)
 
     async def fold(self) -> None:
-        await self.backend.fold_dead(timedelta(0), 0, self.lock)
+        await self.backend.deadletters.fold(timedelta(0), 0, self.lock)
 
     async def check(self) -> None:
         await check_counts(self.backend)
@@ -260,10 +269,10 @@ async def test_any_history_leaves_exact_counts(backend: Backend, seed: int) -> N
     chance = random.Random(seed)
     for consumer in (CONSUMER, MAIL):
         await subscribe(backend, consumer, lease="5m", max_abandonments=2, expires_after="30m")
-    lock = await backend.lock("walk", "tester", timedelta(days=1000))
+    lock = await backend.locks.acquire("walk", "tester", timedelta(days=1000))
     assert lock is not None
     walk = Walk(backend, lock, chance)
     for move in chance.choices(MOVES, [WEIGHTS.get(move, 1) for move in MOVES], k=60):
         await getattr(walk, move)()
         await walk.check()
-    assert await backend.recount_dead(False, lock) == []
+    assert await backend.deadletters.recount(False, lock) == []

@@ -12,7 +12,7 @@ from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.decide import describe
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -64,11 +64,11 @@ async def test_without_a_dead_letter_channel_the_job_is_kept_as_well(backend: Ba
 
 async def test_the_dead_letter_channel_gets_the_event_with_its_story_in_headers(backend: Backend) -> None:
     # CORRECTIONS 002.7: the dead letter and its copy appear together, and once.
-    await backend.create_channel(DEAD)
+    await backend.channels.create(DEAD)
     await subscribe(backend, "undertaker", channel=DEAD)
     await subscribe(backend, dead_letter=DEAD)
     event = Event(b"\x00raw", "a", source="shop", type="order", key="k", headers={"trace": "x"})
-    await backend.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event])
     job = await claim_one(backend)
     assert await bury(backend, job)
     assert not await bury(backend, job), "a repeat changes nothing"
@@ -85,7 +85,7 @@ async def test_the_dead_letter_channel_gets_the_event_with_its_story_in_headers(
 
 
 async def test_what_the_lifecycle_buries_goes_there_too(backend: Backend) -> None:
-    await backend.create_channel(DEAD)
+    await backend.channels.create(DEAD)
     await subscribe(backend, dead_letter=DEAD, max_abandonments=1, expires_after="1h")
     await publish(backend, "crashes")
     await claim_one(backend)
@@ -149,7 +149,7 @@ async def test_discard_logs_what_it_drops(backend: Backend) -> None:
     ]
     assert kept[0].errors[0]["error"] == "boom"
     assert await states(backend) == {State.DISCARDED: 2}
-    assert not await backend.requeue(CHANNEL, CONSUMER, kept[0].id)
+    assert not await backend.leases.requeue(CHANNEL, CONSUMER, kept[0].id)
 
 
 async def test_a_requeue_raises_the_token_and_gives_fresh_budgets(backend: Backend, bus: Bus) -> None:
@@ -177,7 +177,7 @@ async def test_an_expired_job_that_was_requeued_has_its_time_again(backend: Back
     await subscribe(backend, expires_after="5m")
     await publish(backend, "a")
     assert (await abandon(backend)).buried == 1
-    assert await backend.requeue(CHANNEL, CONSUMER, (await record(backend, "a")).id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, (await record(backend, "a")).id)
     assert (await step(backend)).total == 0
     assert ids(await claim(backend)) == ["a"]
 
@@ -193,7 +193,7 @@ async def test_counts_are_exact_at_every_step(backend: Backend) -> None:
     assert await states(backend) == {State.DEAD: 10}
     names = [f"e-{n}" for n in range(10)]
     for risen, name in enumerate(names[:7], start=1):
-        assert await backend.requeue(CHANNEL, CONSUMER, (await record(backend, name)).id)
+        assert await backend.leases.requeue(CHANNEL, CONSUMER, (await record(backend, name)).id)
         assert await states(backend) == {State.DEAD: 10 - risen, State.READY: risen}
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from graveyard import EVERYTHING, bury_all, die, listed, names
+from dead_helpers import EVERYTHING, bury_all, die, listed, names
 
 import holdfast
 from holdfast.contracts import Backend
@@ -35,7 +35,7 @@ NO_IDS = ("", "0", "-1", "nonsense", "1" * 40, "orders/1", "ü")
 
 
 async def test_an_empty_store_has_an_empty_list(backend: Backend) -> None:
-    page = await backend.dead_letters(EVERYTHING, None, 10)
+    page = await backend.deadletters.page(EVERYTHING, None, 10)
     assert (page.letters, page.after) == ([], None)
 
 
@@ -58,7 +58,7 @@ async def test_the_latest_death_comes_first(backend: Backend) -> None:
         await backend.advance(MINUTE)
     assert await names(backend) == ["c", "b", "a"]
     assert await names(backend, DeadFilter(CHANNEL, CONSUMER)) == ["c", "b", "a"]
-    assert await backend.revive(CHANNEL, CONSUMER, [jobs["a"].id]) == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [jobs["a"].id]) == [True]
     assert await names(backend) == ["c", "b"]
     await bury_all(backend, await claim(backend))
     assert await names(backend) == ["a", "c", "b"], "by its last death"
@@ -83,11 +83,11 @@ async def test_a_page_goes_on_after_what_was_shown_whatever_happened_since(backe
     for name in ("a", "b", "c", "d"):
         [jobs[name]] = await die(backend, name)
         await backend.advance(MINUTE)
-    first = await backend.dead_letters(DeadFilter(CHANNEL, CONSUMER), None, 2)
+    first = await backend.deadletters.page(DeadFilter(CHANNEL, CONSUMER), None, 2)
     assert [each.record.event_id for each in first.letters] == ["d", "c"]
-    assert await backend.purge(CHANNEL, CONSUMER, [jobs["c"].id, jobs["b"].id]) == [True, True]
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [jobs["c"].id, jobs["b"].id]) == [True, True]
     await die(backend, "e")
-    second = await backend.dead_letters(DeadFilter(CHANNEL, CONSUMER), first.after, 2)
+    second = await backend.deadletters.page(DeadFilter(CHANNEL, CONSUMER), first.after, 2)
     assert [each.record.event_id for each in second.letters] == ["a"]
 
 
@@ -97,7 +97,7 @@ async def test_a_place_that_no_page_gave_is_refused(backend: Backend, wanted: De
     await subscribe(backend)
     await die(backend, "a")
     with pytest.raises(holdfast.InvalidInput):
-        await backend.dead_letters(wanted, after, 10)
+        await backend.deadletters.page(wanted, after, 10)
 
 
 @pytest.fixture
@@ -163,17 +163,17 @@ async def test_a_long_search_ends_and_finds(backend: Backend) -> None:
     wanted = DeadFilter(CHANNEL, CONSUMER, text="needle")
     assert await names(backend, wanted) == ["needle"]
     assert await names(backend, DeadFilter(text="no such")) == []
-    first = await backend.dead_letters(EVERYTHING, None, 100)
+    first = await backend.deadletters.page(EVERYTHING, None, 100)
     assert len(first.letters) == 100
 
 
 async def test_one_dead_letter_comes_with_its_event(backend: Backend) -> None:
     await subscribe(backend)
     event = Event(b"\x00raw\xff", "a", source="shop", type="order", key="k", headers={"trace": "ü"})
-    await backend.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event])
     job = await claim_one(backend)
     assert await bury(backend, job)
-    letter = await backend.dead_letter(CHANNEL, CONSUMER, job.id)
+    letter = await backend.deadletters.letter(CHANNEL, CONSUMER, job.id)
     assert letter is not None
     assert letter.event == job.event
     assert letter.original is None
@@ -192,8 +192,8 @@ async def test_what_is_not_dead_is_no_dead_letter(backend: Backend) -> None:
     assert await complete(backend, done)
     ready = await record(backend, "ready")
     for job_id in (leased.id, done.id, ready.id, *NO_IDS):
-        assert await backend.dead_letter(CHANNEL, CONSUMER, job_id) is None, job_id
-    assert await backend.dead_letter(CHANNEL, MAIL, dead.id) is None, "another consumer's"
-    assert await backend.dead_letter(CHANNEL, "nobody", dead.id) is None
-    assert await backend.dead_letter("nowhere", CONSUMER, dead.id) is None
-    assert await backend.dead_letter(CHANNEL, CONSUMER, dead.id) is not None
+        assert await backend.deadletters.letter(CHANNEL, CONSUMER, job_id) is None, job_id
+    assert await backend.deadletters.letter(CHANNEL, MAIL, dead.id) is None, "another consumer's"
+    assert await backend.deadletters.letter(CHANNEL, "nobody", dead.id) is None
+    assert await backend.deadletters.letter("nowhere", CONSUMER, dead.id) is None
+    assert await backend.deadletters.letter(CHANNEL, CONSUMER, dead.id) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.contracts import Backend
-from holdfast.deadletters.folding import Folding
+from holdfast.deadletters.service import Folding
 from holdfast.model.event import DEFAULT_SOURCE, Event
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.rules import Keep, Rules
@@ -46,16 +46,16 @@ async def nobody_reads(backend: Backend) -> None:
 @scene
 async def a_cursor_is_behind(backend: Backend) -> None:
     first, *_ = await publish(backend, "a", "b", "c")
-    await backend.attach(CHANNEL, "archiver")
-    await backend.attach(CHANNEL, "ingest")
-    assert await backend.move(CHANNEL, "archiver", None, first.position)
-    await backend.move(CHANNEL, "ingest", None, first.position)
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "ingest")
+    assert await backend.cursors.move(CHANNEL, "archiver", None, first.position)
+    await backend.cursors.move(CHANNEL, "ingest", None, first.position)
     await backend.advance(DAY)
 
 
 @scene
 async def a_cursor_has_read_nothing(backend: Backend) -> None:
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     await publish(backend, "a", "b", "c", "d", "e")
     await backend.advance(DAY)
 
@@ -118,7 +118,7 @@ async def a_dead_letter_behind_the_trim_came_back(backend: Backend) -> None:
     assert await complete(backend, other)
     await backend.advance(DAY)
     await sweeper(backend).run_once()
-    assert await backend.revive(CHANNEL, CONSUMER, [letter.id]) == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [letter.id]) == [True]
     assert await complete(backend, await claim_one(backend))
 
 
@@ -152,9 +152,9 @@ async def a_group_that_guards_does_not_exist(backend: Backend) -> dict[str, Any]
 
 @scene
 async def it_is_too_large(backend: Backend) -> dict[str, Any]:
-    await backend.attach("large", "archiver")
+    await backend.cursors.attach("large", "archiver")
     for channel in ("small", "large"):
-        await backend.publish(channel, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+        await backend.log.publish(channel, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     bound = {"small": Keep(max_bytes=100_000), "large": Keep(max_bytes=100_000, on_full="drop_oldest")}
     return {"retention": bound}
 
@@ -162,7 +162,7 @@ async def it_is_too_large(backend: Backend) -> dict[str, Any]:
 @scene
 async def it_is_too_large_and_a_job_waits(backend: Backend) -> dict[str, Any]:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     jobs = await claim(backend, 10)
     for job in jobs[:4]:
         assert await bury(backend, job)
@@ -177,7 +177,7 @@ async def everything_is_past_its_time(backend: Backend) -> dict[str, Any]:
     await publish(backend, "done", "cancelled", "dead", "kept")
     for job in await claim(backend, 1):
         assert await complete(backend, job)
-    assert await backend.cancel(CHANNEL, DEFAULT_SOURCE, "cancelled", CONSUMER) == 1
+    assert await backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "cancelled", CONSUMER) == 1
     assert await bury(backend, await claim_one(backend))
     await backend.advance(20 * DAY)
     await publish(backend, "young")
@@ -206,10 +206,10 @@ def said(report: Swept) -> dict[str, Any]:
 )
 async def test_a_sweep_does_what_the_dry_run_said(backend: Backend, name: str) -> None:
     rules = await SCENES[name](backend)
-    before = await backend.read(CHANNEL, None, 100)
+    before = await backend.log.read(CHANNEL, None, 100)
     would = await sweeper(backend, rules).dry_run()
     assert said(await sweeper(backend, rules).dry_run()) == said(would), "it changed nothing"
-    assert await backend.read(CHANNEL, None, 100) == before
+    assert await backend.log.read(CHANNEL, None, 100) == before
     done = await sweeper(backend, rules).run_once()
     assert done is not None
     assert said(would) == said(done)
@@ -234,7 +234,7 @@ async def test_a_group_that_guards_is_asked(backend: Backend, store: Store) -> N
 async def test_more_than_a_step_is_counted_whole(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.upkeep.retention.STEP", 700)
     monkeypatch.setattr("holdfast.upkeep.sweeper._STEP", 700)
-    await backend.publish(CHANNEL, [Event(b"{}", str(number)) for number in range(1_800)])
+    await backend.log.publish(CHANNEL, [Event(b"{}", str(number)) for number in range(1_800)])
     await backend.advance(20 * DAY)
     await publish(backend, "young")
     would = await sweeper(backend).dry_run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.bus.client import Bus
 from holdfast.contracts import Applied, Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     MINUTE,
     abandon,

@@ -9,7 +9,8 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import Burial, Job, Reason, Retry, State
+from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.states import State
 from kit import (
     BOOM,
     CHANNEL,
@@ -58,7 +59,7 @@ async def lose(how: str, backend: Backend, job: Job) -> None:
         case "abandoned":
             await abandon(backend)
         case "requeued":
-            assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+            assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
         case "completed":
             assert await complete(backend, job)
         case "buried":
@@ -66,7 +67,7 @@ async def lose(how: str, backend: Backend, job: Job) -> None:
         case "retried":
             assert await fail(backend, job, MINUTE)
         case "released":
-            assert await backend.retry([Retry(job, None)]) == [True]
+            assert await backend.leases.retry([Retry(job, None)]) == [True]
 
 
 WAYS = ["leased again", "abandoned", "requeued", "completed", "buried", "retried", "released"]
@@ -114,14 +115,14 @@ async def test_a_batch_answers_job_by_job_in_its_order(backend: Backend) -> None
     await publish(backend, "a", "b", "c")
     jobs, mail = by_id(await claim(backend)), await claim(backend, consumer="mail")
     assert await complete(backend, jobs["b"])
-    assert await backend.complete([jobs["c"], jobs["b"], *mail, jobs["a"]]) == [
+    assert await backend.leases.complete([jobs["c"], jobs["b"], *mail, jobs["a"]]) == [
         True,
         False,
         *[True] * 3,
         True,
     ]
     assert await states(backend) == await states(backend, consumer="mail") == {State.DONE: 3}
-    assert await backend.complete([]) == []
+    assert await backend.leases.complete([]) == []
 
 
 async def test_finalize_many_applies_the_rest_and_names_the_lost(bus: Bus, backend: Backend) -> None:
@@ -145,11 +146,11 @@ async def test_a_stale_and_a_fresh_lease_of_one_job_are_told_apart_in_one_batch(
     both = [job, fresh]
     match verb:
         case "complete":
-            accepted = await backend.complete(both)
+            accepted = await backend.leases.complete(both)
         case "retry":
-            accepted = await backend.retry([Retry(each, MINUTE, BOOM) for each in both])
+            accepted = await backend.leases.retry([Retry(each, MINUTE, BOOM) for each in both])
         case "bury":
-            accepted = await backend.bury([Burial(each, Reason.TERMINAL, BOOM) for each in both])
+            accepted = await backend.leases.bury([Burial(each, Reason.TERMINAL, BOOM) for each in both])
         case _:
-            accepted = await backend.extend(both, MINUTE)
+            accepted = await backend.leases.extend(both, MINUTE)
     assert accepted == [False, True]

@@ -11,7 +11,7 @@ from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.errors import LockLost
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.model.upkeep import Forgotten, Lock
 from kit import (
     CHANNEL,
@@ -30,7 +30,7 @@ from kit import (
 
 
 async def lock(backend: Backend) -> Lock:
-    held = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    held = await backend.locks.acquire("gbe:lock:sweeper", "me", 60 * MINUTE)
     assert held is not None
     return held
 
@@ -49,7 +49,7 @@ async def refused(backend: Backend, *names: str) -> str:
 async def test_a_full_channel_refuses_and_nothing_is_appended(backend: Backend, count: int) -> None:
     await subscribe(backend)
     await publish(backend, "before")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     message = await refused(backend, *(f"e-{n}" for n in range(count)))
     assert CHANNEL in message
     assert "full" in message
@@ -60,19 +60,19 @@ async def test_a_full_channel_refuses_and_nothing_is_appended(backend: Backend, 
 
 async def test_it_accepts_again_once_it_is_no_longer_full(backend: Backend) -> None:
     await publish(backend, "a")
-    await backend.set_full(CHANNEL, True)
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     await refused(backend, "b")
-    await backend.set_full(CHANNEL, False)
+    await backend.retention.set_full(CHANNEL, False)
     await publish(backend, "b")
-    await backend.set_full(CHANNEL, False)
+    await backend.retention.set_full(CHANNEL, False)
     await publish(backend, *(f"e-{n}" for n in range(500)))
     assert len(await read_all(backend)) == 502
 
 
 async def test_other_channels_go_on(backend: Backend) -> None:
-    await backend.create_channel(CHANNEL)
-    await backend.set_full(CHANNEL, True)
+    await backend.channels.create(CHANNEL)
+    await backend.retention.set_full(CHANNEL, True)
     await publish(backend, "a", channel="refunds")
 
 
@@ -81,9 +81,9 @@ async def test_another_client_is_refused_too(backend: Backend) -> None:
     await other.open()
     try:
         await publish(other, "a")
-        await backend.set_full(CHANNEL, True)
+        await backend.retention.set_full(CHANNEL, True)
         await refused(other, "b")
-        await backend.set_full(CHANNEL, False)
+        await backend.retention.set_full(CHANNEL, False)
         await publish(other, "b")
     finally:
         await other.close()
@@ -92,7 +92,7 @@ async def test_another_client_is_refused_too(backend: Backend) -> None:
 async def test_a_repeat_is_answered_even_by_a_full_channel(backend: Backend) -> None:
     # It adds nothing, and whoever repeats needs to know that the first one stands.
     [first] = await publish(backend, "a")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     [again] = await publish(backend, "a")
     assert (again.position, again.duplicate) == (first.position, True)
     await refused(backend, "a", "b")
@@ -101,19 +101,19 @@ async def test_a_repeat_is_answered_even_by_a_full_channel(backend: Backend) -> 
 async def test_work_goes_on_in_a_full_channel(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, "a", "b")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     assert await complete(backend, await claim_one(backend))
     assert await bury(backend, await claim_one(backend))
-    assert await backend.requeue(CHANNEL, CONSUMER, (await record(backend, "b")).id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, (await record(backend, "b")).id)
     assert (await claim_one(backend)).event.id == "b"
 
 
 async def test_a_dead_letter_goes_into_a_full_channel(backend: Backend) -> None:
     """A full target must not keep a dead job alive."""
-    await backend.create_channel("graveyard")
+    await backend.channels.create("graveyard")
     await subscribe(backend, dead_letter="graveyard")
     await publish(backend, "a")
-    await backend.set_full("graveyard", True)
+    await backend.retention.set_full("graveyard", True)
     assert await bury(backend, await claim_one(backend))
     assert await state(backend, "a") is State.DEAD
     assert len(await read_all(backend, "graveyard")) == 1
@@ -121,21 +121,21 @@ async def test_a_dead_letter_goes_into_a_full_channel(backend: Backend) -> None:
 
 async def test_fullness_and_bounds_are_apart(backend: Backend) -> None:
     await subscribe(backend, max_depth=1)
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     assert "max_bytes" in await refused(backend, "a")
-    await backend.set_full(CHANNEL, False)
+    await backend.retention.set_full(CHANNEL, False)
     await publish(backend, "a")
     assert "max_depth" in await refused(backend, "b")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     await subscribe(backend)  # no longer bounded
     assert "max_bytes" in await refused(backend, "b")
-    await backend.set_full(CHANNEL, False)
+    await backend.retention.set_full(CHANNEL, False)
     await publish(backend, "b")
 
 
 async def test_the_bus_says_so_for_one_and_for_many(bus: Bus, backend: Backend) -> None:
     await bus.publish(CHANNEL, 1, id="a")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     with pytest.raises(holdfast.Overloaded):
         await bus.publish(CHANNEL, 2, id="b")
     with pytest.raises(holdfast.Overloaded):
@@ -147,29 +147,29 @@ async def test_the_bus_says_so_for_one_and_for_many(bus: Bus, backend: Backend) 
 
 async def test_the_size_is_right_within_a_factor_of_two(backend: Backend) -> None:
     for start in range(0, 600, 200):
-        await backend.publish(CHANNEL, [Event(b"x" * 1000, f"e-{n}") for n in range(start, start + 200)])
+        await backend.log.publish(CHANNEL, [Event(b"x" * 1000, f"e-{n}") for n in range(start, start + 200)])
     await publish(backend, *(f"other-{n}" for n in range(900)), channel="refunds")
-    size = await backend.size(CHANNEL)
+    size = await backend.retention.size(CHANNEL)
     assert 300 <= size.events <= 1200
     assert 300_000 <= size.bytes <= 1_200_000
 
 
 async def test_the_size_follows_what_is_trimmed(backend: Backend) -> None:
-    await backend.publish(CHANNEL, [Event(b"x" * 1000, f"old-{n}") for n in range(400)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 1000, f"old-{n}") for n in range(400)])
     await backend.advance(MINUTE)
     before = await backend.now()
-    await backend.publish(CHANNEL, [Event(b"x" * 1000, f"new-{n}") for n in range(100)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 1000, f"new-{n}") for n in range(100)])
     held = await lock(backend)
-    while (await backend.trim(CHANNEL, before, 1000, held)).more:
+    while (await backend.retention.trim(CHANNEL, before, 1000, held)).more:
         continue
-    size = await backend.size(CHANNEL)
+    size = await backend.retention.size(CHANNEL)
     assert 50 <= size.events <= 200
     assert 50_000 <= size.bytes <= 200_000
 
 
 async def test_an_empty_channel_has_no_size(backend: Backend) -> None:
-    await backend.create_channel(CHANNEL)
-    size = await backend.size(CHANNEL)
+    await backend.channels.create(CHANNEL)
+    size = await backend.retention.size(CHANNEL)
     assert (size.events, size.bytes) == (0, 0)
 
 
@@ -182,7 +182,7 @@ async def forget_all(
     """All steps together."""
     total = Forgotten(0, 0, more=True)
     while total.more:
-        step = await backend.forget(keys, jobs, limit, held)
+        step = await backend.retention.forget(keys, jobs, limit, held)
         assert max(step.keys, step.jobs) <= limit
         total = Forgotten(total.keys + step.keys, total.jobs + step.jobs, step.more)
     return total
@@ -239,7 +239,7 @@ async def test_a_sweeper_from_the_past_forgets_nothing(backend: Backend) -> None
     await lock(backend)
     now = await backend.now()
     with pytest.raises(LockLost):
-        await backend.forget(now, now, 10, old)
+        await backend.retention.forget(now, now, 10, old)
     [again] = await publish(backend, "a")
     assert again.duplicate
     assert await state(backend, "a") is State.DONE

@@ -11,7 +11,7 @@ import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     claim,
@@ -52,9 +52,9 @@ async def test_a_repeat_after_the_job_was_done_delivers_nothing(backend: Backend
 @sizes
 async def test_a_batch_may_mix_new_events_and_repeats(backend: Backend, more: list[Event]) -> None:
     await subscribe(backend)
-    [old] = await backend.publish(CHANNEL, [Event(1, "b")])
+    [old] = await backend.log.publish(CHANNEL, [Event(1, "b")])
     mixed = [Event(1, name) for name in ("a", "b", "c", "c", "a")]
-    receipts = (await backend.publish(CHANNEL, [*more, *mixed]))[len(more) :]
+    receipts = (await backend.log.publish(CHANNEL, [*more, *mixed]))[len(more) :]
     assert [receipt.duplicate for receipt in receipts] == [False, True, False, True, True]
     assert receipts[1].position == old.position
     assert (receipts[3].position, receipts[4].position) == (receipts[2].position, receipts[0].position)
@@ -70,12 +70,12 @@ async def test_one_event_is_the_same_in_a_large_batch_and_alone(backend: Backend
         for n, (kind, key, data) in enumerate(kinds * 100)
         for source in ("default", "andere/quelle")
     ]
-    first = await backend.publish(CHANNEL, events)
+    first = await backend.log.publish(CHANNEL, events)
     assert not any(receipt.duplicate for receipt in first)
     for place in (0, 1, 5, 6, 12, 19, 799):
-        [again] = await backend.publish(CHANNEL, [events[place]])
+        [again] = await backend.log.publish(CHANNEL, [events[place]])
         assert (again.duplicate, again.position) == (True, first[place].position)
-    whole = await backend.publish(CHANNEL, events)
+    whole = await backend.log.publish(CHANNEL, events)
     assert [(r.id, r.position, r.duplicate) for r in whole] == [(r.id, r.position, True) for r in first]
     stored = await read_all(backend)
     assert [(e.event.id, e.event.source, e.event.type, e.event.key, e.event.data) for e in stored] == [
@@ -85,14 +85,14 @@ async def test_one_event_is_the_same_in_a_large_batch_and_alone(backend: Backend
 
 async def test_the_key_of_idempotency_is_channel_source_and_id(backend: Backend) -> None:
     events = [Event(1, "a"), Event(2, "a", source="elsewhere")]
-    assert [receipt.duplicate for receipt in await backend.publish(CHANNEL, events)] == [False, False]
-    [other] = await backend.publish("refunds", [Event(3, "a")])
+    assert [receipt.duplicate for receipt in await backend.log.publish(CHANNEL, events)] == [False, False]
+    [other] = await backend.log.publish("refunds", [Event(3, "a")])
     assert not other.duplicate
 
 
 async def test_source_and_id_do_not_run_into_each_other(backend: Backend) -> None:
     events = [Event(1, "c", source="ab"), Event(2, "bc", source="a")]
-    assert [receipt.duplicate for receipt in await backend.publish(CHANNEL, events)] == [False, False]
+    assert [receipt.duplicate for receipt in await backend.log.publish(CHANNEL, events)] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ async def test_the_same_id_with_other_content_is_refused_whole(
     backend: Backend, changed: Event, more: list[Event]
 ) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event({"n": 1}, "a")])
+    await backend.log.publish(CHANNEL, [Event({"n": 1}, "a")])
     with pytest.raises(holdfast.IdConflict, match="'a'") as caught:
-        await backend.publish(CHANNEL, [*more, changed])
+        await backend.log.publish(CHANNEL, [*more, changed])
     assert (caught.value.channel, caught.value.ids) == (CHANNEL, ("a",))
     assert await states(backend) == {State.READY: 1}
     assert [entry.event.id for entry in await read_all(backend)] == ["a"]
@@ -116,14 +116,14 @@ async def test_the_same_id_with_other_content_is_refused_whole(
 @sizes
 async def test_other_content_inside_one_batch_is_a_conflict_too(backend: Backend, more: list[Event]) -> None:
     with pytest.raises(holdfast.IdConflict) as caught:
-        await backend.publish(CHANNEL, [Event(1, "a"), *more, Event(2, "a")])
+        await backend.log.publish(CHANNEL, [Event(1, "a"), *more, Event(2, "a")])
     assert caught.value.ids == ("a",)
     assert await read_all(backend) == []
 
 
 async def test_a_fresh_trace_header_or_time_is_no_other_content(backend: Backend) -> None:
-    await backend.publish(CHANNEL, [Event(1, "a", headers={"trace": "1"})])
-    [again] = await backend.publish(
+    await backend.log.publish(CHANNEL, [Event(1, "a", headers={"trace": "1"})])
+    [again] = await backend.log.publish(
         CHANNEL, [Event(1, "a", headers={"trace": "2"}, time=await backend.now())]
     )
     assert again.duplicate

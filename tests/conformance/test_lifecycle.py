@@ -10,7 +10,8 @@ import pytest
 from holdfast.bus.client import Bus
 from holdfast.contracts import Applied, Backend
 from holdfast.model.decide import after_failure
-from holdfast.model.job import Burial, Retry, State
+from holdfast.model.job import Burial, Retry
+from holdfast.model.states import State
 from kit import (
     BOOM,
     CHANNEL,
@@ -134,7 +135,7 @@ async def test_a_budget_that_was_lowered_counts_when_the_lease_ends(backend: Bac
 async def test_attempts_without_a_limit_are_no_reason_to_die(backend: Backend) -> None:
     made = await subscribe(backend, max_attempts="unlimited", backoff=["0s"])
     assert made.policy.to_json()["max_attempts"] == "unlimited"
-    assert (await backend.consumer(CHANNEL, CONSUMER)).policy == made.policy
+    assert (await backend.channels.consumer(CHANNEL, CONSUMER)).policy == made.policy
     await publish(backend, "a")
     chance = random.Random(7)
     for attempt in range(1, 31):
@@ -142,7 +143,7 @@ async def test_attempts_without_a_limit_are_no_reason_to_die(backend: Backend) -
         assert job.attempt == attempt
         decided = after_failure(job, made.policy, BOOM, terminal=False, chance=chance)
         assert isinstance(decided, Retry)
-        assert await backend.retry([decided]) == [True]
+        assert await backend.leases.retry([decided]) == [True]
     await claim_one(backend)
     await backend.advance(LEASE)
     assert await step(backend) == Applied(abandoned=1), "the lifecycle reads the same budget"

@@ -75,7 +75,7 @@ async def test_the_largest_event_passes(bus: Bus, backend: Backend) -> None:
 
 
 async def test_the_largest_event_dies_like_any_other(bus: Bus, backend: Backend) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead")
     headers = {f"{n:03}": "x" * 250 for n in range(MAX_HEADERS)}
     event = Event(
@@ -162,4 +162,4 @@ async def test_a_position_out_of_range_is_refused_or_beyond_everything(bus: Bus)
 async def test_bad_options_are_refused_by_name(bus: Bus, backend: Backend, options: dict[str, Any]) -> None:
     with pytest.raises(holdfast.InvalidInput, match=next(iter(options))):
         await bus.subscribe(CHANNEL, CONSUMER, **options)
-    assert await backend.channels() == []
+    assert await backend.channels.names() == []

@@ -17,7 +17,7 @@ NAME = "gbe:lock:sweeper"
 
 async def take(backend: Backend, owner: str = "a", name: str = NAME) -> Lock:
     """The lock, which must be free."""
-    held = await backend.lock(name, owner, MINUTE)
+    held = await backend.locks.acquire(name, owner, MINUTE)
     assert held is not None
     return held
 
@@ -32,8 +32,8 @@ async def test_a_lock_names_its_holder_and_its_deadline(backend: Backend) -> Non
 
 async def test_a_held_lock_is_refused_to_everybody_even_to_its_owner(backend: Backend) -> None:
     await take(backend)
-    assert await backend.lock(NAME, "b", MINUTE) is None
-    assert await backend.lock(NAME, "a", MINUTE) is None
+    assert await backend.locks.acquire(NAME, "b", MINUTE) is None
+    assert await backend.locks.acquire(NAME, "a", MINUTE) is None
 
 
 async def test_locks_of_other_names_are_free(backend: Backend) -> None:
@@ -43,15 +43,15 @@ async def test_locks_of_other_names_are_free(backend: Backend) -> None:
 
 @pytest.mark.concurrency
 async def test_of_many_that_try_at_once_one_wins(backend: Backend) -> None:
-    tries = await asyncio.gather(*(backend.lock(NAME, f"owner-{n}", MINUTE) for n in range(12)))
+    tries = await asyncio.gather(*(backend.locks.acquire(NAME, f"owner-{n}", MINUTE) for n in range(12)))
     [winner] = [held for held in tries if held is not None]
-    assert (await backend.renew(winner, MINUTE)).owner == winner.owner
+    assert (await backend.locks.renew(winner, MINUTE)).owner == winner.owner
 
 
 async def test_a_lock_ends_at_its_deadline_and_not_before(backend: Backend) -> None:
     first = await take(backend)
     await backend.advance(MINUTE - timedelta(seconds=30))
-    assert await backend.lock(NAME, "b", MINUTE) is None
+    assert await backend.locks.acquire(NAME, "b", MINUTE) is None
     await backend.advance(timedelta(seconds=30))
     second = await take(backend, "b")
     assert second.token > first.token
@@ -63,7 +63,7 @@ async def test_the_token_rises_whoever_takes_it_and_however_it_ended(backend: Ba
         held = await take(backend, f"owner-{turn % 2}")
         tokens.append(held.token)
         if turn % 2:
-            assert await backend.unlock(held)
+            assert await backend.locks.release(held)
         else:
             await backend.advance(MINUTE)
     assert tokens == sorted(set(tokens))
@@ -72,19 +72,19 @@ async def test_the_token_rises_whoever_takes_it_and_however_it_ended(backend: Ba
 async def test_renewing_moves_the_deadline(backend: Backend) -> None:
     first = await take(backend)
     await backend.advance(timedelta(seconds=30))
-    renewed = await backend.renew(first, MINUTE)
+    renewed = await backend.locks.renew(first, MINUTE)
     assert (renewed.name, renewed.owner, renewed.token) == (NAME, "a", first.token)
     assert renewed.until >= first.until + timedelta(seconds=30)
     await backend.advance(timedelta(seconds=45))
-    assert await backend.lock(NAME, "b", MINUTE) is None
+    assert await backend.locks.acquire(NAME, "b", MINUTE) is None
 
 
 async def test_a_late_holder_renews_while_nobody_else_took_it(backend: Backend) -> None:
     first = await take(backend)
     await backend.advance(10 * MINUTE)
-    renewed = await backend.renew(first, MINUTE)
+    renewed = await backend.locks.renew(first, MINUTE)
     assert renewed.token == first.token
-    assert await backend.lock(NAME, "b", MINUTE) is None
+    assert await backend.locks.acquire(NAME, "b", MINUTE) is None
 
 
 async def test_a_holder_from_the_past_can_do_nothing(backend: Backend) -> None:
@@ -93,10 +93,10 @@ async def test_a_holder_from_the_past_can_do_nothing(backend: Backend) -> None:
     await backend.advance(MINUTE)
     second = await take(backend, "b")
     with pytest.raises(LockLost, match=NAME):
-        await backend.renew(first, MINUTE)
-    assert not await backend.unlock(first)
-    assert await backend.lock(NAME, "c", MINUTE) is None, "it is still the second one's"
-    assert (await backend.renew(second, MINUTE)).token == second.token
+        await backend.locks.renew(first, MINUTE)
+    assert not await backend.locks.release(first)
+    assert await backend.locks.acquire(NAME, "c", MINUTE) is None, "it is still the second one's"
+    assert (await backend.locks.renew(second, MINUTE)).token == second.token
 
 
 async def test_the_same_owner_under_an_older_token_is_from_the_past_too(backend: Backend) -> None:
@@ -104,31 +104,31 @@ async def test_the_same_owner_under_an_older_token_is_from_the_past_too(backend:
     await backend.advance(MINUTE)
     second = await take(backend)
     with pytest.raises(LockLost):
-        await backend.renew(first, MINUTE)
-    assert not await backend.unlock(first)
-    assert await backend.unlock(second)
+        await backend.locks.renew(first, MINUTE)
+    assert not await backend.locks.release(first)
+    assert await backend.locks.release(second)
 
 
 async def test_a_freed_lock_can_be_taken_at_once_and_freed_only_once(backend: Backend) -> None:
     first = await take(backend)
-    assert await backend.unlock(first)
-    assert not await backend.unlock(first)
+    assert await backend.locks.release(first)
+    assert not await backend.locks.release(first)
     with pytest.raises(LockLost):
-        await backend.renew(first, MINUTE)
+        await backend.locks.renew(first, MINUTE)
     await take(backend, "b")
 
 
 async def test_a_late_holder_may_still_free_it(backend: Backend) -> None:
     first = await take(backend)
     await backend.advance(10 * MINUTE)
-    assert await backend.unlock(first)
+    assert await backend.locks.release(first)
 
 
 async def test_a_lock_that_never_was_is_nobodys(backend: Backend) -> None:
     never = Lock(NAME, "a", 7, await backend.now())
-    assert not await backend.unlock(never)
+    assert not await backend.locks.release(never)
     with pytest.raises(LockLost):
-        await backend.renew(never, MINUTE)
+        await backend.locks.renew(never, MINUTE)
 
 
 async def test_locks_are_the_stores_and_not_the_connections(backend: Backend) -> None:
@@ -136,9 +136,9 @@ async def test_locks_are_the_stores_and_not_the_connections(backend: Backend) ->
     other = backend.fork()
     await other.open()
     try:
-        assert await other.lock(NAME, "b", MINUTE) is None
-        assert (await other.renew(held, MINUTE)).token == held.token
-        assert await other.unlock(held)
+        assert await other.locks.acquire(NAME, "b", MINUTE) is None
+        assert (await other.locks.renew(held, MINUTE)).token == held.token
+        assert await other.locks.release(held)
     finally:
         await other.close()
     await take(backend, "b")

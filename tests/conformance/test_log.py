@@ -48,8 +48,8 @@ async def test_reading_is_replayable(backend: Backend) -> None:
     first = await read_all(backend)
     await subscribe(backend, start="earliest")
     await publish(backend, "d")
-    assert await backend.read(CHANNEL, first[0].position, 2) == first[1:3]
-    assert await backend.read(CHANNEL, None, 3) == first
+    assert await backend.log.read(CHANNEL, first[0].position, 2) == first[1:3]
+    assert await backend.log.read(CHANNEL, None, 3) == first
 
 
 async def test_the_log_keeps_what_is_done(backend: Backend) -> None:
@@ -71,7 +71,7 @@ async def test_channels_have_logs_of_their_own(backend: Backend) -> None:
         await publish(backend, f"a-{turn}")
         await publish(backend, f"b-{turn}", channel="refunds")
     assert [entry.event.id for entry in await read_all(backend)] == [f"a-{n}" for n in range(5)]
-    assert await backend.read("nowhere", None, 10) == []
+    assert await backend.log.read("nowhere", None, 10) == []
 
 
 async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Backend) -> None:
@@ -81,18 +81,18 @@ async def test_a_cursor_that_follows_live_publishes_misses_nothing(backend: Back
 
     async def publisher(number: int) -> None:
         for turn in range(40):
-            await backend.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
+            await backend.log.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
 
     expected = sum(turn % 3 for turn in range(40)) * 6
     async with asyncio.timeout(60):
         publishers = asyncio.gather(*(publisher(number) for number in range(6)))
         while len(seen) < expected:
-            for entry in await backend.read(CHANNEL, position, 25):
+            for entry in await backend.log.read(CHANNEL, position, 25):
                 assert position is None or entry.position > position
                 position = entry.position
                 seen.append(entry.event.id)
         await publishers
-    assert await backend.read(CHANNEL, position, 1) == []
+    assert await backend.log.read(CHANNEL, position, 1) == []
     assert len(seen) == len(set(seen)) == expected
 
 
@@ -109,7 +109,7 @@ async def test_a_restored_store_writes_above_every_old_position(store: Store, ba
         epochs = [int(position.split("-")[0], 16) for position in (old[0], new[0])]
         assert epochs == [before, await reborn.epoch()], "another epoch"
         assert [entry.event.id for entry in await read_all(reborn)] == ["a", "b", "c", "d"]
-        assert [entry.event.id for entry in await reborn.read(CHANNEL, old[1], 10)] == ["c", "d"]
+        assert [entry.event.id for entry in await reborn.log.read(CHANNEL, old[1], 10)] == ["c", "d"]
         [again] = await publish(reborn, "a")
         assert (again.position, again.duplicate) == (old[0], True)
     finally:

@@ -19,8 +19,9 @@ from model import BACKOFF, EXPIRES, LEASE, MAX_ABANDONMENTS, MAX_ATTEMPTS, Model
 from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure
 from holdfast.model.event import Event
-from holdfast.model.job import Job, JobRecord, Retry, State
+from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.policy import Policy
+from holdfast.model.states import State
 from holdfast.wiring import backend as connect_backend
 from kit import BOOM, CONSUMER, bury, complete, record, states, step
 from stores import Store
@@ -75,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model()
         self.channel = f"model-{next(self.channels)}"
         self.held: list[Job] = []
-        self.run(self.backend.subscribe(self.channel, CONSUMER, POLICY))
+        self.run(self.backend.channels.subscribe(self.channel, CONSUMER, POLICY))
         self.base: datetime = self.run(self.backend.now())
 
     @rule(
@@ -89,8 +90,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for name, job in self.model.jobs.items():  # leave nothing for the next run's lifecycle
             if job.state is State.LEASED:
-                self.run(self.backend.requeue(self.channel, CONSUMER, self.kept(name).id))
-            self.run(self.backend.cancel(self.channel, "default", name, None))
+                self.run(self.backend.leases.requeue(self.channel, CONSUMER, self.kept(name).id))
+            self.run(self.backend.leases.cancel(self.channel, "default", name, None))
 
     def kept(self, name: str) -> JobRecord:
         return self.run(record(self.backend, name, channel=self.channel))
@@ -105,29 +106,29 @@ class Machine(RuleBasedStateMachine):
             name, priority = str(len(self.model.jobs)), choice % 2
             at = (None, None, self.model.minutes - 5, self.model.minutes + 15)[choice % 4]
             when = None if at is None else self.base + minutes(at)
-            self.run(self.backend.publish(self.channel, [Event(1, name)], at=when, priority=priority))
+            self.run(self.backend.log.publish(self.channel, [Event(1, name)], at=when, priority=priority))
             self.model.publish(name, priority, at)
 
     def do_publish_again(self, choice: int) -> None:
         if job := self.chosen(choice):
-            [receipt] = self.run(self.backend.publish(self.channel, [Event(1, job.id)]))
+            [receipt] = self.run(self.backend.log.publish(self.channel, [Event(1, job.id)]))
             assert receipt.duplicate
 
     def do_cancel(self, choice: int) -> None:
         if job := self.chosen(choice):
-            cancelled = self.run(self.backend.cancel(self.channel, "default", job.id, None))
+            cancelled = self.run(self.backend.leases.cancel(self.channel, "default", job.id, None))
             assert cancelled == self.model.cancel(job)
 
     def do_requeue(self, choice: int) -> None:
         if job := self.chosen(choice):
-            requeued = self.run(self.backend.requeue(self.channel, CONSUMER, self.kept(job.id).id))
+            requeued = self.run(self.backend.leases.requeue(self.channel, CONSUMER, self.kept(job.id).id))
             assert requeued == self.model.requeue(job)
 
     # what workers do
 
     def do_claim(self, choice: int) -> None:
         limit = choice % 3 + 1
-        jobs = self.run(self.backend.claim(self.channel, CONSUMER, limit, "model"))
+        jobs = self.run(self.backend.leases.claim(self.channel, CONSUMER, limit, "model"))
         taken = self.model.claim(limit)
         assert [(job.event.id, job.token, job.attempt, job.abandonments) for job in jobs] == [
             (job.id, job.token, job.attempts, job.abandonments) for job in taken
@@ -157,11 +158,13 @@ class Machine(RuleBasedStateMachine):
             case "fail":
                 verdict = after_failure(lease, POLICY, BOOM, terminal=False, chance=random.Random(0))
                 if isinstance(verdict, Retry):
-                    return (await self.backend.retry([verdict]))[0]
-                return (await self.backend.bury([verdict]))[0]
+                    return (await self.backend.leases.retry([verdict]))[0]
+                return (await self.backend.leases.bury([verdict]))[0]
             case "extend":
-                return (await self.backend.extend([lease], minutes(45)))[0]
-        return (await self.backend.retry([Retry(lease, None if verb == "release" else minutes(45))]))[0]
+                return (await self.backend.leases.extend([lease], minutes(45)))[0]
+        return (await self.backend.leases.retry([Retry(lease, None if verb == "release" else minutes(45))]))[
+            0
+        ]
 
     # what time does
 

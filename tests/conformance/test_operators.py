@@ -8,7 +8,7 @@ import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -62,7 +62,7 @@ async def test_cancel_is_for_all_consumers_or_for_one(bus: Bus, backend: Backend
 
 async def test_cancel_goes_by_source_too(bus: Bus, backend: Backend) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(1, "a"), Event(1, "a", source="shop")])
+    await backend.log.publish(CHANNEL, [Event(1, "a"), Event(1, "a", source="shop")])
     assert await bus.cancel(CHANNEL, "a", source="shop") == 1
     assert await state(backend, "a") is State.READY
 
@@ -70,7 +70,7 @@ async def test_cancel_goes_by_source_too(bus: Bus, backend: Backend) -> None:
 async def test_a_cancelled_event_stays_published(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, "a")
-    await backend.cancel(CHANNEL, "default", "a", None)
+    await backend.leases.cancel(CHANNEL, "default", "a", None)
     [again] = await publish(backend, "a")
     assert again.duplicate
     assert await claim(backend) == []
@@ -109,7 +109,7 @@ async def test_a_requeued_live_job_has_its_whole_time_to_wait_again(backend: Bac
     await publish(backend, "a")
     job = await claim_one(backend)
     await backend.advance(30 * MINUTE)
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     assert ids(await claim(backend)) == ["a"]
 
 
@@ -131,9 +131,9 @@ async def test_a_job_is_requeued_only_for_its_own_consumer(backend: Backend) -> 
     await publish(backend, "a")
     job = await claim_one(backend)
     await subscribe(backend, "mail")
-    assert not await backend.requeue(CHANNEL, "mail", job.id)
-    assert not await backend.requeue(CHANNEL, "nobody", job.id)
-    assert not await backend.requeue("nowhere", CONSUMER, job.id)
+    assert not await backend.leases.requeue(CHANNEL, "mail", job.id)
+    assert not await backend.leases.requeue(CHANNEL, "nobody", job.id)
+    assert not await backend.leases.requeue("nowhere", CONSUMER, job.id)
     assert await complete(backend, job)
 
 
@@ -144,14 +144,14 @@ async def test_stuck_is_what_is_leased_past_its_deadline_oldest_first(backend: B
     await backend.advance(MINUTE)
     await publish(backend, "second", "backlog")
     await claim_one(backend)
-    assert await backend.stuck(10) == []
+    assert await backend.leases.stuck(10) == []
     await backend.advance(LEASE)
-    stuck = await backend.stuck(10)
+    stuck = await backend.leases.stuck(10)
     assert [(job.event_id, job.state, job.worker) for job in stuck] == [
         ("first", State.LEASED, "tester"),
         ("second", State.LEASED, "tester"),
     ]
-    assert [job.event_id for job in await backend.stuck(1)] == ["first"]
+    assert [job.event_id for job in await backend.leases.stuck(1)] == ["first"]
     assert stuck[0] == await record(backend, "first")
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import Job, Retry, State
+from holdfast.model.job import Job, Retry
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -42,10 +43,10 @@ async def end(backend: Backend, how: str, job: Job) -> None:
         case "dead":
             assert await bury(backend, job)
         case "cancelled":
-            assert await backend.retry([Retry(job, MINUTE)]) == [True]
-            assert await backend.cancel(CHANNEL, "default", job.event.id, None) == 1
+            assert await backend.leases.retry([Retry(job, MINUTE)]) == [True]
+            assert await backend.leases.cancel(CHANNEL, "default", job.event.id, None) == 1
         case "expired":
-            assert await backend.retry([Retry(job, timedelta(days=2))]) == [True]
+            assert await backend.leases.retry([Retry(job, timedelta(days=2))]) == [True]
             await backend.advance(timedelta(days=1))
             assert (await step(backend)).buried >= 1
 
@@ -73,7 +74,7 @@ async def test_an_expired_head_does_not_block_what_came_later(backend: Backend) 
     job = await claim_one(backend)
     await backend.advance(timedelta(hours=12))
     await publish(backend, "k2", key="k")
-    assert await backend.retry([Retry(job, timedelta(days=2))]) == [True]
+    assert await backend.leases.retry([Retry(job, timedelta(days=2))]) == [True]
     assert await claim(backend) == []
     await backend.advance(timedelta(hours=12))
     assert (await step(backend)).buried == 1
@@ -140,7 +141,7 @@ async def test_a_cancelled_event_in_the_middle_is_skipped(backend: Backend) -> N
     await publish(backend, "k1", "k2", "k3", key="k")
     head = await claim_one(backend)
     await claim(backend)  # the others have now been found waiting
-    assert await backend.cancel(CHANNEL, "default", "k2", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "k2", None) == 1
     assert await claim(backend) == []
     assert await complete(backend, head)
     assert ids(await claim(backend)) == ["k3"]
@@ -158,12 +159,12 @@ async def test_a_long_lane_behind_a_blocked_head_does_not_starve_other_keys(back
 
 async def test_many_keys_fill_a_batch_from_their_heads(backend: Backend) -> None:
     events = [Event(turn, f"{key}-{turn}", key=f"key-{key}") for turn in range(20) for key in range(40)]
-    await backend.publish(CHANNEL, events)
+    await backend.log.publish(CHANNEL, events)
     seen: list[str] = []
     while jobs := await claim(backend, 25):
         assert len({job.event.key for job in jobs}) == len(jobs) <= 25
         seen += ids(jobs)
-        assert all(await backend.complete(jobs))
+        assert all(await backend.leases.complete(jobs))
     assert len(seen) == 800
     for key in range(40):
         mine = [name for name in seen if name.startswith(f"{key}-")]
@@ -182,8 +183,8 @@ async def test_a_requeued_live_job_keeps_its_turn(backend: Backend) -> None:
     await publish(backend, "k1", "k2", key="k")
     head = await claim_one(backend)
     await claim(backend)
-    waiting = (await backend.find_jobs(CHANNEL, "default", "k2"))[0]
-    assert await backend.requeue(CHANNEL, CONSUMER, waiting.id)
+    waiting = (await backend.leases.find_jobs(CHANNEL, "default", "k2"))[0]
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, waiting.id)
     assert await claim(backend) == []
     assert await complete(backend, head)
     assert ids(await claim(backend)) == ["k2"]
@@ -195,7 +196,7 @@ async def test_an_event_that_rises_from_the_dead_is_first_of_its_key_again(backe
     assert await bury(backend, dead)
     running = await claim_one(backend)
     assert running.event.id == "k2"
-    assert await backend.requeue(CHANNEL, CONSUMER, dead.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
     assert await complete(backend, running)
     for name in ("k1", "k3"):
         job = await claim_one(backend)

@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import LIVE, Burial, Job, Reason, Retry, State
+from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.states import LIVE, State
 from kit import BOOM, CHANNEL, CONSUMER, claim, ids, record, states, step, subscribe
 
 KEYS, TURNS, WORKERS, LEASE = 8, 25, 5, timedelta(minutes=1)
@@ -47,7 +48,7 @@ async def worker(backend: Backend, chance: random.Random, history: History) -> N
                 paused.append(job)  # its lease runs out while the worker stands still
             else:
                 history.refused += not await answer(backend, chance, job)
-    answers = await backend.complete(paused)
+    answers = await backend.leases.complete(paused)
     assert not any(answers), "everything had ended before they woke up"
     history.refused += len(answers)
 
@@ -55,17 +56,17 @@ async def worker(backend: Backend, chance: random.Random, history: History) -> N
 async def answer(backend: Backend, chance: random.Random, job: Job) -> bool:
     draw = chance.random()
     if draw < 0.55:
-        return all(await backend.complete([job]))
+        return all(await backend.leases.complete([job]))
     if draw < 0.7:
-        return all(await backend.bury([Burial(job, Reason.TERMINAL, BOOM)]))
+        return all(await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM)]))
     delay = timedelta(seconds=20) if draw < 0.9 else None
-    return all(await backend.retry([Retry(job, delay, BOOM if delay else None)]))
+    return all(await backend.leases.retry([Retry(job, delay, BOOM if delay else None)]))
 
 
 async def canceller(backend: Backend, chance: random.Random) -> None:
     while True:
         key, turn = chance.randrange(KEYS), chance.randrange(TURNS)
-        await backend.cancel(CHANNEL, "default", f"{key}-{turn}", None)
+        await backend.leases.cancel(CHANNEL, "default", f"{key}-{turn}", None)
         await asyncio.sleep(0.005)
 
 
@@ -79,7 +80,7 @@ async def timekeeper(backend: Backend) -> None:
 async def play(backend: Backend, *, ordered: bool) -> tuple[History, dict[tuple[str, int], datetime]]:
     await subscribe(backend, ordered=ordered, lease=LEASE, max_abandonments=4, expires_after="30m")
     events = [Event(turn, f"{key}-{turn}", key=str(key)) for turn in range(TURNS) for key in range(KEYS)]
-    await backend.publish(CHANNEL, events)
+    await backend.log.publish(CHANNEL, events)
     history, chance = History(), random.Random(7)
     helpers = [asyncio.create_task(canceller(backend, chance)), asyncio.create_task(timekeeper(backend))]
     try:
@@ -121,16 +122,16 @@ async def test_two_that_leave_at_once_free_the_third(backend: Backend, turn: int
     chance = random.Random(turn)
     lanes = [[f"{lane}-{place}" for place in range(3)] for lane in range(40)]
     for lane in lanes:
-        await backend.publish(CHANNEL, [Event(1, name, key=lane[0]) for name in lane])
+        await backend.log.publish(CHANNEL, [Event(1, name, key=lane[0]) for name in lane])
     heads = await claim(backend)
     assert len(heads) == 40
     await claim(backend)  # now the others are known to wait
-    moves = [backend.complete([head]) for head in heads]
-    moves += [backend.cancel(CHANNEL, "default", lane[1], None) for lane in lanes]  # type: ignore[misc]
+    moves = [backend.leases.complete([head]) for head in heads]
+    moves += [backend.leases.cancel(CHANNEL, "default", lane[1], None) for lane in lanes]  # type: ignore[misc]
     chance.shuffle(moves)
     await asyncio.gather(*moves)
     free: dict[str, list[str]] = defaultdict(list)
     for name in ids(await claim(backend)):
         free[name.split("-")[0]].append(name)
     assert {names[0] for names in free.values()} == {lane[2] for lane in lanes}
-    assert (await backend.consumer_stats(CHANNEL, CONSUMER)).states[State.CANCELLED] == 40
+    assert (await backend.channels.consumer_stats(CHANNEL, CONSUMER)).states[State.CANCELLED] == 40

@@ -22,7 +22,7 @@ async def test_pages_are_the_log_in_its_order_whatever_their_size(backend: Backe
 
 @pytest.mark.parametrize("event", SHAPES, ids=[event.id for event in SHAPES])
 async def test_every_attribute_is_kept(backend: Backend, event: Event) -> None:
-    await backend.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event])
     [entry] = await read_all(backend)
     assert (entry.event.id, entry.event.data, entry.event.key) == (event.id, event.data, event.key)
     assert await rows(backend, None, entry.position) == as_read([entry])
@@ -30,8 +30,8 @@ async def test_every_attribute_is_kept(backend: Backend, event: Event) -> None:
 
 async def test_all_shapes_side_by_side(backend: Backend) -> None:
     for event in SHAPES:
-        await backend.publish(CHANNEL, [event])
-    await backend.publish(CHANNEL, [event._replace(id=f"{event.id} again") for event in SHAPES])
+        await backend.log.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event._replace(id=f"{event.id} again") for event in SHAPES])
     found = as_read(await read_all(backend))
     assert len(found) == 2 * len(SHAPES)
     assert await rows(backend, None, await last(backend), 5) == found
@@ -48,7 +48,9 @@ async def test_the_time_of_publishing_stands_in_for_one_that_was_not_given(backe
 async def test_large_events_come_whole(backend: Backend) -> None:
     large = bytes(range(256)) * (MAX_DATA // 256)
     await publish(backend, "before")
-    await backend.publish(CHANNEL, [Event(large, f"l-{n}", key="k", headers={"n": str(n)}) for n in range(3)])
+    await backend.log.publish(
+        CHANNEL, [Event(large, f"l-{n}", key="k", headers={"n": str(n)}) for n in range(3)]
+    )
     await publish(backend, "after")
     end = await last(backend)
     assert await rows(backend, None, end, 2) == as_read(await read_all(backend, page=10))
@@ -78,7 +80,7 @@ async def test_a_range_is_pure(backend: Backend) -> None:
     await subscribe(backend, start="earliest")
     while (await step(backend)).backfilled:
         continue
-    assert all(await backend.complete(await claim(backend, 40)))
+    assert all(await backend.leases.complete(await claim(backend, 40)))
     for size in (9, 1000):
         assert await rows(backend, places[3], places[50], size) == first
 
@@ -86,13 +88,13 @@ async def test_a_range_is_pure(backend: Backend) -> None:
 async def test_an_unknown_channel_has_no_pages(backend: Backend) -> None:
     [receipt] = await publish(backend, "a")
     assert await rows(backend, None, receipt.position, channel="nowhere") == []
-    await backend.create_channel("empty")
+    await backend.channels.create("empty")
     assert await rows(backend, None, receipt.position, channel="empty") == []
 
 
 async def test_a_reader_may_leave_early(backend: Backend) -> None:
     await publish(backend, *NAMES)
-    pages = backend.pages(CHANNEL, None, await last(backend), 10)
+    pages = backend.log.pages(CHANNEL, None, await last(backend), 10)
     async for page in pages:
         assert page.ids == NAMES[:10]
         break
@@ -113,15 +115,17 @@ async def test_a_reader_in_another_process_sees_the_same(backend: Backend) -> No
     end, other = await last(backend), backend.fork()
     await other.open()
     try:
-        assert await other.extent(CHANNEL) == await backend.extent(CHANNEL)
-        assert await other.cuts(CHANNEL, None, 1000, 20) == await backend.cuts(CHANNEL, None, 1000, 20)
+        assert await other.log.extent(CHANNEL) == await backend.log.extent(CHANNEL)
+        assert await other.log.cuts(CHANNEL, None, 1000, 20) == await backend.log.cuts(
+            CHANNEL, None, 1000, 20
+        )
         assert await rows(other, None, end, 7) == await rows(backend, None, end, 7)
     finally:
         await other.close()
 
 
 async def test_other_channels_and_jobs_in_between_change_nothing(backend: Backend) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead")
     await subscribe(backend, "mail")
     for turn in range(6):
@@ -136,8 +140,8 @@ async def test_other_channels_and_jobs_in_between_change_nothing(backend: Backen
         await step(backend)
     end = await last(backend)
     assert await ids(backend, None, end, 25) == NAMES
-    assert sum(cut.rows for cut in await backend.cuts(CHANNEL, None, 1000, 9)) == 60
-    assert (await backend.behind(CHANNEL, None, 1000)).events == 60
+    assert sum(cut.rows for cut in await backend.log.cuts(CHANNEL, None, 1000, 9)) == 60
+    assert (await backend.log.behind(CHANNEL, None, 1000)).events == 60
     assert len(await rows(backend, None, await last(backend, "refunds"), channel="refunds")) == 42
     assert len(await rows(backend, None, await last(backend, "dead"), channel="dead")) == 6
 
@@ -148,14 +152,14 @@ async def test_a_reader_that_follows_live_publishes_misses_nothing(backend: Back
 
     async def publisher(number: int) -> None:
         for turn in range(30):
-            await backend.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
+            await backend.log.publish(CHANNEL, [Event(turn, f"{number}-{turn}-{n}") for n in range(turn % 3)])
 
     async def follow() -> None:
         position: str | None = None
         while len(seen) < 120:
-            end = (await backend.extent(CHANNEL)).last
+            end = (await backend.log.extent(CHANNEL)).last
             if end is not None and end != position:
-                cuts = await backend.cuts(CHANNEL, position, 1000, 10, end)
+                cuts = await backend.log.cuts(CHANNEL, position, 1000, 10, end)
                 found = await ids(backend, position, end, 25)
                 assert sum(cut.rows for cut in cuts) == len(found)
                 assert cuts[-1].position == end

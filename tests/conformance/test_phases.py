@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.contracts import Applied, Backend
 from holdfast.model.decide import Action, when_due
-from holdfast.model.job import Job, Retry, State
-from holdfast.upkeep.health import Health
-from holdfast.upkeep.lifecycle import Lifecycle
+from holdfast.model.job import Job, Retry
+from holdfast.model.states import State
+from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -26,7 +26,7 @@ from kit import (
 
 async def phase_one(backend: Backend) -> list[Action]:
     """What the lifecycle would ask for now."""
-    return [when_due(due) for due in (await backend.due(100)).due]
+    return [when_due(due) for due in (await backend.lifecycle.due(100)).due]
 
 
 MEANWHILE = ["completed", "extended", "leased again", "requeued", "released"]
@@ -46,7 +46,7 @@ async def test_phase_two_refuses_a_lease_that_changed_since_phase_one(
     assert len(actions) == 1
     await change(backend, meanwhile, job)
     before = await record(backend, "a")
-    assert await backend.apply(actions) == Applied(refused=1)
+    assert await backend.lifecycle.apply(actions) == Applied(refused=1)
     assert await record(backend, "a") == before
 
 
@@ -55,17 +55,17 @@ async def change(backend: Backend, meanwhile: str, job: Job) -> None:
         case "completed":
             assert await complete(backend, job)
         case "extended":
-            assert await backend.extend([job], LEASE) == [True]
+            assert await backend.leases.extend([job], LEASE) == [True]
         case "leased again":
-            assert await backend.retry([Retry(job, None)]) == [True]
+            assert await backend.leases.retry([Retry(job, None)]) == [True]
             await claim_one(backend)
             await backend.advance(
                 LEASE
             )  # the new lease is overdue as well, and still not the one that was read
         case "requeued":
-            assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+            assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
         case "released":
-            assert await backend.retry([Retry(job, None)]) == [True]
+            assert await backend.leases.retry([Retry(job, None)]) == [True]
 
 
 async def test_phase_two_refuses_an_expiry_and_a_schedule_that_changed(backend: Backend) -> None:
@@ -76,9 +76,9 @@ async def test_phase_two_refuses_an_expiry_and_a_schedule_that_changed(backend: 
     await backend.advance(10 * MINUTE)
     actions = await phase_one(backend)
     assert len(actions) == 2
-    assert await backend.cancel(CHANNEL, "default", "expires", None) == 1
-    assert await backend.cancel(CHANNEL, "default", "scheduled", None) == 1
-    assert await backend.apply(actions) == Applied(refused=2)
+    assert await backend.leases.cancel(CHANNEL, "default", "expires", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "scheduled", None) == 1
+    assert await backend.lifecycle.apply(actions) == Applied(refused=2)
     assert await states(backend) == {State.CANCELLED: 2}
 
 
@@ -88,9 +88,9 @@ async def test_phase_two_refuses_a_schedule_that_was_put_off(backend: Backend) -
     await publish(backend, "a", at=await backend.now() + MINUTE)
     await backend.advance(MINUTE)
     actions = await phase_one(backend)
-    assert await backend.apply(actions) == Applied(promoted=1)
-    assert await backend.retry([Retry(await claim_one(backend), 60 * MINUTE)]) == [True]
-    assert await backend.apply(actions) == Applied(refused=1), "it is scheduled again, for later"
+    assert await backend.lifecycle.apply(actions) == Applied(promoted=1)
+    assert await backend.leases.retry([Retry(await claim_one(backend), 60 * MINUTE)]) == [True]
+    assert await backend.lifecycle.apply(actions) == Applied(refused=1), "it is scheduled again, for later"
     assert await claim(backend) == []
 
 
@@ -101,8 +101,8 @@ async def test_the_same_decisions_twice_change_nothing_twice(backend: Backend) -
     await publish(backend, "later", at=await backend.now() + MINUTE)
     await backend.advance(LEASE)
     actions = await phase_one(backend)
-    assert await backend.apply(actions) == Applied(abandoned=1, promoted=1)
-    assert await backend.apply(actions) == Applied(refused=2)
+    assert await backend.lifecycle.apply(actions) == Applied(abandoned=1, promoted=1)
+    assert await backend.lifecycle.apply(actions) == Applied(refused=2)
 
 
 async def test_phase_one_writes_nothing_and_is_bounded(backend: Backend) -> None:
@@ -110,10 +110,10 @@ async def test_phase_one_writes_nothing_and_is_bounded(backend: Backend) -> None
     await publish(backend, *(f"e-{n}" for n in range(20)))
     await claim(backend)
     await backend.advance(LEASE)
-    reading = await backend.due(5)
+    reading = await backend.lifecycle.due(5)
     assert (len(reading.due), reading.full) == (5, True)
     assert await states(backend) == {State.LEASED: 20}
-    assert not (await backend.due(100)).full
+    assert not (await backend.lifecycle.due(100)).full
 
 
 async def test_bounded_steps_reach_everything(backend: Backend) -> None:
@@ -121,6 +121,6 @@ async def test_bounded_steps_reach_everything(backend: Backend) -> None:
     await publish(backend, *(f"e-{n}" for n in range(20)))
     await claim(backend)
     await backend.advance(LEASE)
-    lifecycle = Lifecycle(backend, Health(), limit=7)
+    lifecycle = LifecycleSteps(backend, Health(), limit=7)
     assert [(await lifecycle.run_once()).abandoned for _ in range(4)] == [7, 7, 6, 0]
     assert await states(backend) == {State.READY: 20}

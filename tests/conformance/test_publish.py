@@ -10,7 +10,7 @@ import pytest
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -52,7 +52,7 @@ async def test_an_event_arrives_as_it_was_published(bus: Bus) -> None:
 @pytest.mark.parametrize("data", [b"", b"\x00\xff\xfe", b"not json", bytes(range(256)) * 4000])
 async def test_data_is_bytes_and_comes_back_bit_by_bit(backend: Backend, data: bytes) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(data, "a")])
+    await backend.log.publish(CHANNEL, [Event(data, "a")])
     assert (await claim_one(backend)).event.data == data
     assert [entry.event.data for entry in await read_all(backend)] == [data]
 
@@ -85,7 +85,7 @@ async def test_times_and_headers_come_back_from_a_batch_of_any_size(backend: Bac
     ]
     headers = [{"a": "1", "b": ""}, {}, {"ü": '"\\\U0001f600'}, {"": "x"}]
     events = [Event(n, f"e-{n}", time=moments[n % 4], headers=headers[n % 4]) for n in range(count)]
-    await backend.publish(CHANNEL, events)
+    await backend.log.publish(CHANNEL, events)
     stored = [entry.event for entry in await read_all(backend)]
     assert [(event.time, dict(event.headers)) for event in stored] == [
         (event.time, dict(event.headers)) for event in events

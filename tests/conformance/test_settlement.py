@@ -9,7 +9,8 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import Job, State
+from holdfast.model.job import Job
+from holdfast.model.states import State
 from kit import (
     LEASE,
     MINUTE,

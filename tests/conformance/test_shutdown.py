@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, record, until
 
 

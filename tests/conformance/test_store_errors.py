@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,33 +14,30 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.server.metrics import bus_metrics
-from kit import CHANNEL, CONSUMER, publish, state, states, subscribe, until
+from kit import CHANNEL, CONSUMER, Hooked, publish, state, states, subscribe, until
 
 VERBS = ("claim", "complete", "retry", "bury", "due", "apply", "consumer", "listen")
+_SHORT = {f"leases.{name}": name for name in VERBS[:4]} | {f"lifecycle.{name}": name for name in VERBS[4:6]}
+_SHORT |= {"channels.consumer": "consumer", "listen": "listen"}
 
 
-class Raising:
+def breaking(backend: Backend, faults: dict[str, list[BaseException]]) -> Any:
     """A real backend whose verbs raise what a test says before they reach the store."""
 
-    def __init__(self, backend: Backend, faults: dict[str, list[BaseException]]) -> None:
-        self._backend, self._faults = backend, faults
+    async def fail(name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if faults[name]:
+            raise faults[name].pop()
+        return await call(*arguments, **options)
 
-    def fork(self) -> Raising:
-        return Raising(self._backend.fork(), self._faults)
+    def hook(verb: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if verb == "fork":
+            return breaking(call(), faults)
+        name = _SHORT.get(verb)
+        return call(*arguments, **options) if name is None else fail(name, call, *arguments, **options)
 
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._backend, name)
-        if name not in VERBS:
-            return verb
-
-        async def call(*args: Any, **options: Any) -> Any:
-            if self._faults[name]:
-                raise self._faults[name].pop()
-            return await verb(*args, **options)
-
-        return call
+    return Hooked(backend, hook)
 
 
 def unexpected(verb: str) -> BaseException:
@@ -62,7 +59,7 @@ def faults() -> dict[str, list[BaseException]]:
 @pytest.fixture
 async def raising(backend: Backend, faults: dict[str, list[BaseException]]) -> AsyncIterator[Bus]:
     """A bus over the store of `backend`."""
-    async with Bus([Raising(backend.fork(), faults)]) as opened:  # type: ignore[list-item]
+    async with Bus([breaking(backend.fork(), faults)]) as opened:
         yield opened
 
 
@@ -120,8 +117,8 @@ async def test_an_answer_that_the_store_cannot_take_holds_up_no_other(
     raising: Bus, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease ends after a while: somebody else has the job then."""
-    monkeypatch.setattr("holdfast.bus.settler._TRIES", 2)
-    app, complete = holdfast.App(), raising.partitions.all[0].backend.complete
+    monkeypatch.setattr("holdfast.bus.finalize._TRIES", 2)
+    app, complete = holdfast.App(), raising.partitions.all[0].backend.leases.complete
 
     @app.handler(CHANNEL, CONSUMER, start="earliest")
     async def work(event: holdfast.Event) -> None:
@@ -132,7 +129,7 @@ async def test_an_answer_that_the_store_cannot_take_holds_up_no_other(
             raise ValueError("it cannot be written")
         return await complete(jobs)
 
-    monkeypatch.setattr(raising.partitions.all[0].backend, "complete", complete_others, raising=False)
+    monkeypatch.setattr(raising.partitions.all[0].backend._target.leases, "complete", complete_others)
     await subscribe(backend)
     await publish(backend, "poison", "a", "b")
     running = asyncio.create_task(app.run(raising, stop=(stop := asyncio.Event()), idle="100ms"))
@@ -154,8 +151,8 @@ async def test_a_listener_goes_on_after_an_unknown_error(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes wrong while it listens is told, and it listens again."""
-    for name in ("postgres", "redis", "nats"):
-        monkeypatch.setattr(f"holdfast.backends.{name}.listener._PAUSE", 0.01)
+    for module in ("postgres.wakeups", "redis.listener", "nats.wire.listener"):
+        monkeypatch.setattr(f"holdfast.backends.{module}._PAUSE", 0.01)
     errors, woken, broken = list[BaseException](), asyncio.Event(), [RuntimeError("once")]
 
     def wake(channel: str) -> None:
@@ -179,7 +176,7 @@ async def test_a_consumer_that_is_gone_ends_the_answers_to_its_jobs(bus: Bus, ba
     await subscribe(backend)
     await publish(backend, "a")
     [job] = await bus.poll(CHANNEL, CONSUMER)
-    while not (await backend.remove_consumer(CHANNEL, CONSUMER, 100)).done:
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done:
         pass
     with pytest.raises(holdfast.LeaseLost):
         await bus.finalize(job, success=False)

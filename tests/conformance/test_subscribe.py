@@ -10,9 +10,9 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend, Start
+from holdfast.model.backoff import Steps
 from holdfast.model.errors import InvalidPolicy
-from holdfast.model.job import State
-from holdfast.model.policy import Steps
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -52,7 +52,7 @@ async def test_latest_starts_after_what_is_there(backend: Backend) -> None:
     await publish(backend, "before")
     await subscribe(backend, start="latest")
     await publish(backend, "after")
-    assert not (await backend.consumer(CHANNEL, CONSUMER)).backfilling
+    assert not (await backend.channels.consumer(CHANNEL, CONSUMER)).backfilling
     assert ids(await claim(backend)) == ["after"]
 
 
@@ -66,7 +66,7 @@ async def test_earliest_gets_everything_once(backend: Backend, bus: Bus, ordered
         pass
     seen = await drained(bus, CONSUMER)
     assert sorted(seen) == sorted([*before, "after"])
-    assert not (await backend.consumer(CHANNEL, CONSUMER)).backfilling
+    assert not (await backend.channels.consumer(CHANNEL, CONSUMER)).backfilling
 
 
 async def test_earliest_on_an_empty_store_gets_the_first_event_once(backend: Backend) -> None:
@@ -110,7 +110,7 @@ async def test_subscribing_again_changes_the_policy_and_keeps_the_jobs(backend: 
     second = await subscribe(backend, max_attempts=9, backoff=["1s", "10s"], lease="7m", start="earliest")
     assert (first.policy.max_attempts, second.policy.max_attempts) == (2, 9)
     assert second.policy.backoff == Steps((timedelta(seconds=1), timedelta(seconds=10)))
-    assert await backend.consumer(CHANNEL, CONSUMER) == second
+    assert await backend.channels.consumer(CHANNEL, CONSUMER) == second
     assert (second.created_at, second.backfilling) == (first.created_at, False)
     assert await states(backend) == {State.READY: 1}
     job = await claim_one(backend)
@@ -121,7 +121,7 @@ async def test_order_is_chosen_once(backend: Backend) -> None:
     await subscribe(backend, ordered=False)
     with pytest.raises(InvalidPolicy, match=CONSUMER):
         await subscribe(backend, ordered=True)
-    assert not (await backend.consumer(CHANNEL, CONSUMER)).policy.ordered
+    assert not (await backend.channels.consumer(CHANNEL, CONSUMER)).policy.ordered
 
 
 @pytest.mark.concurrency
@@ -163,7 +163,7 @@ async def test_a_subscribe_amid_publishes_misses_no_event(backend: Backend, bus:
 @pytest.mark.concurrency
 async def test_concurrent_subscribes_make_one_consumer(backend: Backend) -> None:
     await asyncio.gather(*(subscribe(backend, max_attempts=n) for n in range(1, 9)))
-    assert [c.name for c in await backend.consumers(CHANNEL)] == [CONSUMER]
+    assert [c.name for c in await backend.channels.consumers(CHANNEL)] == [CONSUMER]
     await publish(backend, "a")
     assert await states(backend) == {State.READY: 1}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +13,24 @@ from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.errors import LockLost, Overloaded
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.upkeep.announcements import Alert, Announcement, Retried, Swept
 from holdfast.upkeep.rules import DeadConsumers, Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
-from kit import CHANNEL, CONSUMER, LEASE, abandon, bury, claim, claim_one, complete, publish, state, subscribe
+from kit import (
+    CHANNEL,
+    CONSUMER,
+    LEASE,
+    Hooked,
+    abandon,
+    bury,
+    claim,
+    claim_one,
+    complete,
+    publish,
+    state,
+    subscribe,
+)
 
 DAY = timedelta(days=1)
 RULES = Rules(retention={CHANNEL: Keep(max_age=DAY)}, dead_consumers=DeadConsumers())
@@ -34,7 +48,7 @@ async def sweep(backend: Backend, **rules: Any) -> Swept:
 
 async def told(backend: Backend, what: type[Announcement]) -> list[Any]:
     """The system events of a kind, parsed by their schema."""
-    entries = await backend.read(f"gbe.events.system.{what.topic}", None, 100)
+    entries = await backend.log.read(f"gbe.events.system.{what.topic}", None, 100)
     return [what.model_validate_json(entry.event.data) for entry in entries]
 
 
@@ -105,14 +119,14 @@ async def test_old_events_are_trimmed_and_young_ones_stay(backend: Backend) -> N
     await publish(backend, "young")
     report = await sweep(backend)
     assert report.trimmed == {CHANNEL: 2}
-    assert [entry.event.id for entry in await backend.read(CHANNEL, None, 10)] == ["young"]
+    assert [entry.event.id for entry in await backend.log.read(CHANNEL, None, 10)] == ["young"]
 
 
 async def test_channels_without_a_rule_are_kept(backend: Backend) -> None:
     await publish(backend, "a")
     await backend.advance(100 * DAY)
     assert (await sweep(backend, retention={"other.*": Keep(max_age=DAY)})).trimmed == {}
-    assert len(await backend.read(CHANNEL, None, 10)) == 1
+    assert len(await backend.log.read(CHANNEL, None, 10)) == 1
 
 
 async def test_the_most_specific_rule_decides(backend: Backend) -> None:
@@ -124,7 +138,7 @@ async def test_the_most_specific_rule_decides(backend: Backend) -> None:
 
 
 async def test_nothing_is_trimmed_that_a_stream_consumer_has_not_made_durable(backend: Backend) -> None:
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     first, *_ = await publish(backend, "a", "b", "c")
     await backend.advance(DAY)
     report = await sweep(backend)
@@ -134,9 +148,9 @@ async def test_nothing_is_trimmed_that_a_stream_consumer_has_not_made_durable(ba
     assert held.age_seconds >= DAY.total_seconds()
     assert "held_back" in [alert.kind for alert in await told(backend, Alert)]
 
-    assert await backend.move(CHANNEL, "archiver", None, first.position)
+    assert await backend.cursors.move(CHANNEL, "archiver", None, first.position)
     assert (await sweep(backend)).trimmed == {CHANNEL: 1}
-    assert [entry.event.id for entry in await backend.read(CHANNEL, None, 10)] == ["b", "c"]
+    assert [entry.event.id for entry in await backend.log.read(CHANNEL, None, 10)] == ["b", "c"]
 
 
 async def test_nothing_is_trimmed_that_a_worker_consumer_has_not_finished(backend: Backend) -> None:
@@ -151,7 +165,7 @@ async def test_nothing_is_trimmed_that_a_worker_consumer_has_not_finished(backen
 
 
 async def test_a_held_trim_alerts_once_while_it_lasts(backend: Backend) -> None:
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     await publish(backend, "a")
     await backend.advance(DAY)
     one = sweeper(backend, lag_age=timedelta(days=30))
@@ -162,7 +176,7 @@ async def test_a_held_trim_alerts_once_while_it_lasts(backend: Backend) -> None:
 
 async def test_an_alert_is_raised_once_an_hour_whoever_raises_it(backend: Backend) -> None:
     """A restarted sweeper, or another one, does not tell again what the store was told this hour."""
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     await publish(backend, *map(str, range(5)))
     for more in ("a", "b"):
         await sweep(backend, lag_events=4)
@@ -174,7 +188,7 @@ async def test_an_alert_is_raised_once_an_hour_whoever_raises_it(backend: Backen
 
 
 async def test_a_consumer_far_behind_alerts_before_its_events_are_old(backend: Backend) -> None:
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     await publish(backend, *map(str, range(5)))
     await sweep(backend, lag_events=4)
     [alert] = await told(backend, Alert)
@@ -183,7 +197,7 @@ async def test_a_consumer_far_behind_alerts_before_its_events_are_old(backend: B
 
 async def test_a_full_channel_refuses_until_there_is_room(backend: Backend) -> None:
     keep = {CHANNEL: Keep(max_age=DAY, max_bytes=100_000, on_full="refuse")}
-    await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     report = await sweep(backend, retention=keep)
     assert report.full == [CHANNEL]
     assert [alert.kind for alert in await told(backend, Alert)] == ["full"]
@@ -198,7 +212,7 @@ async def test_what_it_has_to_tell_does_not_keep_it_from_making_room(backend: Ba
     """The channel that it tells on can be the one that is full."""
     system = f"gbe.events.system.{Retried.topic}"
     keep = {system: Keep(max_age=DAY, max_bytes=100_000, on_full="refuse")}
-    await backend.publish(system, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    await backend.log.publish(system, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     assert (await sweep(backend, retention=keep)).full == [system]
     await backend.advance(DAY)
     await subscribe(backend)
@@ -218,15 +232,15 @@ async def test_a_chore_that_has_no_room_does_not_keep_it_from_making_some(backen
     await backend.advance(DAY)
     with pytest.raises(Overloaded, match="no room"):
         await Sweeper(backend, RULES, "tester", chores={"chore": chore}).run_once()
-    assert await backend.read(CHANNEL, None, 10) == []
+    assert await backend.log.read(CHANNEL, None, 10) == []
 
 
 async def test_drop_oldest_drops_what_nobody_has_read_and_says_so(backend: Backend) -> None:
-    await backend.attach(CHANNEL, "archiver")
-    await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.log.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     keep = {CHANNEL: Keep(max_bytes=200_000, on_full="drop_oldest")}
     report = await sweep(backend, retention=keep)
-    left = [int(entry.event.id) for entry in await backend.read(CHANNEL, None, 100)]
+    left = [int(entry.event.id) for entry in await backend.log.read(CHANNEL, None, 100)]
     assert report.dropped == {CHANNEL: 40 - len(left)}
     assert left == list(range(left[0], 40))
     assert 5 <= len(left) <= 35  # sizes are estimates
@@ -235,7 +249,7 @@ async def test_drop_oldest_drops_what_nobody_has_read_and_says_so(backend: Backe
 
 async def test_drop_oldest_leaves_unfinished_jobs_alone(backend: Backend) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(20)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 10_000, str(number)) for number in range(20)])
     keep = {CHANNEL: Keep(max_bytes=20_000, on_full="drop_oldest")}
     assert (await sweep(backend, retention=keep)).dropped == {}
     assert len(await claim(backend)) == 20
@@ -248,10 +262,10 @@ async def test_dead_letters_stay_unless_their_retention_is_asked_for(backend: Ba
         assert await bury(backend, job)
     await backend.advance(40 * DAY)
     assert (await sweep(backend)).purged == {}
-    stats = await backend.consumer_stats(CHANNEL, CONSUMER)
+    stats = await backend.channels.consumer_stats(CHANNEL, CONSUMER)
     assert stats.states[State.DEAD] == 2
     assert (await sweep(backend, dead_letters=30 * DAY)).purged == {f"{CHANNEL}/{CONSUMER}": 2}
-    stats = await backend.consumer_stats(CHANNEL, CONSUMER)
+    stats = await backend.channels.consumer_stats(CHANNEL, CONSUMER)
     assert stats.states.get(State.DEAD, 0) == 0
 
 
@@ -264,7 +278,7 @@ async def test_a_dry_run_changes_nothing_and_tells_nobody(backend: Backend) -> N
     assert (report.dry_run, report.retried, report.trimmed) == (True, 1, {})
     assert [held.consumer for held in report.held] == [CONSUMER]
     assert await state(backend, "a") is State.LEASED
-    assert len(await backend.read(CHANNEL, None, 10)) == 2
+    assert len(await backend.log.read(CHANNEL, None, 10)) == 2
     assert await told(backend, Swept) == []
 
 
@@ -275,7 +289,7 @@ async def test_a_dry_run_says_what_would_be_purged_dropped_and_refused(backend: 
         assert await bury(backend, job)
     await backend.advance(40 * DAY)
     for channel in ("small", "large"):
-        await backend.publish(channel, [Event(b"x" * 10_000, str(number)) for number in range(40)])
+        await backend.log.publish(channel, [Event(b"x" * 10_000, str(number)) for number in range(40)])
     keep = {"small": Keep(max_bytes=100_000), "large": Keep(max_bytes=100_000, on_full="drop_oldest")}
     would = await sweeper(backend, retention=keep, dead_letters=30 * DAY).dry_run()
     assert (would.purged, would.full) == ({f"{CHANNEL}/{CONSUMER}": 2}, ["small"])
@@ -302,7 +316,7 @@ async def test_a_sweeper_paused_past_its_lock_changes_nothing_more(backend: Back
     await publish(backend, "a")
     await backend.advance(DAY)
     asleep, awake = asyncio.Event(), asyncio.Event()
-    napping: Any = _Pause(backend, asleep, awake)
+    napping = paused(backend, asleep, awake)
     running = asyncio.create_task(sweeper(napping, "slow").run_once())
     await asyncio.wait_for(asleep.wait(), 60)
     await backend.advance(RULES.lock_ttl)
@@ -312,19 +326,16 @@ async def test_a_sweeper_paused_past_its_lock_changes_nothing_more(backend: Back
         await running
 
 
-class _Pause:
+def paused(backend: Backend, asleep: asyncio.Event, awake: asyncio.Event) -> Any:
     """A backend whose holder falls asleep right before it trims."""
 
-    def __init__(self, backend: Backend, asleep: asyncio.Event, awake: asyncio.Event) -> None:
-        self._backend, self._asleep, self._awake = backend, asleep, awake
+    async def sleep_first(verb: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if verb == "retention.trim":
+            asleep.set()
+            await awake.wait()
+        return await call(*arguments, **options)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    async def trim(self, *arguments: Any, **options: Any) -> Any:
-        self._asleep.set()
-        await self._awake.wait()
-        return await self._backend.trim(*arguments, **options)
+    return Hooked(backend, sleep_first)
 
 
 async def test_a_sweep_that_died_half_way_is_finished_by_the_next(backend: Backend) -> None:
@@ -337,5 +348,5 @@ async def test_a_sweep_that_died_half_way_is_finished_by_the_next(backend: Backe
         await sweeper(backend).run_once()
     report = await sweep(backend)
     assert (report.retried, report.trimmed) == (0, {CHANNEL: 1})
-    [job] = await backend.find_jobs("work", DEFAULT_SOURCE, "b")
+    [job] = await backend.leases.find_jobs("work", DEFAULT_SOURCE, "b")
     assert job.state is State.READY

@@ -42,7 +42,7 @@ async def sweep(backend: Backend) -> int:
 
 
 async def told(backend: Backend, channel: str) -> list[Any]:
-    return [json.loads(entry.event.data) for entry in await backend.read(channel, None, 100)]
+    return [json.loads(entry.event.data) for entry in await backend.log.read(channel, None, 100)]
 
 
 async def fields(tasks: Tasks, task: str, *names: str) -> tuple[str, ...]:
@@ -90,7 +90,8 @@ async def test_a_failed_run_is_retried_and_then_given_up(tasks: Tasks, backend: 
     [alert] = await told(backend, "gbe.events.system.error")
     assert (alert["kind"], alert["event_id"]) == ("task_failed", "t-1")
     assert [
-        entry.event.headers["holdfast-id"] for entry in await backend.read("gbe._deadletter.email", None, 9)
+        entry.event.headers["holdfast-id"]
+        for entry in await backend.log.read("gbe._deadletter.email", None, 9)
     ]
     assert await sweep(backend) == 1  # it follows the dead letters, and finds all told already
     assert len(await told(backend, TERMINAL)) == 1
@@ -153,8 +154,8 @@ async def test_records_end_with_the_history(tasks: Tasks, backend: Backend) -> N
     assert await tasks.state("email", "cancelled") is None
     assert await fields(tasks, "failed", "state") == ("failed",), "its dead letter is there"
     assert await fields(tasks, "waiting", "state") == ("pending",)
-    [letter] = (await backend.dead_letters(DeadFilter(), None, 9)).letters
-    assert await backend.purge(QUEUE, "workers", [letter.record.id]) == [True]
+    [letter] = (await backend.deadletters.page(DeadFilter(), None, 9)).letters
+    assert await backend.deadletters.purge(QUEUE, "workers", [letter.record.id]) == [True]
     await backend.advance(2 * HISTORY)
     await sweep(backend)
     assert await tasks.state("email", "failed") is None
@@ -234,7 +235,7 @@ async def test_what_is_put_on_the_queue_without_the_helper_is_a_task_too(
     tasks: Tasks, backend: Backend
 ) -> None:
     await tasks.claim("email")  # the queue has its workers
-    await backend.publish(QUEUE, [Event({"n": 1}, "plain")])
+    await backend.log.publish(QUEUE, [Event({"n": 1}, "plain")])
     [task] = await tasks.claim("email")
     assert await fields(tasks, "plain", "state") == ("running",)
     await tasks.complete(task)

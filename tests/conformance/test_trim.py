@@ -50,7 +50,7 @@ async def test_nothing_is_old_enough(backend: Backend, trim: Sweep) -> None:
 
 async def test_a_channel_that_is_empty_or_unknown_has_nothing_to_trim(backend: Backend, trim: Sweep) -> None:
     assert await trim() == Trim(0, more=False, hold=None)
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
     assert await trim() == Trim(0, more=False, hold=None)
 
 
@@ -76,21 +76,21 @@ async def test_with_the_limit_at_the_very_end_there_is_no_more(backend: Backend,
 
 async def test_what_follows_a_cursor_stays(backend: Backend, trim: Sweep) -> None:
     receipts = await publish(backend, "a", "b", "c", "d")
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     assert await trim() == Trim(0, more=False, hold=Hold("archiver", None))
-    await backend.move(CHANNEL, "archiver", None, receipts[1].position)
+    await backend.cursors.move(CHANNEL, "archiver", None, receipts[1].position)
     assert await trim() == Trim(2, more=False, hold=Hold("archiver", receipts[1].position))
     assert await kept(backend) == ["c", "d"]
     assert await trim() == Trim(0, more=False, hold=Hold("archiver", receipts[1].position))
-    await backend.move(CHANNEL, "archiver", receipts[1].position, receipts[3].position)
+    await backend.cursors.move(CHANNEL, "archiver", receipts[1].position, receipts[3].position)
     assert await trim() == Trim(2, more=False, hold=None)
 
 
 async def test_the_slowest_of_several_holds_and_is_named(backend: Backend, trim: Sweep) -> None:
     receipts = await publish(backend, "a", "b", "c", "d")
     for name, place in (("fast", 3), ("slow", 0), ("middle", 1)):
-        await backend.attach(CHANNEL, name)
-        await backend.move(CHANNEL, name, None, receipts[place].position)
+        await backend.cursors.attach(CHANNEL, name)
+        await backend.cursors.move(CHANNEL, name, None, receipts[place].position)
     assert await trim() == Trim(1, more=False, hold=Hold("slow", receipts[0].position))
     assert await trim(ignore=["slow"]) == Trim(1, more=False, hold=Hold("middle", receipts[1].position))
     assert await trim(ignore=["slow", "middle"]) == Trim(2, more=False, hold=None)
@@ -98,22 +98,22 @@ async def test_the_slowest_of_several_holds_and_is_named(backend: Backend, trim:
 
 async def test_a_consumer_that_needs_only_young_events_holds_nothing(backend: Backend, trim: Sweep) -> None:
     receipts = await publish(backend, "a", "b")
-    await backend.attach(CHANNEL, "archiver", start="latest")
+    await backend.cursors.attach(CHANNEL, "archiver", start="latest")
     await backend.advance(HOUR)
     border = await backend.now()
     await backend.advance(MINUTE)
     await publish(backend, "c")
     assert await trim(border) == Trim(2, more=False, hold=None)
     assert await kept(backend) == ["c"]
-    assert (await backend.extent(CHANNEL)).trimmed == receipts[1].position
+    assert (await backend.log.extent(CHANNEL)).trimmed == receipts[1].position
 
 
 async def test_a_step_that_the_limit_cut_is_followed_by_one_that_tells_who_holds(
     backend: Backend, trim: Sweep
 ) -> None:
     receipts = await publish(backend, "a", "b", "c", "d")
-    await backend.attach(CHANNEL, "archiver")
-    await backend.move(CHANNEL, "archiver", None, receipts[2].position)
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.cursors.move(CHANNEL, "archiver", None, receipts[2].position)
     step = await trim(limit=2)
     assert (step.removed, step.more) == (2, True)
     assert await trim(limit=2) == Trim(1, more=False, hold=Hold("archiver", receipts[2].position))
@@ -121,14 +121,14 @@ async def test_a_step_that_the_limit_cut_is_followed_by_one_that_tells_who_holds
 
 async def test_what_is_detached_holds_nothing(backend: Backend, trim: Sweep) -> None:
     await publish(backend, "a")
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     assert (await trim()).removed == 0
-    assert await backend.detach(CHANNEL, "archiver")
+    assert await backend.cursors.detach(CHANNEL, "archiver")
     assert (await trim()).removed == 1
 
 
 async def test_cursors_of_other_channels_hold_nothing_here(backend: Backend, trim: Sweep) -> None:
-    await backend.attach("elsewhere", "archiver")
+    await backend.cursors.attach("elsewhere", "archiver")
     await subscribe(backend, channel="elsewhere")
     await publish(backend, "x", channel="elsewhere")
     await publish(backend, "a")
@@ -140,7 +140,7 @@ async def test_a_stream_consumer_of_the_same_name_as_a_worker_is_ignored_alone(
     backend: Backend, trim: Sweep
 ) -> None:
     await subscribe(backend)
-    await backend.attach(CHANNEL, CONSUMER)
+    await backend.cursors.attach(CHANNEL, CONSUMER)
     await publish(backend, "a")
     assert await trim(ignore=[CONSUMER]) == Trim(0, more=False, hold=Hold(CONSUMER, None))
     assert await complete(backend, await claim_one(backend))
@@ -152,7 +152,7 @@ async def test_a_holder_from_the_past_is_refused(backend: Backend) -> None:
     await publish(backend, "a")
     now = await backend.now()
     await backend.advance(2 * HOUR)
-    assert (await backend.trim(CHANNEL, now, 1, old)).removed <= 1, (
+    assert (await backend.retention.trim(CHANNEL, now, 1, old)).removed <= 1, (
         "its deadline passed, and nobody else came"
     )
     new = await locked(backend, "two")
@@ -161,19 +161,19 @@ async def test_a_holder_from_the_past_is_refused(backend: Backend) -> None:
     await backend.advance(MINUTE)
     now = await backend.now()
     for verb in (
-        backend.trim(CHANNEL, now, 10, old),
-        backend.purge_dead(CHANNEL, now, 10, old),
-        backend.forget(now, now, 10, old),
+        backend.retention.trim(CHANNEL, now, 10, old),
+        backend.retention.purge_dead(CHANNEL, now, 10, old),
+        backend.retention.forget(now, now, 10, old),
     ):
         with pytest.raises(LockLost):
             await verb
     assert "b" in await kept(backend)
-    assert (await backend.trim(CHANNEL, now, 10, new)).removed >= 1
+    assert (await backend.retention.trim(CHANNEL, now, 10, new)).removed >= 1
 
 
 async def test_trimming_while_others_publish_and_work_loses_nothing(backend: Backend, trim: Sweep) -> None:
     await subscribe(backend)
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     names = [f"e-{n}" for n in range(400)]
     worked: list[str] = []
     archived: list[str] = []
@@ -186,16 +186,16 @@ async def test_trimming_while_others_publish_and_work_loses_nothing(backend: Bac
         while len(worked) < 400:
             jobs = await claim(backend, 15)
             worked.extend(ids(jobs))
-            assert all(await backend.complete(jobs))
+            assert all(await backend.leases.complete(jobs))
 
     async def archive() -> None:
         cursor = None
         while len(archived) < 400:
-            if (last := (await backend.extent(CHANNEL)).last) is None or last == cursor:
+            if (last := (await backend.log.extent(CHANNEL)).last) is None or last == cursor:
                 await asyncio.sleep(0)
                 continue
             archived.extend(await page_ids(backend, cursor, last))
-            assert await backend.move(CHANNEL, "archiver", cursor, last)
+            assert await backend.cursors.move(CHANNEL, "archiver", cursor, last)
             cursor = last
 
     removed = 0

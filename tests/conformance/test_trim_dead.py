@@ -7,7 +7,7 @@ from sweeps import HOUR, Sweep, kept, locked
 
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.model.upkeep import Hold, Trim
 from kit import (
     CHANNEL,
@@ -36,7 +36,7 @@ async def trim(backend: Backend) -> Sweep:
 async def test_a_dead_letter_keeps_its_event_however_old(backend: Backend, trim: Sweep) -> None:
     await subscribe(backend, lease="1h")
     event = Event(b"\x00raw\xff", "a", source="shop", type="order", key="k", headers={"trace": "ü"})
-    await backend.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event])
     before = await claim_one(backend)
     assert await bury(backend, before)
     await publish(backend, "b")
@@ -44,28 +44,28 @@ async def test_a_dead_letter_keeps_its_event_however_old(backend: Backend, trim:
     await backend.advance(24 * 30 * HOUR)
     assert (await trim()).hold is None
     assert "b" not in await kept(backend), "nobody needs it"
-    [dead] = await backend.find_jobs(CHANNEL, "shop", "a")
+    [dead] = await backend.leases.find_jobs(CHANNEL, "shop", "a")
     assert (dead.state, dead.event_id, dead.source) == (State.DEAD, "a", "shop")
     assert dead.position == before.position
     assert dead.errors[0]["error"] == "boom"
-    assert await backend.requeue(CHANNEL, CONSUMER, dead.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
     again = await claim_one(backend)
     assert again.event == before.event
     assert (again.position, again.token) == (before.position, dead.token + 2)
     assert await complete(backend, again)
-    [done] = await backend.find_jobs(CHANNEL, "shop", "a")
+    [done] = await backend.leases.find_jobs(CHANNEL, "shop", "a")
     assert done.state is State.DONE
 
 
 async def test_it_can_die_and_rise_again_after_the_trim(backend: Backend, trim: Sweep) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead")
     await publish(backend, "a")
     first = await claim_one(backend)
     assert await bury(backend, first)
     await trim()
     for life in range(2, 4):
-        assert await backend.requeue(CHANNEL, CONSUMER, first.id)
+        assert await backend.leases.requeue(CHANNEL, CONSUMER, first.id)
         job = await claim_one(backend)
         assert job.event == first.event
         assert await bury(backend, job)
@@ -82,10 +82,10 @@ async def test_a_requeued_dead_letter_is_found_when_it_is_stuck(backend: Backend
     job = await claim_one(backend)
     assert await bury(backend, job)
     await trim()
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     await claim_one(backend)
     await backend.advance(LEASE)
-    [stuck] = await backend.stuck(10)
+    [stuck] = await backend.leases.stuck(10)
     assert (stuck.event_id, stuck.source, stuck.position) == ("a", "default", job.position)
 
 
@@ -96,7 +96,7 @@ async def test_a_requeued_dead_letter_holds_its_event_while_it_stands_in_the_log
     await publish(backend, "a", "b")
     job = await claim_one(backend)
     assert await bury(backend, job)
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     for each in await claim(backend):
         if each.event.id == "b":
             assert await complete(backend, each)
@@ -124,14 +124,14 @@ async def test_a_purge_takes_what_died_before_and_counts_by_consumer(backend: Ba
     await backend.advance(MINUTE)
     for job in await claim(backend, 1, consumer="two"):
         assert await bury(backend, job)
-    assert await backend.purge_dead(CHANNEL, border, 100, trim.lock) == {"one": 3, "two": 1}
+    assert await backend.retention.purge_dead(CHANNEL, border, 100, trim.lock) == {"one": 3, "two": 1}
     assert await states(backend, consumer="one") == {State.PURGED: 3}
     assert await states(backend, consumer="two") == {State.PURGED: 1, State.DEAD: 1, State.READY: 1}
-    assert await backend.purge_dead(CHANNEL, border, 100, trim.lock) == {}
+    assert await backend.retention.purge_dead(CHANNEL, border, 100, trim.lock) == {}
     left = await record(backend, "a", consumer="one")
     assert (left.state, left.reason) == (State.PURGED, "terminal"), "each purge leaves a record"
     assert left.errors[0]["error"] == "boom"
-    assert not await backend.requeue(CHANNEL, "one", left.id), "and nothing brings it back"
+    assert not await backend.leases.requeue(CHANNEL, "one", left.id), "and nothing brings it back"
     assert await state(backend, "b", consumer="two") is State.DEAD
 
 
@@ -142,7 +142,7 @@ async def test_a_purge_goes_in_steps(backend: Backend, trim: Sweep) -> None:
         assert await bury(backend, job)
     await backend.advance(MINUTE)
     counts = []
-    while purged := await backend.purge_dead(CHANNEL, await backend.now(), 4, trim.lock):
+    while purged := await backend.retention.purge_dead(CHANNEL, await backend.now(), 4, trim.lock):
         counts.append(purged)
     assert counts == [{CONSUMER: 4}, {CONSUMER: 4}, {CONSUMER: 2}]
     assert await states(backend) == {State.PURGED: 10}
@@ -153,7 +153,7 @@ async def test_a_purged_event_is_still_a_duplicate(backend: Backend, trim: Sweep
     await publish(backend, "a")
     assert await bury(backend, await claim_one(backend))
     await backend.advance(MINUTE)
-    assert await backend.purge_dead(CHANNEL, await backend.now(), 10, trim.lock) == {CONSUMER: 1}
+    assert await backend.retention.purge_dead(CHANNEL, await backend.now(), 10, trim.lock) == {CONSUMER: 1}
     await trim()
     [again] = await publish(backend, "a")
     assert again.duplicate

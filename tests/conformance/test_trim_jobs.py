@@ -44,7 +44,7 @@ async def test_every_live_state_holds_its_event(backend: Backend, trim: Sweep) -
     assert await complete(backend, await claim_one(backend))
     step = await trim()
     assert (step.removed, step.hold) == (0, Hold(CONSUMER, first[1].position)), "far ahead, and still needed"
-    assert await backend.cancel(CHANNEL, "default", "scheduled", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "scheduled", None) == 1
     assert await trim() == Trim(2, more=False, hold=None)
 
 
@@ -74,10 +74,10 @@ async def test_a_retry_and_an_abandoned_lease_still_hold(backend: Backend, trim:
 
 async def test_a_paused_consumer_holds_what_waits_for_it(backend: Backend, trim: Sweep) -> None:
     await subscribe(backend)
-    await backend.set_paused(CHANNEL, CONSUMER, paused=True)
+    await backend.channels.set_paused(CHANNEL, CONSUMER, paused=True)
     await publish(backend, "a", "b")
     assert (await trim()).hold == Hold(CONSUMER, None)
-    await backend.set_paused(CHANNEL, CONSUMER, paused=False)
+    await backend.channels.set_paused(CHANNEL, CONSUMER, paused=False)
     assert ids(await claim(backend)) == ["a", "b"]
 
 
@@ -92,7 +92,7 @@ async def test_a_consumer_that_is_still_backfilling_holds_what_it_has_not_seen(
         assert (await trim()).removed == 0
     jobs = await claim(backend)
     assert ids(jobs) == names
-    assert all(await backend.complete(jobs))
+    assert all(await backend.leases.complete(jobs))
     assert await trim() == Trim(50, more=False, hold=None)
 
 
@@ -131,7 +131,7 @@ async def test_an_ordered_consumer_holds_what_waits_in_a_lane(backend: Backend, 
 async def test_a_cancelled_and_a_discarded_job_hold_nothing(backend: Backend, trim: Sweep) -> None:
     await subscribe(backend, on_dead="discard")
     await publish(backend, "cancelled", "discarded")
-    assert await backend.cancel(CHANNEL, "default", "cancelled", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "cancelled", None) == 1
     assert await bury(backend, await claim_one(backend))
     assert await trim() == Trim(2, more=False, hold=None)
 

@@ -32,22 +32,22 @@ async def test_a_trimmed_id_is_still_a_duplicate(backend: Backend, trim: Sweep) 
     [again] = await publish(backend, "a")
     assert (again.duplicate, again.position) == (True, first.position)
     with pytest.raises(holdfast.IdConflict):
-        await backend.publish(CHANNEL, [Event({"id": "other"}, "a")])
+        await backend.log.publish(CHANNEL, [Event({"id": "other"}, "a")])
     assert await kept(backend) == []
 
 
 async def test_the_extent_tells_what_is_gone(backend: Backend, trim: Sweep) -> None:
     a, b, c = positions(await publish(backend, "a", "b", "c"))
-    assert (await backend.extent(CHANNEL)).trimmed is None
+    assert (await backend.log.extent(CHANNEL)).trimmed is None
     await trim(limit=1)
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed, extent.first, extent.last) == (a, b, c)
     await trim()
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed, extent.first, extent.last) == (c, None, None)
     [d] = positions(await publish(backend, "d"))
     assert d > c, "positions go on where they were"
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed, extent.first, extent.last) == (c, d, d)
 
 
@@ -71,7 +71,7 @@ async def test_a_trim_between_two_pages_is_told(backend: Backend, trim: Sweep) -
     seen: list[str] = []
 
     async def read() -> None:
-        async for page in backend.pages(CHANNEL, None, receipts[-1].position, 10):
+        async for page in backend.log.pages(CHANNEL, None, receipts[-1].position, 10):
             seen.extend(page.ids)
             await trim(limit=2900)
 
@@ -86,17 +86,17 @@ async def test_a_part_of_which_something_was_trimmed_is_lost(backend: Backend, t
     await trim(limit=2)
     parts = [Part("refunds", None, kept), Part(CHANNEL, None, d)]
     with pytest.raises(DataLost):
-        await backend.read_parts(parts)
-    found = (await backend.waiting({CHANNEL: None}, 10))[CHANNEL]
+        await backend.log.read_parts(parts)
+    found = (await backend.log.waiting({CHANNEL: None}, 10))[CHANNEL]
     assert (found.trimmed, found.last, found.rows) == (b, d, 2)
-    pages = await backend.read_parts([parts[0], parts[1]._replace(after=found.trimmed)])
+    pages = await backend.log.read_parts([parts[0], parts[1]._replace(after=found.trimmed)])
     assert [page.ids for page in pages] == [["k"], ["c", "d"]]
 
 
 async def test_a_new_stream_consumer_begins_at_what_is_there(backend: Backend, trim: Sweep) -> None:
     a, b = positions(await publish(backend, "a", "b"))
     await trim(limit=1)
-    cursor = await backend.attach(CHANNEL, "archiver")
+    cursor = await backend.cursors.attach(CHANNEL, "archiver")
     assert cursor.position == a
     assert await page_ids(backend, cursor.position, b) == ["b"]
     assert (await trim()).hold == Hold("archiver", a)
@@ -114,6 +114,6 @@ async def test_a_new_worker_gets_what_is_left(backend: Backend, trim: Sweep) -> 
 async def test_counts_follow(backend: Backend, trim: Sweep) -> None:
     await publish(backend, *(f"e-{n}" for n in range(20)))
     await trim(limit=15)
-    assert (await backend.channel_stats(CHANNEL)).events == 5
-    assert (await backend.size(CHANNEL)).events == 5
-    assert (await backend.behind(CHANNEL, None, 100)).events == 5
+    assert (await backend.channels.stats(CHANNEL)).events == 5
+    assert (await backend.retention.size(CHANNEL)).events == 5
+    assert (await backend.log.behind(CHANNEL, None, 100)).events == 5

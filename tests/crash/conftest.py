@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.evidence import Store
-from holdfast.chaos.rig import Rig
-from holdfast.chaos.stores import STORES
+from holdfast_chaos.final_state import ServerUnderTest
+from holdfast_chaos.rig import Rig
+from holdfast_chaos.stores import STORES
 from kit import in_memory
 
 
@@ -22,16 +22,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def stores() -> Iterator[dict[str, Store]]:
+def stores() -> Iterator[dict[str, ServerUnderTest]]:
     """The servers, each started when it is first asked for. Whoever kills one starts it again."""
-    started: dict[str, Store] = {}
+    started: dict[str, ServerUnderTest] = {}
     yield started
     for store in started.values():
         store.server.stop()
 
 
 @pytest.fixture
-async def store(request: pytest.FixtureRequest, stores: dict[str, Store]) -> Store:
+async def store(request: pytest.FixtureRequest, stores: dict[str, ServerUnderTest]) -> ServerUnderTest:
     """One of the servers, with durable settings. Its folder is in memory where there is enough: what a killed
     process has written survives it either way."""
     name: str = request.param
@@ -42,7 +42,7 @@ async def store(request: pytest.FixtureRequest, stores: dict[str, Store]) -> Sto
 
 
 @pytest.fixture
-async def rig(store: Store, tmp_path: Path) -> AsyncIterator[Rig]:
+async def rig(store: ServerUnderTest, tmp_path: Path) -> AsyncIterator[Rig]:
     made = Rig(store, await store.empty(), tmp_path)
     yield made
     await asyncio.to_thread(made.close)

@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.bus.client import Bus
-from holdfast.chaos.history import Call, of
-from holdfast.chaos.parties.following import archive
-from holdfast.chaos.process import Process
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
+from holdfast_chaos.history import Call, of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Process, Rig
+from holdfast_chaos.roles.consumers import follow
 from kit import read_all
 
 AUDIT = "gbe.events.audit"
@@ -34,7 +33,7 @@ def sweep(rig: Rig, failpoints: str = "", **spec: Any) -> Process:
 
 async def archived(rig: Rig, backend: Backend, pages: int = 1) -> None:
     """So many pages of the audit are archived."""
-    await archive(backend, rig.notes(f"archiver-{len(rig.calls())}"), AUDIT, ARCHIVER, PAGE, pages)
+    await follow(backend, rig.notes(f"archiver-{len(rig.calls())}"), AUDIT, ARCHIVER, PAGE, pages)
 
 
 def store_of(bus: Bus) -> Backend:

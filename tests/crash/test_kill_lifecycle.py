@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.chaos.rig import CHANNEL, Rig
 from holdfast.model.event import Event
+from holdfast_chaos.rig import CHANNEL, Rig
 
 NOW, LATER, CLAIMED = 20, 10, 5
 States = dict[tuple[str, str, int], int]
@@ -73,7 +73,7 @@ async def test_what_a_killed_lifecycle_left_undone_is_done_by_the_next(
     assert await rig.start("upkeep").ended() == 0
     assert await states(rig) == AFTER
     assert {row.reason for row in await rig.rows() if row.state == "dead"} == {"crash_loop", "expired"}
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
 @pytest.mark.dealt
@@ -88,7 +88,7 @@ async def test_a_lifecycle_that_read_before_another_one_applied_changes_nothing_
     assert await slow.continued() == 0
     assert await states(rig) == AFTER
     assert await rig.rows() == rows
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
 @pytest.mark.dealt
@@ -104,4 +104,4 @@ async def test_a_backfill_whose_worker_was_killed_goes_on_where_it_stood(rig: Ri
         await bus.publish_many(CHANNEL, [Event({"n": n}, f"new-{n}") for n in range(10)])
     assert await rig.start("upkeep").ended() == 0
     assert await states(rig) == {("late", "ready", 0): events + 10}
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []

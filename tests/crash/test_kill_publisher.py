@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.chaos.history import of
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
+from holdfast_chaos.history import of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
 
 SINGLE, BULK = 1, 250
 """From 200 events on, a batch goes another way: PostgreSQL copies it, Redis takes it in parts."""
@@ -40,4 +40,4 @@ async def test_a_publisher_killed_at_its_commit_repeats_itself_to_one_event_per_
     wanted = [f"e-{number}-{part}" for number in range(BEFORE + 3) for part in range(batch)]
     assert sorted(await rig.logged()) == sorted(wanted)
     assert [row.state for row in await rig.rows()] == ["ready"] * len(wanted)
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []

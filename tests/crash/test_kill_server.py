@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from holdfast.chaos.history import of
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
+from holdfast_chaos.history import of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
 from kit import until
 
 KILLS, PROGRESS = 2, 30
@@ -62,7 +62,7 @@ async def test_a_server_killed_under_load_loses_nothing_that_was_acked(
     record_property("publishes with an unknown outcome", len(unknown))
     assert unknown, "no publish was in flight when the server was killed"
     assert {item["id"] for call in unknown for item in call.items} <= acked, "asked again until it was acked"
-    store = await rig.evidence()
+    store = await rig.final_state()
     assert Counter(event.id for event in store.log) == Counter(acked)
     assert Counter(row.state for row in store.rows) == {"done": len(acked)}
-    assert await rig.verdict() == []
+    assert await rig.violations() == []

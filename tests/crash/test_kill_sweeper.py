@@ -26,9 +26,9 @@ from sweeping import (
     told,
 )
 
-from holdfast.chaos.history import of
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.contracts import Backend
+from holdfast_chaos.history import of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
 from kit import until
 
 POINTS = [f"sweeper.{name}" for name in ("after_lock", "after_stuck", "after_trim", "between_channels")]
@@ -78,7 +78,7 @@ async def check(rig: Rig, turns: int) -> None:
         gone = len(published(calls, channel)) - len(audit if channel == AUDIT else orders)
         assert summed(reports(calls), "trimmed")[channel] <= gone, "nothing is counted twice"
     assert summed(reports(calls), "purged")[f"{CHANNEL}/{CONSUMER}"] <= turns * DEAD
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
 @pytest.mark.dealt

@@ -10,9 +10,8 @@ import pytest
 from sweeping import TTL, store_of, sweep
 
 from holdfast.bus.client import Bus
-from holdfast.chaos.process import Process
-from holdfast.chaos.rig import Rig
 from holdfast.contracts import Backend
+from holdfast_chaos.rig import Process, Rig
 from kit import read_all
 
 KIND, TIMEOUT = "email", 60
@@ -23,7 +22,9 @@ AT_SWEEP = ["after_terminal", "before_cursor"]
 
 
 def tasker(rig: Rig, point: str = "", **spec: Any) -> Process:
-    return rig.start("tasker", f"tasks.{point}=kill" if point else "", kind=KIND, timeout=TIMEOUT, **spec)
+    return rig.start(
+        "task_runner", f"tasks.{point}=kill" if point else "", kind=KIND, timeout=TIMEOUT, **spec
+    )
 
 
 async def ends(backend: Backend) -> dict[str, list[str]]:
@@ -36,7 +37,7 @@ async def ends(backend: Backend) -> dict[str, list[str]]:
 
 
 async def state(backend: Backend, task: str) -> str:
-    found = await backend.record(f"gbe.state.tasks.{KIND}.{task}")
+    found = await backend.records.get(f"gbe.state.tasks.{KIND}.{task}")
     assert found is not None
     return found.fields["state"]
 
@@ -69,4 +70,4 @@ async def test_every_task_ends_once_whoever_dies_on_the_way(rig: Rig) -> None:
         assert {task: await state(backend, task) for task in TASKS} == wanted
     rows = [row for row in await rig.rows() if row.channel == QUEUE]
     assert Counter(row.state for row in rows) == {"done": 8, "purged": 4}
-    assert await rig.verdict() == []
+    assert await rig.violations() == []

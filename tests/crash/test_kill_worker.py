@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from holdfast.chaos.history import of
-from holdfast.chaos.process import Process
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
+from holdfast_chaos.history import of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Process, Rig
 from kit import until
 
 EVENTS = 30
@@ -42,7 +41,7 @@ async def test_a_killed_worker_loses_nothing_and_completes_nothing_twice(rig: Ri
     assert {row.attempts for row in rows} == {1}
     if point != "after_ack":  # there, everything in the worker's hands may just have been settled
         assert sum(row.abandonments for row in rows) > 0, "no lease was open when the worker was killed"
-    assert await rig.verdict() == []
+    assert await rig.violations() == []
     effects = Counter(call.items[0]["id"] for call in of(rig.calls(), "effect"))
     assert len(effects) == EVENTS
     if point == "after_effect":  # the effect came again; that is what at-least-once means
@@ -72,7 +71,7 @@ async def test_every_kill_counts_as_one_abandonment_of_the_job_that_ran(rig: Rig
     await survivor.stopped()
     [row] = await rig.rows()
     assert (row.state, row.attempts, row.abandonments, row.token) == ("done", 1, 2, 3)
-    assert await rig.verdict() == []
+    assert await rig.violations() == []
 
 
 @pytest.mark.dealt
@@ -95,7 +94,7 @@ async def test_a_poison_event_is_dead_after_exactly_its_abandonments(rig: Rig) -
     assert kills == 3
     [row] = await rig.rows()
     assert (row.state, row.reason, row.attempts, row.abandonments) == ("dead", "crash_loop", 0, 3)
-    assert (await rig.evidence()).terms[CHANNEL, CONSUMER].counted["dead:crash_loop"] == 1
+    assert (await rig.final_state()).terms[CHANNEL, CONSUMER].counted["dead:crash_loop"] == 1
 
     async with rig.bus("later") as bus:
         await bus.publish(CHANNEL, {"n": 1}, id="innocent")
@@ -103,4 +102,4 @@ async def test_a_poison_event_is_dead_after_exactly_its_abandonments(rig: Rig) -
     await rig.drained()
     await survivor.stopped()
     assert Counter(row.state for row in await rig.rows()) == {"dead": 1, "done": 1}
-    assert await rig.verdict() == []
+    assert await rig.violations() == []

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast.bus.client import Bus
-from holdfast.chaos.history import accepted, of, refused
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
 from holdfast.model.job import Job
+from holdfast_chaos.history import accepted, of, refused
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
 from kit import until
 
 EVENTS = 5
@@ -64,7 +64,7 @@ async def test_a_worker_stopped_past_its_lease_has_its_stale_answers_refused(
     assert len(refused(calls, "complete")) == EVENTS > 0
     assert accepted(calls, "complete", process=stopped.name) == []
     assert len(accepted(calls, "complete", process=successor.name)) == EVENTS
-    assert await rig.verdict() == []
+    assert await rig.violations() == []
 
 
 @pytest.mark.parametrize("late", LATE)
@@ -89,7 +89,7 @@ async def test_of_two_clients_only_the_one_with_the_newest_token_is_heard(
     assert len(turned_away) == EVENTS
     assert accepted(calls, "complete", "retry", "bury", "extend", process="slow") == []
     assert Counter(row.state for row in await rig.rows()) == {"done": EVENTS}
-    assert await rig.verdict() == []
+    assert await rig.violations() == []
 
 
 async def test_a_late_answer_counts_while_nobody_has_a_newer_token(rig: Rig) -> None:
@@ -101,4 +101,4 @@ async def test_a_late_answer_counts_while_nobody_has_a_newer_token(rig: Rig) -> 
         await slow.partitions.all[0].backend.advance(2 * LEASE)
         await slow.finalize(job, success=True)
     assert len(accepted(rig.calls(), "complete")) == 1
-    assert await rig.verdict() == []
+    assert await rig.violations() == []

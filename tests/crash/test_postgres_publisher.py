@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from holdfast import failpoints
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
 from holdfast.model.event import Event
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
 from kit import until
 
 BULK = 250
@@ -48,7 +48,7 @@ async def test_a_publisher_killed_in_the_middle_of_its_transaction_leaves_nothin
 
     await rig.start("publisher", **spec).ended()
     assert len(await rig.logged()) == len(set(await rig.logged())) == BULK + 1
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
 async def test_before_the_commit_of_a_bulk_publish_means_inside_its_transaction(rig: Rig) -> None:

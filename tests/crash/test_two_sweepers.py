@@ -28,14 +28,13 @@ from sweeping import (
     told,
 )
 
-from holdfast.chaos.history import of
-from holdfast.chaos.process import Process
-from holdfast.chaos.rig import CHANNEL, CONSUMER, Rig
-from holdfast.chaos.weakened import Weakened
 from holdfast.contracts import Backend, Reading
 from holdfast.upkeep.announcements import Swept
 from holdfast.upkeep.rules import Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
+from holdfast_chaos.faulty_backend import WrappedNoun, maker
+from holdfast_chaos.history import of
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Process, Rig
 from kit import until
 
 TURNS, EACH = 3, 2
@@ -91,7 +90,7 @@ async def test_two_sweepers_remove_everything_once_and_nothing_that_is_needed(ri
     assert [token(report) for report in system] == sorted(map(token, system)), (
         "told in the order of the locks"
     )
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
 def token(report: dict[str, Any]) -> int:
@@ -123,24 +122,23 @@ async def test_a_sweeper_stopped_past_its_lock_is_refused_and_removes_nothing_mo
         assert of(calls, "swept", process=slow.name) == []
         assert len(await told(backend, "sweep")) == 1
         assert Counter(row.state for row in await rig.rows())["dead"] == DEAD, "those of the second mess"
-    assert await rig.verdict(drained=False) == []
+    assert await rig.violations(drained=False) == []
 
 
-async def swept(weakened: Any) -> Swept | None:
+async def swept(backend: Backend) -> Swept | None:
     """One sweep over such a backend."""
-    backend: Backend = weakened
     await backend.open()
     report = await Sweeper(backend, Rules(retention={AUDIT: Keep(max_age=AGE)}), "tester").run_once()
     await backend.close()
     return report
 
 
-class Slow(Weakened):
+class Slow(WrappedNoun, noun="lifecycle"):
     """Time passes while the sweeper looks for what is due."""
 
     async def due(self, limit: int) -> Reading:
         await self.inner.advance(2 * LEASE)
-        return await self.inner.due(limit)
+        return await self.inner.lifecycle.due(limit)
 
 
 async def test_a_lease_that_ends_while_the_sweeper_looks_is_told_of(rig: Rig) -> None:
@@ -148,7 +146,7 @@ async def test_a_lease_that_ends_while_the_sweeper_looks_is_told_of(rig: Rig) ->
         await bus.subscribe(CHANNEL, CONSUMER, lease=LEASE)
         await bus.publish(CHANNEL, {"n": 1}, id="stuck")
         await bus.poll(CHANNEL, CONSUMER)
-    report = await swept(Slow(rig.url))
+    report = await swept(maker(False, Slow)(rig.url))
     assert report is not None
     assert report.retried == 1
     backend = rig.recorded("reader")

@@ -6,16 +6,16 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from funeral import dead, die, later, store, subscribe
+from dead_kit import dead, die, later, store, subscribe
 
 import holdfast
 from holdfast import wiring
 from holdfast.config.config import Config
-from holdfast.deadletters import DeadLetters, Folding, folding
-from holdfast.deadletters.folding import LOCK
+from holdfast.deadletters import DeadLetters, Folding, service
+from holdfast.deadletters.service import LOCK
 from holdfast.model.errors import Unavailable
 from holdfast.model.policy import Policy
-from holdfast.server.parts import FoldingPart
+from holdfast.server.services import FoldingService
 from kit import CHANNEL, CONSUMER
 
 MINUTE = timedelta(minutes=1)
@@ -47,13 +47,13 @@ async def test_it_comes_sooner_when_deltas_pile_up(bus: holdfast.Bus) -> None:
 
 async def test_one_is_at_it_at_a_time(each: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     # CORRECTIONS 004.5
-    monkeypatch.setattr(folding, "_TRIES", 1)
-    held = await store(each).lock(LOCK, "somebody", MINUTE)
+    monkeypatch.setattr(service, "_TRIES", 1)
+    held = await store(each).locks.acquire(LOCK, "somebody", MINUTE)
     assert held is not None
     assert (await Folding(store(each), "tester", fresh=timedelta(0)).fold()).skipped
     with pytest.raises(Unavailable, match=LOCK):
         await DeadLetters(each).verify()
-    await store(each).unlock(held)
+    await store(each).locks.release(held)
     assert not (await Folding(store(each), "tester", fresh=timedelta(0)).fold()).skipped
     assert await DeadLetters(each).verify() == []
 
@@ -83,7 +83,7 @@ async def test_the_interval_is_a_setting(bus: holdfast.Bus) -> None:
 
 async def test_instances_without_a_sweeper_fold_once_between_them(each: holdfast.Bus) -> None:
     await subscribe(each)
-    parts = [FoldingPart(each.partitions, f"instance-{name}", 10 * MINUTE) for name in "ab"]
+    parts = [FoldingService(each.partitions, f"instance-{name}", 10 * MINUTE) for name in "ab"]
     await parts[0].run_once()
     await die(each, "a", "b")
     await later(each, 11 * MINUTE)
@@ -96,8 +96,8 @@ async def test_instances_without_a_sweeper_fold_once_between_them(each: holdfast
 
 async def test_a_store_that_does_not_answer_keeps_no_other_from_being_folded(database: str) -> None:
     async with holdfast.connect(["redis://127.0.0.1:1/0", database]) as bus:
-        await store(bus, 1).subscribe(CHANNEL, CONSUMER, Policy())
-        part = FoldingPart(bus.partitions, "tester", MINUTE)
+        await store(bus, 1).channels.subscribe(CHANNEL, CONSUMER, Policy())
+        part = FoldingService(bus.partitions, "tester", MINUTE)
         assert await part.run_once() == 0
         assert part.status().startswith("partition 0: ")
         assert (await Folding(store(bus, 1), "tester").fold()).skipped  # it is fresh: it was just folded

@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 import pytest
-from funeral import LAPSE, audited, cut_off, die, fail, found, later, subscribe, work
+from dead_kit import LAPSE, audited, cut_off, die, fail, found, later, subscribe, work
 
 import holdfast
 from holdfast import failpoints
-from holdfast.deadletters import DeadLetters, Filter, Operations, Options, Request, Runner
+from holdfast.deadletters import DeadLetters, Filter, OperationOptions, Operations, Request, Runner
 from holdfast.model.errors import Unavailable
 
 CONSUMERS = ("billing", "audit")
@@ -35,7 +35,7 @@ async def check(letters: DeadLetters) -> int:
 def wanted(chance: random.Random) -> Request:
     """Some operation on some dead letters."""
     kind = chance.choice(["requeue", "redrive", "patch", "purge"])
-    options = Options(patch=(FIX,)) if kind == "patch" else Options()
+    options = OperationOptions(patch=(FIX,)) if kind == "patch" else OperationOptions()
     where = Filter.of(
         kinds=["job"],
         channel="orders",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.deadletters.ids import ItemId, job_item, parse_item, parse_public, public
+from holdfast.deadletters.items import ItemId, job_item, parse_item, parse_public, public
 from holdfast.model.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ import zlib
 from datetime import timedelta
 
 import pytest
-from funeral import BILLING, JOBS, SECOND, dead, die, fail, found, later, names, store, subscribe, work
+from dead_kit import BILLING, JOBS, SECOND, dead, die, fail, found, later, names, store, subscribe, work
 
 import holdfast
 from holdfast.deadletters import DeadLetters, Filter
@@ -23,8 +23,8 @@ async def test_every_consumer_has_its_exact_count_by_reason(each: holdfast.Bus) 
     await subscribe(each, "audit")
     await die(each, "a", "b")
     await die(each, "c", terminal=False)
-    await store(each).set_display(CHANNEL, None, "Order Events")
-    await store(each).set_display(CHANNEL, CONSUMER, "Billing Service")
+    await store(each).channels.set_display(CHANNEL, None, "Order Events")
+    await store(each).channels.set_display(CHANNEL, CONSUMER, "Billing Service")
     audit, billing = await letters.status()
     assert (audit.channel_name, audit.consumer_name, audit.dead, audit.reasons) == (
         "Order Events",
@@ -77,9 +77,9 @@ async def test_what_leaves_between_two_pages_hides_nothing(two: holdfast.Bus) ->
         await die(two, f"o-{number:02}")
     page = await letters.find(JOBS, None, 5)
     taken = page.items[-1]
-    assert await store(two, taken.partition).revive(CHANNEL, CONSUMER, [taken.job.partition("@")[0]]) == [
-        True
-    ]
+    assert await store(two, taken.partition).deadletters.revive(
+        CHANNEL, CONSUMER, [taken.job.partition("@")[0]]
+    ) == [True]
     await die(two, "new")
     rest = []
     after = page.after
@@ -227,7 +227,8 @@ async def test_counts_are_right_while_many_die_and_leave(each: holdfast.Bus) -> 
     items = await found(DeadLetters(each), BILLING)
     gone = [item.job for item in items[:20]]
     await asyncio.gather(
-        store(each).revive(CHANNEL, CONSUMER, gone[:10]), store(each).purge(CHANNEL, CONSUMER, gone[5:])
+        store(each).deadletters.revive(CHANNEL, CONSUMER, gone[:10]),
+        store(each).deadletters.purge(CHANNEL, CONSUMER, gone[5:]),
     )
     assert await dead(each) == 40
     assert await DeadLetters(each).verify() == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from funeral import (
+from dead_kit import (
     BILLING,
     JOBS,
     audited,
@@ -23,8 +23,8 @@ from funeral import (
 )
 
 import holdfast
-from holdfast.deadletters import Canary, DeadLetters, Filter, Operations, Options, Request, Runner
-from holdfast.deadletters.pace import Clock
+from holdfast.deadletters import Canary, DeadLetters, Filter, OperationOptions, Operations, Request, Runner
+from holdfast.deadletters.runner import RunClock
 from holdfast.model.errors import InvalidInput, NotFound, Outdated
 from holdfast.tasks import Tasks, TaskType
 from kit import CHANNEL, CONSUMER
@@ -56,7 +56,7 @@ async def test_an_item_that_cannot_be_there_keeps_no_other_from_its_end(
     await die(each, "a", "b")
     [one, other] = [item.id for item in await found(DeadLetters(each))]
     strange = (f"{one}@7", f"job:{CHANNEL}:nobody:1", f"job:nowhere:{CONSUMER}:1")
-    for kind, options in (("requeue", Options()), ("purge", Options(only_exhausted=True))):
+    for kind, options in (("requeue", OperationOptions()), ("purge", OperationOptions(only_exhausted=True))):
         chosen = one if kind == "requeue" else other
         done = await runner_on(each).do(Request(kind, items=(*strange, chosen), options=options), "ann")
         assert (done.state, done.progress.looked_at) == ("done", 4), done
@@ -122,8 +122,8 @@ async def test_a_redrive_does_not_chase_what_dies_again(bus: holdfast.Bus, runne
         clock.append(1.0)
 
     clock: list[float] = []
-    hasty = Runner(runner.operations, "hasty", clock=Clock(lambda: sum(clock), fail_at_once))
-    done = await hasty.do(Request("redrive", BILLING, options=Options(rate=1)), "ann")
+    hasty = Runner(runner.operations, "hasty", clock=RunClock(lambda: sum(clock), fail_at_once))
+    done = await hasty.do(Request("redrive", BILLING, options=OperationOptions(rate=1)), "ann")
     await fail(bus)
     assert (done.progress.done, done.progress.looked_at) == (8, 8)
     assert await states(bus) == {"dead": 8}
@@ -137,14 +137,14 @@ async def test_only_exhausted_leaves_what_was_buried_early(bus: holdfast.Bus, ru
     await subscribe(bus, "other", max_attempts=1)
     await fail(bus, consumer="other", terminal=False)
     await later(bus)
-    request = Request("purge", JOBS, options=Options(only_exhausted=True), all=True)
+    request = Request("purge", JOBS, options=OperationOptions(only_exhausted=True), all=True)
     assert (await runner.operations.preview(request, exact=True)).count == 3
     done = await runner.do(request, "ann")
     assert (done.progress.done, done.progress.skipped, done.progress.looked_at) == (3, 3, 6)
     assert "has used 1 of 2 attempts" in done.problems[0]
     assert {item.consumer for item in await found(runner.operations.letters)} == {CONSUMER}
     [one, *_] = await found(runner.operations.letters)
-    strict = Request("delete", items=(one.id,), options=Options(only_exhausted=True))
+    strict = Request("delete", items=(one.id,), options=OperationOptions(only_exhausted=True))
     assert (await runner.do(strict, "ann")).progress.skipped == 1
     assert (await runner.do(Request("delete", items=(one.id,)), "ann")).progress.done == 1
     assert await dead(bus) == 2
@@ -177,17 +177,19 @@ async def test_a_dry_run_changes_nothing(each: holdfast.Bus) -> None:
         Request("purge", items=("stream:gbe._deadletter.mail:0001-0001",)),
         Request("purge", Filter.of(kinds=["stream"], channel="orders")),
         Request("remove_consumer", Filter.of(channel="orders")),
-        Request("redrive", BILLING, options=Options(rate=0)),
-        Request("redrive", BILLING, options=Options(rate=float("nan"))),
-        Request("redrive", BILLING, options=Options(canary=Canary(0))),
-        Request("redrive", BILLING, options=Options(canary=Canary(5, share=1.5))),
-        Request("purge", BILLING, options=Options(canary=Canary(5))),
-        Request("redrive", Filter.of(kinds=["ingest"], channel="x"), options=Options(canary=Canary(5))),
-        Request("redrive", BILLING, options=Options(only_exhausted=True)),
+        Request("redrive", BILLING, options=OperationOptions(rate=0)),
+        Request("redrive", BILLING, options=OperationOptions(rate=float("nan"))),
+        Request("redrive", BILLING, options=OperationOptions(canary=Canary(0))),
+        Request("redrive", BILLING, options=OperationOptions(canary=Canary(5, share=1.5))),
+        Request("purge", BILLING, options=OperationOptions(canary=Canary(5))),
+        Request(
+            "redrive", Filter.of(kinds=["ingest"], channel="x"), options=OperationOptions(canary=Canary(5))
+        ),
+        Request("redrive", BILLING, options=OperationOptions(only_exhausted=True)),
         Request("patch", BILLING),
-        Request("purge", BILLING, options=Options(patch=(ADD,))),
-        Request("patch", BILLING, options=Options(patch=({"op": "steal"},))),
-        Request("patch", BILLING, options=Options(patch=("text",))),  # type: ignore[arg-type]
+        Request("purge", BILLING, options=OperationOptions(patch=(ADD,))),
+        Request("patch", BILLING, options=OperationOptions(patch=({"op": "steal"},))),
+        Request("patch", BILLING, options=OperationOptions(patch=("text",))),  # type: ignore[arg-type]
     ],
     ids=lambda request: f"{request.kind}",
 )
@@ -225,7 +227,7 @@ async def test_a_patch_is_shown_and_the_original_kept(each: holdfast.Bus) -> Non
     change = await runner.operations.change(item.id, (ADD,))
     assert (change.before, change.after) == ({"id": "a"}, {"id": "a", "fixed": True})
     assert '+  "fixed": true' in change.diff
-    options = Options(patch=(ADD,), digest=change.digest)
+    options = OperationOptions(patch=(ADD,), digest=change.digest)
     done = await runner.do(Request("patch", items=(item.id,), options=options), "ann")
     assert done.progress.done == 1
     [job] = await each.poll(CHANNEL, CONSUMER)
@@ -233,7 +235,7 @@ async def test_a_patch_is_shown_and_the_original_kept(each: holdfast.Bus) -> Non
     await each.finalize(job, success=False, error="still bad", terminal=True)
     shown = (await letters.show(item.id)).to_json()
     assert (shown["data"], shown["original"]) == ({"id": "a", "fixed": True}, {"id": "a"})
-    [entry] = await store(each).read(CHANNEL, None, 10)
+    [entry] = await store(each).log.read(CHANNEL, None, 10)
     assert entry.event.json() == {"id": "a"}
 
 
@@ -242,7 +244,7 @@ async def test_a_patch_for_data_that_has_changed_is_refused(bus: holdfast.Bus, r
     await die(bus, "a")
     [item] = await found(runner.operations.letters)
     shown = await runner.operations.change(item.id, (ADD,))
-    request = Request("patch", items=(item.id,), options=Options(patch=(ADD,), digest=shown.digest))
+    request = Request("patch", items=(item.id,), options=OperationOptions(patch=(ADD,), digest=shown.digest))
     assert (await runner.do(request, "ann")).progress.done == 1
     await fail(bus)
     await later(bus)
@@ -263,7 +265,7 @@ async def test_a_patch_that_does_not_fit_leaves_the_job_dead(bus: holdfast.Bus, 
         if item.event_id != "a":
             with pytest.raises(InvalidInput):
                 await runner.operations.change(item.id, test)
-    done = await runner.do(Request("patch", BILLING, options=Options(patch=test)), "ann")
+    done = await runner.do(Request("patch", BILLING, options=OperationOptions(patch=test)), "ann")
     assert (done.progress.done, done.progress.skipped, len(done.problems)) == (1, 2, 2)
     assert sorted(await names(letters)) == ["b", "bytes"]
     assert await work(bus) == ["a"]
@@ -285,7 +287,7 @@ async def test_a_consumer_is_removed_with_all_that_it_had(each: holdfast.Bus) ->
     assert [each_.consumer for each_ in await runner.operations.letters.status()] == ["audit"]
     with pytest.raises(NotFound):
         await runner.operations.ask(request, "ann")
-    assert len(await store(each).read(CHANNEL, None, 10)) == 4
+    assert len(await store(each).log.read(CHANNEL, None, 10)) == 4
 
 
 async def test_messages_are_published_again_where_they_came_from_once(each: holdfast.Bus) -> None:
@@ -335,7 +337,7 @@ async def test_operations_are_listed_the_latest_first(each: holdfast.Bus) -> Non
     runner = runner_on(each)
     await subscribe(each)
     await die(each, "a", "b")
-    first = await runner.do(Request("redrive", BILLING, options=Options(rate=500.0)), "ann")
+    first = await runner.do(Request("redrive", BILLING, options=OperationOptions(rate=500.0)), "ann")
     await later(each)
     second = await runner.operations.ask(Request("purge", BILLING), "bob")
     listed = await runner.operations.latest()
@@ -367,7 +369,7 @@ async def test_the_audit_tells_of_every_action(each: holdfast.Bus) -> None:
     requests = [
         Request("requeue", items=(items["a"],)),
         Request("redrive", replace(BILLING, where=replace(BILLING.where, text="secret?"))),
-        Request("patch", items=(items["b"],), options=Options(patch=(ADD,))),
+        Request("patch", items=(items["b"],), options=OperationOptions(patch=(ADD,))),
         Request("delete", items=(items["c"],)),
         Request("purge", BILLING),
         Request("remove_consumer", BILLING),

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.deadletters import patch_process
-from holdfast.deadletters.patch_process import apply_apart, change_apart
-from holdfast.deadletters.patching import apply, change, check_patch, digest
+from holdfast.deadletters import payloads
+from holdfast.deadletters.payloads import apply, apply_isolated, change, change_isolated, check_patch, digest
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import MAX_DATA
 
@@ -101,17 +100,17 @@ LARGE = json.dumps({"rows": list(range(150_000))}).encode()
 
 async def test_large_data_is_patched_in_a_process_with_the_same_result() -> None:
     patch = [{"op": "replace", "path": "/rows/7", "value": "ü"}, {"op": "add", "path": "/id", "value": 1}]
-    assert await apply_apart("x", LARGE, patch) == apply("x", LARGE, patch)
-    assert await change_apart("x", LARGE, patch) == change("x", LARGE, patch)
+    assert await apply_isolated("x", LARGE, patch) == apply("x", LARGE, patch)
+    assert await change_isolated("x", LARGE, patch) == change("x", LARGE, patch)
     with pytest.raises(InvalidInput, match="does not fit x"):
-        await apply_apart("x", LARGE, [{"op": "remove", "path": "/missing"}] * 2)
+        await apply_isolated("x", LARGE, [{"op": "remove", "path": "/missing"}] * 2)
 
 
 async def test_a_patch_that_takes_too_long_is_ended_and_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patch_process, "SECONDS", 1)
+    monkeypatch.setattr(payloads, "SECONDS", 1)
     began = time.process_time()
     with pytest.raises(InvalidInput, match="takes over 1 s or 512 MiB"):
-        await apply_apart("x", LARGE, [{"op": "replace", "path": "/rows/7", "value": 8}] * 100)
+        await apply_isolated("x", LARGE, [{"op": "replace", "path": "/rows/7", "value": 8}] * 100)
     assert time.process_time() - began < 2, "it was done in this process"

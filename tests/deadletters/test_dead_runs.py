@@ -7,22 +7,30 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from funeral import BILLING, LAPSE, audited, cut_off, dead, die, found, later, states, store, subscribe, work
+from dead_kit import BILLING, LAPSE, audited, cut_off, dead, die, found, later, states, store, subscribe, work
 
 import holdfast
 from holdfast import failpoints
-from holdfast.deadletters import Canary, DeadLetters, Filter, Operation, Operations, Options, Request, Runner
-from holdfast.deadletters.pace import Clock
+from holdfast.deadletters import (
+    Canary,
+    DeadLetters,
+    Filter,
+    Operation,
+    OperationOptions,
+    Operations,
+    Request,
+    Runner,
+)
+from holdfast.deadletters.runner import RunClock
 from holdfast.failpoints import VARIABLE
-from holdfast.model.errors import LockLost, Outdated, Overloaded, Unavailable
-from holdfast.model.upkeep import Record
+from holdfast.model.errors import LockLost, Overloaded, Unavailable
+from holdfast.model.upkeep import StateRecord
 from kit import CHANNEL, CONSUMER, until
 
 RESUMER = Path(__file__).parent / "processes" / "resumer.py"
@@ -94,8 +102,8 @@ async def test_what_others_did_to_an_unfinished_chunk_is_skipped(bus: holdfast.B
     asked = await runner.operations.ask(Request("purge", BILLING), "ann")
     with failpoints.active("operation.after_intent", cut_off), pytest.raises(Unavailable):
         await runner.run(asked.id)
-    [first, *_] = (await runner.operations.show(asked.id)).stand.pending
-    assert await store(bus).revive(CHANNEL, CONSUMER, [first.rpartition(":")[2]]) == [True]
+    [first, *_] = (await runner.operations.show(asked.id)).checkpoint.pending
+    assert await store(bus).deadletters.revive(CHANNEL, CONSUMER, [first.rpartition(":")[2]]) == [True]
     assert await runner.resume_all() == 1
     done = await runner.operations.show(asked.id)
     assert (done.progress.done, done.progress.skipped) == (9, 1)
@@ -109,14 +117,14 @@ class Fake:
     seen: list[tuple[float, int]] = field(default_factory=list)
 
     @property
-    def clock(self) -> Clock:
-        return Clock(lambda: self.time, self.sleep)
+    def clock(self) -> RunClock:
+        return RunClock(lambda: self.time, self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         self.time += seconds
 
     def tell(self, operation: Operation) -> None:
-        self.seen.append((self.time, operation.progress.done + len(operation.stand.pending)))
+        self.seen.append((self.time, operation.progress.done + len(operation.checkpoint.pending)))
 
 
 async def test_a_runner_from_the_past_changes_nothing_of_the_record(
@@ -124,7 +132,7 @@ async def test_a_runner_from_the_past_changes_nothing_of_the_record(
 ) -> None:
     await subscribe(bus)
     await die(bus, *IDS)
-    asked = await runner.operations.ask(Request("purge", BILLING, options=Options(rate=3)), "ann")
+    asked = await runner.operations.ask(Request("purge", BILLING, options=OperationOptions(rate=3)), "ann")
     entered, go_on, frozen = asyncio.Event(), asyncio.Event(), Fake()
 
     async def freeze(seconds: float) -> None:
@@ -133,7 +141,7 @@ async def test_a_runner_from_the_past_changes_nothing_of_the_record(
         await frozen.sleep(seconds)
 
     # Its rate makes it wait between two chunks: there it stays until another one has done the work.
-    slow = Runner(runner.operations, "slow", clock=Clock(lambda: frozen.time, freeze))
+    slow = Runner(runner.operations, "slow", clock=RunClock(lambda: frozen.time, freeze))
     past = asyncio.create_task(slow.run(asked.id))
     await entered.wait()
     await later(bus, LAPSE)
@@ -152,8 +160,10 @@ async def test_a_rate_is_kept(bus: holdfast.Bus, letters: DeadLetters, rate: flo
     await die(bus, *IDS)
     fake = Fake()
     runner = Runner(Operations(letters), "tester", clock=fake.clock)
-    asked = await runner.operations.ask(Request("redrive", BILLING, options=Options(rate=rate)), "ann")
-    done = await runner.follow(asked.id, tell=fake.tell)
+    asked = await runner.operations.ask(
+        Request("redrive", BILLING, options=OperationOptions(rate=rate)), "ann"
+    )
+    done = await runner.follow(asked.id, on_progress=fake.tell)
     assert (done.state, done.progress.done) == ("done", 10)
     assert least <= fake.time <= 10 / rate
     burst = max(1, int(rate))
@@ -166,7 +176,7 @@ async def test_a_cancel_keeps_what_was_done_and_a_resume_does_the_rest(
     operations = Operations(DeadLetters(each))
     await subscribe(each)
     await die(each, *IDS)
-    asked = await operations.ask(Request("purge", BILLING, options=Options(rate=3)), "ann")
+    asked = await operations.ask(Request("purge", BILLING, options=OperationOptions(rate=3)), "ann")
 
     async def cancel_at_the_first_wait(_: float) -> None:
         if (await operations.show(asked.id)).active:
@@ -174,7 +184,7 @@ async def test_a_cancel_keeps_what_was_done_and_a_resume_does_the_rest(
         clock.time += 1.0
 
     clock = Fake()
-    runner = Runner(operations, "tester", clock=Clock(lambda: clock.time, cancel_at_the_first_wait))
+    runner = Runner(operations, "tester", clock=RunClock(lambda: clock.time, cancel_at_the_first_wait))
     cancelled = await runner.follow(asked.id)
     assert (cancelled.state, cancelled.outcome) == ("cancelled", "cancelled by bob; 3 of 10 done, 0 skipped")
     assert await operations.show(asked.id) == cancelled
@@ -192,7 +202,7 @@ async def test_a_stop_between_two_chunks_leaves_it_cancelled(bus: holdfast.Bus, 
     asked = await runner.operations.ask(Request("purge", BILLING), "ann")
     stop = asyncio.Event()
     stopped = await runner.follow(
-        asked.id, stop=stop, tell=lambda told: stop.set() if told.progress.done >= 3 else None
+        asked.id, stop=stop, on_progress=lambda told: stop.set() if told.progress.done >= 3 else None
     )
     assert stopped.state == "cancelled"
     assert await dead(bus) == 10 - stopped.progress.done > 0
@@ -210,14 +220,14 @@ class Workers:
     worked: list[list[str]] = field(default_factory=list)
 
     @property
-    def clock(self) -> Clock:
-        return Clock(lambda: float(len(self.worked)), self.sleep)
+    def clock(self) -> RunClock:
+        return RunClock(lambda: float(len(self.worked)), self.sleep)
 
     async def sleep(self, _: float) -> None:
         self.worked.append(await work(self.bus, bad=self.bad))
 
 
-CANARY = Options(canary=Canary(4, share=0.75))
+CANARY = OperationOptions(canary=Canary(4, share=0.75))
 
 
 async def test_a_canary_that_does_well_lets_the_rest_follow(each: holdfast.Bus) -> None:
@@ -259,7 +269,7 @@ async def test_a_canary_that_nobody_works_on_ends_in_time(bus: holdfast.Bus, let
         await later(bus, timedelta(minutes=1))
         await fake.sleep(seconds)
 
-    runner = Runner(Operations(letters), "tester", clock=Clock(lambda: fake.time, wait))
+    runner = Runner(Operations(letters), "tester", clock=RunClock(lambda: fake.time, wait))
     stopped = await runner.do(Request("redrive", BILLING, options=CANARY), "ann")
     assert stopped.state == "stopped"
     assert "4 had not ended in time" in stopped.outcome
@@ -319,9 +329,7 @@ async def test_nobody_keeps_the_operations_of_others_waiting(bus: holdfast.Bus, 
     await subscribe(bus)
     await die(bus, *IDS)
     slow = Request("redrive", BILLING, options=CANARY)
-    first = await runner.operations.ask(slow, "ann")
-    for _ in range(99):
-        await runner.operations.ask(slow, "ann")
+    asked = [await runner.operations.ask(slow, "ann") for _ in range(100)]
     with pytest.raises(Overloaded, match="100 operations of ann are unfinished"):
         await runner.operations.ask(slow, "ann")
     quick = await runner.operations.ask(Request("purge", BILLING), "bob")
@@ -330,8 +338,7 @@ async def test_nobody_keeps_the_operations_of_others_waiting(bus: holdfast.Bus, 
     await until(lambda: _at_most(runner, 2))  # what is done still takes its mark away
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
-    with suppress(Outdated):  # it is done: the purge left it nothing
-        await runner.operations.cancel(first.id, "ann")
+    await runner.operations.cancel(asked[-1].id, "ann")  # nobody has begun it
     await runner.operations.ask(slow, "ann")
     assert "bob" not in {each.actor for each in await runner.operations.marks()}
 
@@ -344,14 +351,14 @@ async def test_work_is_looked_for_without_reading_the_operations(
     for _ in range(3):
         await runner.do(Request("requeue", items=items), "ann")
     read = list[int]()
-    looked = store(bus).due_records
+    looked = store(bus).records.due
 
-    async def counted(prefix: str, limit: int, **how: Any) -> list[Record]:
+    async def counted(prefix: str, limit: int, **how: Any) -> list[StateRecord]:
         found = await looked(prefix, limit, **how)
         read.append(sum(len(value) for each in found for value in each.fields.values()))
         return found
 
-    monkeypatch.setattr(store(bus), "due_records", counted)
+    monkeypatch.setattr(store(bus).records, "due", counted)
     assert await runner.operations.unfinished() == []
     assert sum(read) < 1000
 
@@ -363,7 +370,7 @@ async def test_a_mark_that_somebody_left_is_taken(bus: holdfast.Bus, runner: Run
     asked = await runner.operations.ask(Request("purge", BILLING), "ann")
     record = await runner.operations.mark_of(asked.id)
     assert record is not None
-    await store(bus).put_record("gbe.state.unfinished.nobody", record.fields, 0, await store(bus).now())
+    await store(bus).records.put("gbe.state.unfinished.nobody", record.fields, 0, await store(bus).now())
     assert await runner.resume_all() == 1
     assert [each.id for each in await runner.operations.marks()] == ["nobody"]
     await later(bus, timedelta(minutes=2))

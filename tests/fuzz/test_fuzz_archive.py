@@ -19,19 +19,17 @@ from hypothesis import strategies as st
 from holdfast.model.errors import Damaged, ObjectConflict
 from holdfast.model.log import Page
 from holdfast.model.position import format_position
-from holdfast.pipeline.archive.catalog import read_catalog
-from holdfast.pipeline.archive.lines import lines
-from holdfast.pipeline.archive.manifest import Manifest, Written, decode
-from holdfast.pipeline.archive.objects import text_of, unpacked
-from holdfast.pipeline.archive.rows import exact_data, to_rows
+from holdfast.pipeline.archive.lines import decode_lines, encode_lines, exact_data
+from holdfast.pipeline.archive.manifests import Manifest, decode_manifest, read_catalog
+from holdfast.pipeline.archive.objects import Written, decompressed, text_of
 from holdfast.pipeline.archive.verify import check
 from holdfast.pipeline.archive.writer import ObjectWriter
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.compact import Piece, compact_piece
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores.folder import FolderStore
 
-SPOT = Spot(0, "orders")
+SPOT = ChannelPartition(0, "orders")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 EVENTS = st.tuples(
@@ -76,9 +74,9 @@ def batch_of(events: list[Any]) -> Any:
 @example([("a", "s", None, EPOCH, {}, b"[" * 1024 + b"]" * 1024)])
 @example([("a", "s", None, EPOCH, {}, b'[\n"},\\"data\\":"]')])
 def test_every_event_comes_back_from_its_line(events: list[Any]) -> None:
-    text = b"".join(lines(batch_of(events)).to_pylist())
+    text = b"".join(encode_lines(batch_of(events)).to_pylist())
     assert text.count(b"\n") == len(events)
-    for row, event in zip(to_rows("o", 0, text).to_pylist(), events, strict=True):
+    for row, event in zip(decode_lines("o", 0, text).to_pylist(), events, strict=True):
         name, source, key, moment, headers, data = event
         assert (row["message_id"], row["source"], row["key"], row["timestamp"]) == (name, source, key, moment)
         assert dict(row["headers"]) == headers
@@ -151,19 +149,19 @@ def test_a_bomb_ends_at_its_limit() -> None:
     assert len(bomb) < 1 << 20
     began = time.process_time()
     with pytest.raises(Damaged, match="more than 1000000 bytes"):
-        unpacked("bomb", bomb, 1_000_000)
+        decompressed("bomb", bomb, 1_000_000)
     assert time.process_time() - began < 1
-    assert len(unpacked("whole", bomb)) == 32 << 20
+    assert len(decompressed("whole", bomb)) == 32 << 20
 
 
 @fuzzed()
 @given(BYTES, st.integers(0, 300))
 def test_gzip_is_whole_or_damaged(data: bytes, size: int) -> None:
-    assert attempt(unpacked, "x", data) is REFUSED or gzip.decompress(data) == unpacked("x", data)
+    assert attempt(decompressed, "x", data) is REFUSED or gzip.decompress(data) == decompressed("x", data)
     packed = gzip.compress(data)
-    assert unpacked("x", packed) == data
-    assert attempt(unpacked, "x", packed[: size % len(packed)]) is REFUSED
-    assert attempt(unpacked, "x", packed + b"\0") is REFUSED
+    assert decompressed("x", packed) == data
+    assert attempt(decompressed, "x", packed[: size % len(packed)]) is REFUSED
+    assert attempt(decompressed, "x", packed + b"\0") is REFUSED
 
 
 def test_an_object_of_others_under_our_name_is_a_conflict(store: FolderStore, tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ INNER = ["object", "first", "last", "rows", "bytes", "sha256", "channel", "x"]
 @fuzzed()
 @given(st.one_of(BYTES, JSON.filter(_dumps).map(orjson.dumps)))
 def test_any_bytes_are_a_manifest_or_a_conflict(data: bytes) -> None:
-    assert attempt(decode, data, MANIFEST.name) is REFUSED
+    assert attempt(decode_manifest, data, MANIFEST.name) is REFUSED
 
 
 @fuzzed(2)
@@ -211,9 +209,9 @@ def test_a_changed_manifest_is_sound_or_a_conflict(outer: dict[str, Any], inner:
     found = orjson.loads(MANIFEST.encode())
     found["objects"][1].update(inner)
     found.update(outer)
-    manifest = attempt(decode, orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE), MANIFEST.name)
+    manifest = attempt(decode_manifest, orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE), MANIFEST.name)
     if manifest is not REFUSED:
-        assert decode(manifest.encode(), manifest.name) == manifest
+        assert decode_manifest(manifest.encode(), manifest.name) == manifest
         for each in manifest.objects:
             assert type(each.rows) is type(each.bytes) is type(each.partition) is int
             assert isinstance(each.sha256, str)
@@ -227,8 +225,8 @@ def test_a_flipped_manifest_is_found_at_once_or_by_its_objects(
 ) -> None:
     whole = Manifest(SPOT, None, (written,))
     data = whole.encode()
-    assert attempt(decode, data[: size % len(data)], whole.name) is REFUSED
-    changed = attempt(decode, flipped(data, bit), whole.name)
+    assert attempt(decode_manifest, data[: size % len(data)], whole.name) is REFUSED
+    changed = attempt(decode_manifest, flipped(data, bit), whole.name)
     if changed is not REFUSED:
         assert any(check(store, each) is not None for each in changed.objects)
     broken = FolderStore(tmp_path_factory.mktemp("broken"))

@@ -13,8 +13,7 @@ import holdfast
 from holdfast.model.scopes import ADMIN, VERBS, scope_of
 from holdfast.server.auth import signing
 from holdfast.server.auth.signing import Signed
-from holdfast.server.auth.token import Token, decode, encode, hash_of
-from holdfast.server.auth.tokens import Tokens
+from holdfast.server.auth.tokens import Token, Tokens, decode, encode, hash_of
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 KEY = hash_of("secret")

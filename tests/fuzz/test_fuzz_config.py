@@ -14,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.config.config import Config
-from holdfast.config.effective import settings
-from holdfast.config.load import check, load
-from holdfast.config.problems import InvalidConfig
-from holdfast.config.urls import mask, split_urls
+from holdfast.config.layers import InvalidConfig
+from holdfast.config.load import check, load, settings
+from holdfast.config.urls import split_urls
 from holdfast.model.errors import InvalidInput
+from holdfast.model.redact import mask
 
 WORDS = [
     *Config.model_fields,

@@ -17,18 +17,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.deadletters import DeadLetters, patching
-from holdfast.deadletters.ids import ItemId, parse_item, parse_public
-from holdfast.deadletters.items import Filter, readable
-from holdfast.deadletters.operation import Operation, Request
-from holdfast.deadletters.records import fields_of, operation_of
-from holdfast.deadletters.validation import check_request
+from holdfast.deadletters import DeadLetters, payloads
+from holdfast.deadletters.items import Filter, ItemId, parse_item, parse_public
+from holdfast.deadletters.operation import Operation, Request, check_request, fields_of, operation_of
+from holdfast.deadletters.payloads import readable
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import MAX_DATA
-from holdfast.model.upkeep import Record
-from holdfast.server.pages.order import Order, agreed
-from holdfast.server.pages.wanted import Given
+from holdfast.model.upkeep import StateRecord
+from holdfast.server.pages.forms import FormFields, OperationForm, agreed_preview
 from kit import bury, claim_one, publish, subscribe
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -113,7 +110,7 @@ def test_a_filter_is_read_back_or_refused(words: dict[str, Any]) -> None:
     if found is not REFUSED:
         assert Filter.from_json(json.loads(json.dumps(found.to_json()))) == found
         operation = Operation("o-1", Request("purge", found, all=True), "me", NOW)
-        assert operation_of(Record("gbe.state.operations.o-1", fields_of(operation), 0)) == operation
+        assert operation_of(StateRecord("gbe.state.operations.o-1", fields_of(operation), 0)) == operation
 
 
 @fuzzed()
@@ -123,10 +120,10 @@ def test_a_patch_fits_or_is_refused(patch: Any, document: Any) -> None:
         data = json.dumps(document).encode()
     except (ValueError, RecursionError):
         data = b"no JSON"
-    valid = attempt(patching.check_patch, patch)
-    changed = attempt(patching.change, "job:1", data, patch) if valid is not REFUSED else REFUSED
+    valid = attempt(payloads.check_patch, patch)
+    changed = attempt(payloads.change, "job:1", data, patch) if valid is not REFUSED else REFUSED
     if changed is not REFUSED:
-        patched = patching.apply("job:1", data, patch)
+        patched = payloads.apply("job:1", data, patch)
         assert len(patched) <= MAX_DATA
         assert json.dumps(json.loads(patched)) == json.dumps(changed.after)
         asked = Request("patch", None, ("job:orders:billing:1",), all=False)
@@ -137,18 +134,18 @@ def test_a_patch_fits_or_is_refused(patch: Any, document: Any) -> None:
 def test_data_of_any_depth_is_patched_or_refused(depth: int) -> None:
     step = {"op": "add", "path": "", "value": 1}
     for opened, closed in ((b"[", b"]"), (b'{"a":', b"}")):
-        attempt(patching.change, "job:1", opened * depth + b"1" + closed * depth, [step])
+        attempt(payloads.change, "job:1", opened * depth + b"1" + closed * depth, [step])
 
 
 def test_what_a_patch_changes_in_large_data_is_shown_in_a_moment() -> None:
     numbers = [number * 7919 % 1_000 for number in range(200_000)]
     began = time.process_time()
-    change = patching.change(
+    change = payloads.change(
         "job:1", json.dumps(numbers).encode(), [{"op": "add", "path": "/5", "value": -1}]
     )
     assert "+  -1," in change.diff.splitlines()
     assert len(change.diff.splitlines()) < 20
-    swapped = patching.change(
+    swapped = payloads.change(
         "job:1", json.dumps(numbers).encode(), [{"op": "replace", "path": "", "value": numbers[::-1]}]
     )
     assert swapped.diff
@@ -158,7 +155,7 @@ def test_what_a_patch_changes_in_large_data_is_shown_in_a_moment() -> None:
 def test_a_patch_that_doubles_its_document_ends_at_the_limit() -> None:
     grow = [{"op": "copy", "from": "", "path": "/-"}] * 90
     with pytest.raises(InvalidInput, match="the limit is"):
-        patching.apply("job:1", b'["%b"]' % (b"x" * 1_000), grow)
+        payloads.apply("job:1", b'["%b"]' % (b"x" * 1_000), grow)
 
 
 @fuzzed()
@@ -204,10 +201,10 @@ FORM = st.lists(
 @example([("act", "patch"), ("patch", "[" * 5_000)])
 @example([("act", "redrive"), ("canary", "9" * 300)])
 def test_a_form_is_a_request_or_refused(fields: list[tuple[str, str]]) -> None:
-    given_fields = Given(fields)
-    order = attempt(Order.of, given_fields)
+    given_fields = FormFields(fields)
+    order = attempt(OperationForm.of, given_fields)
     if order is not REFUSED:
         asked = attempt(order.request, everything=True)
         if asked is not REFUSED:
             attempt(check_request, asked, NOW)
-    attempt(agreed, given_fields)
+    attempt(agreed_preview, given_fields)

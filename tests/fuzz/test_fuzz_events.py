@@ -10,12 +10,11 @@ from hostile import BYTES, FIELDS, JSON, NASTY, REFUSED, TEXTS, TIMES, VALUES, a
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.backends.nats import codec as nats_codec
-from holdfast.backends.nats.answers import Stored, stored
-from holdfast.backends.nats.columns import rows
-from holdfast.backends.nats.wire import parse_headers
+from holdfast.backends.nats.wire import codec as nats_codec
+from holdfast.backends.nats.wire.codec import rows
+from holdfast.backends.nats.wire.parser import StoredMessage, parse_headers, stored
 from holdfast.backends.redis import codec as redis_codec
-from holdfast.backends.redis.columns import page
+from holdfast.backends.redis.codec import decode_page
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import MAX_DATA, MAX_TEXT, Event, check_event, is_common
 
@@ -58,7 +57,7 @@ def test_what_a_publisher_passes_is_an_event_for_every_store_or_refused(**given_
     assert read == checked._replace(headers=dict(checked.headers))
     [*parts, message] = nats_codec.encode("orders", checked, nats_codec.Delivery(), 1 << 20)
     assert not parts
-    assert nats_codec.decode(Stored("orders", 1, "", message.headers, message.data), 0) == read
+    assert nats_codec.decode(StoredMessage("orders", 1, "", message.headers, message.data), 0) == read
 
 
 def _as_entry(event: Event) -> list[bytes]:
@@ -142,11 +141,11 @@ def test_any_entry_of_a_stream_is_an_event(entry: bytes, fields: dict[bytes, byt
     assert event.time is not None
     assert is_common(event.time)
     assert all(isinstance(each, str) for pair in event.headers.items() for each in pair)
-    columns = page(MARKS, [(entry, flat)])
+    columns = decode_page(MARKS, [(entry, flat)])
     assert (columns.ids[0], columns.sources[0], columns.types[0], columns.keys[0]) == event[1:5]
     assert (columns.data[0], dict(columns.headers[0])) == (event.data, dict(event.headers))
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=columns.times[0])
-    assert moment == event.time, "a page tells the same time"
+    assert moment == event.time, "a decode_page tells the same time"
     redis_codec.published_at(entry, flat)
 
 
@@ -231,5 +230,7 @@ def test_parts_are_put_together_again() -> None:
     [*parts, last] = nats_codec.encode("orders", event, nats_codec.Delivery(), 1 << 20)
     assert nats_codec.unpacked(b"".join(part.data for part in parts)) == (event.data, event.headers)
     numbered = last.headers | {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(len(parts) + 2)}
-    assert nats_codec.part_count(Stored("orders", 9, "", numbered, b"")) == len(parts)
-    assert nats_codec.part_count(Stored("orders", 9, "", last.headers, b"")) == 0, "nobody sent them along"
+    assert nats_codec.part_count(StoredMessage("orders", 9, "", numbered, b"")) == len(parts)
+    assert nats_codec.part_count(StoredMessage("orders", 9, "", last.headers, b"")) == 0, (
+        "nobody sent them along"
+    )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidName
 from holdfast.model.names import check_name, check_token, compile_pattern, matches, most_specific
-from holdfast.pipeline.archive.naming import Batch, object_name, parse_object
-from holdfast.pipeline.stores.contract import check_key
+from holdfast.pipeline.archive.objects import ObjectRange, object_name, parse_object
+from holdfast.pipeline.stores import check_key
 
 NEARLY = st.text("ab0._-*>/@ \0\n", max_size=140)
 """Texts that are often names, and often just not."""
@@ -72,5 +72,5 @@ def test_names_of_objects_are_read_back_or_refused(text: str) -> None:
     st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}(\.[a-z0-9_-]{1,20}){0,3}", fullmatch=True), st.integers(0, 10**4)
 )
 def test_a_batch_is_named_and_found_again(channel: str, number: int) -> None:
-    batch = Batch(channel, number, f"0001-{number:016x}", f"0001-{number + 1:016x}")
+    batch = ObjectRange(channel, number, f"0001-{number:016x}", f"0001-{number + 1:016x}")
     assert parse_object(object_name(batch, number)) == batch

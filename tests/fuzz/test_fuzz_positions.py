@@ -11,12 +11,12 @@ from hostile import BYTES, JSON, REFUSED, TEXTS, attempt, fuzzed
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.backends.postgres.places import place as postgres_place
+from holdfast.backends.postgres.positions import numbers as postgres_place
 from holdfast.backends.redis.codec import entry_of
 from holdfast.model.errors import InvalidInput
 from holdfast.model.position import format_position, parse_position
-from holdfast.pipeline.checkpoint import agrees, discard_if_at_odds
-from holdfast.pipeline.offsets import Spot, dump, load
+from holdfast.pipeline.driver import checkpoint_agrees, discard_stale_checkpoint
+from holdfast.pipeline.offsets import ChannelPartition, dump, load
 from holdfast.pipeline.options import Options
 
 FIELDS = st.integers(0, 2**63 - 1)
@@ -69,8 +69,8 @@ def test_a_checkpoint_is_understood_or_begun_afresh(
     for name, lines in (("offsets", planned), ("commits", done)):
         (folder / name).mkdir()
         (folder / name / "0").write_bytes(b"\n".join(lines))
-    discard_if_at_odds(folder, {Spot(0, "orders"): None})
-    assert not agrees(None, {}, {})
+    discard_stale_checkpoint(folder, {ChannelPartition(0, "orders"): None})
+    assert not checkpoint_agrees(None, {}, {})
 
 
 def test_a_checkpoint_of_wrong_types_is_begun_afresh(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_wrong_types_is_begun_afresh(tmp_path: Path) -> None:
         for name in ("offsets", "commits"):
             (folder / name).mkdir(parents=True)
             (folder / name / "0").write_text(f"v1\n{{}}\n{line}")
-        assert discard_if_at_odds(folder, {Spot(0, "orders"): None})
+        assert discard_stale_checkpoint(folder, {ChannelPartition(0, "orders"): None})
 
 
 @fuzzed()

@@ -17,10 +17,10 @@ import holdfast
 from holdfast.config.config import Config
 from holdfast.model.scopes import ADMIN
 from holdfast.server.app import bare_app, create_app
-from holdfast.server.context import system
-from holdfast.server.http import HttpPart, listen
+from holdfast.server.http import HttpService, listen
 from holdfast.server.routes import routes_of
 from holdfast.server.supervisor import Supervisor
+from holdfast.server.system import create_system
 from kit import bury, claim_one, publish, subscribe
 
 ROUTES = sorted({(method, route.path) for route in routes_of(bare_app()) for method in route.methods or ()})
@@ -71,10 +71,12 @@ async def live(database: str) -> AsyncIterator[Live]:
         await subscribe(store)
         await publish(store, "1", "2")
         await bury(store, await claim_one(store))
-        known = system(bus, Supervisor(), Config.model_validate({"server": {"limits": LIMITS, "open": True}}))
+        known = create_system(
+            bus, Supervisor(), Config.model_validate({"server": {"limits": LIMITS, "open": True}})
+        )
         token = (await known.tokens.create(ADMIN)).text
         bound = listen("127.0.0.1", 0)
-        part = HttpPart(create_app(known), bound)
+        part = HttpService(create_app(known), bound)
         serving = asyncio.create_task(part.run())
         yield Live(bound.getsockname()[1], token)
         serving.cancel()

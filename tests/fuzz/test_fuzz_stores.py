@@ -50,9 +50,9 @@ async def backend(url: str) -> AsyncIterator[Backend]:
 
 async def columns(backend: Backend, channel: str, after: str | None) -> list[tuple[object, ...]]:
     """What a bulk reader gets after a position."""
-    extent, found = await backend.extent(channel), list[tuple[object, ...]]()
+    extent, found = await backend.log.extent(channel), list[tuple[object, ...]]()
     if extent.last is not None:
-        async for page in backend.pages(channel, after, extent.last, 100):
+        async for page in backend.log.pages(channel, after, extent.last, 100):
             times = [datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=each) for each in page.times]
             found += zip(
                 page.data,
@@ -84,14 +84,14 @@ async def test_events_come_back_as_they_were_published(backend: Backend, data: s
     channel = next(CHANNELS)
     if not kept:
         return
-    receipts = await backend.publish(channel, kept)
+    receipts = await backend.log.publish(channel, kept)
     assert [receipt.id for receipt in receipts] == [event.id for event in kept]
-    read = await backend.read(channel, None, 10)
+    read = await backend.log.read(channel, None, 10)
     assert [entry.event._replace(headers=dict(entry.event.headers)) for entry in read] == [
         event._replace(headers=dict(event.headers)) for event in kept
     ]
     assert await columns(backend, channel, None) == [(*event[:6], dict(event.headers)) for event in kept]
-    assert all(receipt.duplicate for receipt in await backend.publish(channel, kept))
+    assert all(receipt.duplicate for receipt in await backend.log.publish(channel, kept))
 
 
 @pytest.fixture
@@ -114,10 +114,10 @@ async def test_whatever_is_appended_to_a_stream_of_redis_is_delivered(
     backend, client = foreign_redis
     channel = next(CHANNELS)
     await subscribe(backend, channel=channel)
-    await backend.publish(channel, [Event(b"1", "before")])
+    await backend.log.publish(channel, [Event(b"1", "before")])
     client.xadd(channel, fields)
-    await backend.publish(channel, [Event(b"1", "after")])
-    read = [entry.event for entry in await backend.read(channel, None, 10)]
+    await backend.log.publish(channel, [Event(b"1", "after")])
+    read = [entry.event for entry in await backend.log.read(channel, None, 10)]
     assert len(read) == 3
     assert [event.id for event in (read[0], read[2])] == ["before", "after"]
     assert await columns(backend, channel, None) == [(*event[:6], dict(event.headers)) for event in read]
@@ -178,11 +178,11 @@ async def test_whatever_is_published_to_a_subject_of_nats_is_delivered(
     backend, client = foreign_nats
     channel = next(CHANNELS)
     await subscribe(backend, channel=channel)
-    await backend.publish(channel, [Event(b"1", "before")])
+    await backend.log.publish(channel, [Event(b"1", "before")])
     await send_raw(client, channel, headers, data)
-    await backend.publish(channel, [Event(b"1", "after")])
+    await backend.log.publish(channel, [Event(b"1", "after")])
     async with asyncio.timeout(60):
-        read = [entry.event for entry in await backend.read(channel, None, 10)]
+        read = [entry.event for entry in await backend.log.read(channel, None, 10)]
         assert len(read) == 3
         assert [event.id for event in (read[0], read[2])] == ["before", "after"]
         assert await columns(backend, channel, None) == [(*event[:6], dict(event.headers)) for event in read]
@@ -193,11 +193,11 @@ async def test_whatever_is_published_to_a_subject_of_nats_is_delivered(
 @fuzzed(0.5, shrink=False)
 @given(TEXTS, TEXTS)
 async def test_any_place_to_go_on_from_is_read_or_refused(backend: Backend, after: str, until: str) -> None:
-    await backend.publish("orders", [Event(1, "a")])
+    await backend.log.publish("orders", [Event(1, "a")])
     for ask in (
-        backend.read("orders", after, 5),
-        backend.cuts("orders", after, 5, 1, until),
-        backend.behind("orders", after, 5),
+        backend.log.read("orders", after, 5),
+        backend.log.cuts("orders", after, 5, 1, until),
+        backend.log.behind("orders", after, 5),
     ):
         with suppress(InvalidInput):
             await ask
@@ -212,25 +212,25 @@ async def test_any_text_in_any_question_is_answered_or_refused(
 ) -> None:
     """Channels and consumers are checked before a store is asked; everything else reaches it."""
     await subscribe(backend)
-    lock = await backend.lock("fuzz", "me", timedelta(minutes=1))
+    lock = await backend.locks.acquire("fuzz", "me", timedelta(minutes=1))
     questions: list[Callable[[], Awaitable[object]]] = [
-        lambda: backend.set_display("orders", "billing", text),
-        lambda: backend.set_display("orders", None, text),
-        lambda: backend.find_jobs("orders", text, other),
-        lambda: backend.cancel("orders", text, other, None),
-        lambda: backend.job("orders", "billing", text),
-        lambda: backend.requeue("orders", "billing", text),
-        lambda: backend.dead_letter("orders", "billing", text),
-        lambda: backend.revive("orders", "billing", [text], None),
-        lambda: backend.purge("orders", "billing", [text]),
-        lambda: backend.dead_letters(DeadFilter(reason=text, fingerprint=other), None, 5),
-        lambda: backend.dead_letters(DeadFilter(kind=text, text=other), text, 5),
-        lambda: backend.record(text),
-        lambda: backend.put_record(f"gbe.state.x.{text}", {"a": other}, 0),
-        lambda: backend.put_record("gbe.state.x.y", {other: text}, 0),
-        lambda: backend.due_records(text, 5),
-        lambda: backend.lock(text, other, timedelta(seconds=1)),
-        lambda: backend.claim("orders", "billing", 1, text),
+        lambda: backend.channels.set_display("orders", "billing", text),
+        lambda: backend.channels.set_display("orders", None, text),
+        lambda: backend.leases.find_jobs("orders", text, other),
+        lambda: backend.leases.cancel("orders", text, other, None),
+        lambda: backend.leases.job("orders", "billing", text),
+        lambda: backend.leases.requeue("orders", "billing", text),
+        lambda: backend.deadletters.letter("orders", "billing", text),
+        lambda: backend.deadletters.revive("orders", "billing", [text], None),
+        lambda: backend.deadletters.purge("orders", "billing", [text]),
+        lambda: backend.deadletters.page(DeadFilter(reason=text, fingerprint=other), None, 5),
+        lambda: backend.deadletters.page(DeadFilter(kind=text, text=other), text, 5),
+        lambda: backend.records.get(text),
+        lambda: backend.records.put(f"gbe.state.x.{text}", {"a": other}, 0),
+        lambda: backend.records.put("gbe.state.x.y", {other: text}, 0),
+        lambda: backend.records.due(text, 5),
+        lambda: backend.locks.acquire(text, other, timedelta(seconds=1)),
+        lambda: backend.leases.claim("orders", "billing", 1, text),
     ]
     for number, question in enumerate(questions):
         try:
@@ -239,4 +239,4 @@ async def test_any_text_in_any_question_is_answered_or_refused(
             continue
         except Exception as error:
             raise AssertionError(f"question {number} with {text[:50]!r} and {other[:50]!r}") from error
-    assert lock is None or await backend.unlock(lock)
+    assert lock is None or await backend.locks.release(lock)

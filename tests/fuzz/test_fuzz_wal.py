@@ -19,17 +19,26 @@ from hypothesis import strategies as st
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores.folder import FolderStore
 from holdfast.pipeline.wal import segments
-from holdfast.pipeline.wal.batch import Batch, Part, Segment
-from holdfast.pipeline.wal.journal import seal, unseal
-from holdfast.pipeline.wal.log import Wal
-from holdfast.pipeline.wal.records import Act, Attempt, Confirmation, Damage, Failure, GaveUp, Lease, Record
-from holdfast.pipeline.wal.settings import WalSettings
+from holdfast.pipeline.wal.batch import BatchPart, Segment, WalBatch
+from holdfast.pipeline.wal.log import Wal, WalSettings
+from holdfast.pipeline.wal.records import (
+    Act,
+    Attempt,
+    Confirmation,
+    Damage,
+    Failure,
+    GaveUp,
+    Lease,
+    WalRecord,
+    seal,
+    unseal,
+)
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
-PART = Part(0, "orders", "0001-0000000000000001", "0001-0000000000000009", rows=3)
-BATCH = Batch((PART,), (Segment("segments/a.parquet", "0" * 64, 9, 100),), NOW)
+PART = BatchPart(0, "orders", "0001-0000000000000001", "0001-0000000000000009", rows=3)
+BATCH = WalBatch((PART,), (Segment("segments/a.parquet", "0" * 64, 9, 100),), NOW)
 NAME = BATCH.name
-RECORDS: list[Record] = [
+RECORDS: list[WalRecord] = [
     Lease("b", 1, 1, "h", NOW, NOW),
     Attempt(1, "h", NOW, NOW, "boom", True),
     Confirmation(NOW, "h", 9, 8, 1, 0),
@@ -80,14 +89,14 @@ def test_a_sealed_record_that_is_none_is_damaged(text: bytes) -> None:
     )
 )
 def test_a_record_of_another_kind_or_version_is_damaged(body: dict[str, Any]) -> None:
-    for kind in (Batch, Lease, Attempt, Confirmation, Damage, GaveUp, Failure, Act):
+    for kind in (WalBatch, Lease, Attempt, Confirmation, Damage, GaveUp, Failure, Act):
         attempt(kind.from_json, body)
     for record in (BATCH, *RECORDS):
         assert attempt(type(record).from_json, {**record.to_json(), **body}) is not None
 
 
 @pytest.mark.parametrize("record", [BATCH, *RECORDS], ids=lambda record: type(record).__name__)
-def test_every_record_comes_back(record: Batch | Record) -> None:
+def test_every_record_comes_back(record: WalBatch | WalRecord) -> None:
     assert type(record).from_json(unseal("r", seal(record.to_json()))) == record
 
 
@@ -166,9 +175,9 @@ def test_a_damaged_journal_stops_no_other_batch(
     tmp_path_factory: pytest.TempPathFactory, folder: str, bit: int
 ) -> None:
     wal = Wal(FolderStore(tmp_path_factory.mktemp("wal")), WalSettings(path="x"))
-    good = Batch((PART._replace(channel="good"),), (staged(wal, TABLE, "segments/good.parquet"),), NOW)
+    good = WalBatch((PART._replace(channel="good"),), (staged(wal, TABLE, "segments/good.parquet"),), NOW)
     wal.commit(good)
-    wal.commit(Batch((PART,), (staged(wal, TABLE),), NOW))
+    wal.commit(WalBatch((PART,), (staged(wal, TABLE),), NOW))
     names = {"pending": NAME, "confirmed": NAME, "failed": f"{NAME}/rest"}
     path = (
         Path(wal.store.url.removeprefix("file://")) / folder / f"{names.get(folder, f'{NAME}/000001')}.json"
@@ -179,8 +188,8 @@ def test_a_damaged_journal_stops_no_other_batch(
 
 
 def test_a_record_under_the_name_of_another_is_damaged(wal: Wal) -> None:
-    wal.commit(Batch((PART,), (staged(wal, TABLE),), NOW))
-    other = Batch((PART._replace(channel="other"),), (), NOW)
+    wal.commit(WalBatch((PART,), (staged(wal, TABLE),), NOW))
+    other = WalBatch((PART._replace(channel="other"),), (), NOW)
     wal.store.put(f"pending/{other.name}.json", wal.store.get(f"pending/{NAME}.json"))
     with pytest.raises(Damaged, match=f"is that of {NAME}"):
         wal.batch(other.name)
@@ -191,5 +200,5 @@ def test_a_record_under_the_name_of_another_is_damaged(wal: Wal) -> None:
 def test_a_segment_never_leads_out_of_the_wal(wal: Wal) -> None:
     body = BATCH.to_json()
     body["segments"][0]["name"] = "../../etc/passwd"
-    batch = Batch.from_json(json.loads(orjson.dumps(body)))
+    batch = WalBatch.from_json(json.loads(orjson.dumps(body)))
     assert attempt(segments.read, wal.store, batch.segments[0]) is REFUSED

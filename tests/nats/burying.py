@@ -15,12 +15,12 @@ async def die(backend: NatsBackend, count: int, prefix: str = "e", clusters: int
         jobs = await claim(backend, 450)
         failures = [Failure("no", "E", f"{n % clusters:016x}") for n in range(start, start + len(jobs))]
         burials = [Burial(job, Reason.TERMINAL, each) for job, each in zip(jobs, failures, strict=True)]
-        assert all(await backend.bury(burials))
+        assert all(await backend.leases.bury(burials))
         ids += [job.id for job in jobs]
     return ids
 
 
 async def counted(backend: NatsBackend) -> tuple[int, int]:
     """The dead by reason, and by fingerprint."""
-    clusters = await backend.clusters(None, None, 100)
-    return sum(c.count for c in await backend.dead_counts()), sum(c.count for c in clusters)
+    clusters = await backend.deadletters.clusters(None, None, 100)
+    return sum(c.count for c in await backend.deadletters.counts()), sum(c.count for c in clusters)

@@ -8,28 +8,30 @@ from datetime import timedelta
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, fates, subjects
-from holdfast.backends.nats.batch import Batches, Stale, state
-from holdfast.backends.nats.link import Link
-from holdfast.backends.nats.publishing import Publishing
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state import publish_outcome
+from holdfast.backends.nats.state.publisher import BatchPublisher
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import Batches, Stale, state
+from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.embedded import Nats
 from holdfast.model.errors import Unavailable
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, bury, claim, claim_one, ids, publish, read_all, states, subscribe
 
 
 async def test_a_stale_batch_is_refused_whole(backend: NatsBackend, relaxed_nats: Nats) -> None:
-    link = Link(relaxed_nats.url)
-    await link.open()
+    connection = NatsConnection(relaxed_nats.url)
+    await connection.open()
     try:
-        batches = Batches(link)
+        batches = Batches(connection)
         last = await batches.commit([state("HF.X.a", b"1", 0), state("HF.X.b", b"1", 0)])
         with pytest.raises(Stale):
             await batches.commit([state("HF.X.a", b"2", last - 1), state("HF.X.b", b"2", last - 1)])
-        found, _ = await link.read({"multi_last": ["HF.X.a", "HF.X.b"], "batch": 2})
+        found, _ = await connection.read({"multi_last": ["HF.X.a", "HF.X.b"], "batch": 2})
         assert [(message.seq, message.data) for message in found] == [(last - 1, b"1"), (last, b"1")]
     finally:
-        await link.close()
+        await connection.close()
 
 
 async def test_batches_that_nobody_ends_are_waited_for(backend: NatsBackend, client: Client) -> None:
@@ -50,8 +52,8 @@ async def test_processes_share_the_jobs_out_and_count_exactly(backend: NatsBacke
 
     async def work(worker: NatsBackend) -> list[str]:
         mine: list[str] = []
-        while jobs := await worker.claim(CHANNEL, CONSUMER, 20, "w"):
-            assert await worker.complete(jobs) == [True] * len(jobs)
+        while jobs := await worker.leases.claim(CHANNEL, CONSUMER, 20, "w"):
+            assert await worker.leases.complete(jobs) == [True] * len(jobs)
             mine += ids(jobs)
         return mine
 
@@ -81,9 +83,9 @@ async def test_a_publish_that_lost_its_publisher_never_happened(
     backend: NatsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend)
-    send, sent = Publishing._send, 0
+    send, sent = BatchPublisher._send, 0
 
-    async def breaks(self: Publishing, *arguments: object) -> None:
+    async def breaks(self: BatchPublisher, *arguments: object) -> None:
         nonlocal sent
         sent += 1
         if sent == 3:
@@ -92,13 +94,13 @@ async def test_a_publish_that_lost_its_publisher_never_happened(
 
     names = [f"e-{n}" for n in range(1100)]
     with monkeypatch.context() as patch:
-        patch.setattr(Publishing, "_send", breaks)
-        patch.setattr(fates.Fates, "abort", lambda *_: asyncio.sleep(0))
+        patch.setattr(BatchPublisher, "_send", breaks)
+        patch.setattr(publish_outcome.PublishOutcomes, "abort", lambda *_: asyncio.sleep(0))
         with pytest.raises(Unavailable):
             await publish(backend, *names)
     await publish(backend, "later")
     assert await read_all(backend) == [], "it may still be committed, below what came later"
-    monkeypatch.setattr(fates, "PATIENCE", 0)
+    monkeypatch.setattr(publish_outcome, "PATIENCE", 0)
     assert [entry.event.id for entry in await read_all(backend)] == ["later"]
     assert not any(receipt.duplicate for receipt in await publish(backend, *names))
     assert sorted(ids(await claim(backend, 900)) + ids(await claim(backend, 900))) == sorted(
@@ -109,7 +111,7 @@ async def test_a_publish_that_lost_its_publisher_never_happened(
 async def test_a_channel_that_somebody_took_out_of_the_stream_is_captured_again(
     backend: NatsBackend, client: Client
 ) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead")
     await publish(backend, "a")
     job = await claim_one(backend)
@@ -125,7 +127,7 @@ async def test_a_channel_that_somebody_took_out_of_the_stream_is_captured_again(
 async def test_what_is_settled_leaves_nothing_to_mirror(backend: NatsBackend, client: Client) -> None:
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(50)))
-    assert all(await backend.complete(await claim(backend)))
+    assert all(await backend.leases.complete(await claim(backend)))
     other = backend.fork()
     await other.open()
     assert await claim(other) == []

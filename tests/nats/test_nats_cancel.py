@@ -7,15 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.backends.nats import NatsBackend, link
-from holdfast.backends.nats.answers import Answer
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import connection
+from holdfast.backends.nats.wire.connection import Replies
 from holdfast.model.event import Event
 from kit import CHANNEL
 
 CALLS: dict[str, Callable[[NatsBackend], Awaitable[object]]] = {
     "a request": lambda backend: backend._store.info(),
-    "a batched read": lambda backend: backend._store.link.last(["HF.>"]),
-    "a batch": lambda backend: backend.publish(CHANNEL, [Event(1, "e-1"), Event(2, "e-2")]),
+    "a batched read": lambda backend: backend._store.connection.last(["HF.>"]),
+    "a batch": lambda backend: backend.log.publish(CHANNEL, [Event(1, "e-1"), Event(2, "e-2")]),
 }
 
 
@@ -23,10 +24,10 @@ CALLS: dict[str, Callable[[NatsBackend], Awaitable[object]]] = {
 async def test_a_cancellation_with_the_answer_is_not_swallowed(
     backend: NatsBackend, monkeypatch: pytest.MonkeyPatch, call: Callable[[NatsBackend], Awaitable[object]]
 ) -> None:
-    await backend.publish(CHANNEL, [Event(0, "e-0")])
+    await backend.log.publish(CHANNEL, [Event(0, "e-0")])
     cancelled = 0
 
-    class Interrupted(Answer):
+    class Interrupted(Replies):
         """Cancels the task that waits for it in the moment in which it is complete."""
 
         def __init__(self, client: object) -> None:
@@ -43,7 +44,7 @@ async def test_a_cancellation_with_the_answer_is_not_swallowed(
         await call(backend)
 
     task = asyncio.create_task(asked())
-    monkeypatch.setattr(link, "Answer", Interrupted)
+    monkeypatch.setattr(connection, "Replies", Interrupted)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cancelled

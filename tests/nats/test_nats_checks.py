@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, checks
-from holdfast.embedded import Nats, private
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import stream
+from holdfast.embedded import Nats, files
 
 
 class Silent(Nats):
@@ -18,7 +19,7 @@ class Silent(Nats):
     def prepare(self) -> None:
         login = f'authorization {{ user: holdfast, password: "{self.secret}" }}'
         config = f'listen: "127.0.0.1:{self.port}"\n{login}\njetstream {{ store_dir: "./data" }}\n'
-        private.write(self.folder / "nats.conf", config)
+        files.write_private(self.folder / "nats.conf", config)
 
 
 async def said(server: Nats) -> dict[str, tuple[str, str]]:
@@ -71,6 +72,6 @@ async def test_a_stream_that_loses_by_itself_is_an_error(
 
 
 def test_storage_and_replicas_are_told_in_words() -> None:
-    assert checks._storage({"storage": "memory"}).level == "error"
-    assert "three survive one server" in checks._replicas({"num_replicas": 1}).message
-    assert checks._replicas({"num_replicas": 3}).message.startswith("3: a majority has")
+    assert stream._storage({"storage": "memory"}).level == "error"
+    assert "three survive one server" in stream._replicas({"num_replicas": 1}).message
+    assert stream._replicas({"num_replicas": 3}).message.startswith("3: a majority has")

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, stream, subjects
-from holdfast.backends.nats.batch import Batches, Message, Stale
-from holdfast.backends.nats.ingest import Ingest
-from holdfast.backends.nats.link import Link
-from holdfast.backends.nats.registry import Member
-from holdfast.backends.nats.room import Room
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state.ingest import JobIngest
+from holdfast.backends.nats.state.registry import Member
+from holdfast.backends.nats.wire import stream, subjects
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale
+from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.embedded import Nats
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
@@ -30,7 +31,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     commit = Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[Message]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
         try:
             return await commit(self, messages)
         except Stale as error:
@@ -45,17 +46,17 @@ async def test_channels_that_many_make_at_once_are_captured_once_each(
     backend: NatsBackend, relaxed_nats: Nats, client: Client
 ) -> None:
     """Of two updates of a stream at once the server may subscribe to a subject twice."""
-    links = [Link(relaxed_nats.url) for _ in range(8)]
-    for link in links:
-        await link.open()
+    connections = [NatsConnection(relaxed_nats.url) for _ in range(8)]
+    for connection in connections:
+        await connection.open()
 
     async def add(number: int) -> None:
         for turn in range(8):
-            await stream.capture(links[number], [f"made.by-{number}.{turn}"])
+            await stream.capture(connections[number], [f"made.by-{number}.{turn}"])
 
-    await asyncio.gather(*map(add, range(len(links))))
-    for link in links:
-        await link.close()
+    await asyncio.gather(*map(add, range(len(connections))))
+    for connection in connections:
+        await connection.close()
     before = (await client.jetstream().stream_info(subjects.STREAM)).state.messages
     for name in (f"made.by-{number}.{turn}" for number in range(8) for turn in range(8)):
         await client.request(name, b"{}")
@@ -75,7 +76,7 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
 
     try:
         await asyncio.gather(*map(begin, range(len(others))))
-        channels = await backend.channels()
+        channels = await backend.channels.names()
         assert len(channels) == 4 * len(others)
         assert [len(await read_all(backend, channel)) for channel in channels] == [1] * len(channels)
     finally:
@@ -88,22 +89,24 @@ async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend:
     await publish(backend, "a")
     other = backend.fork()
     await other.open()
-    lock = await backend.lock("sweeper", "tester", MINUTE)
+    lock = await backend.locks.acquire("sweeper", "tester", MINUTE)
     assert lock is not None
     before = await backend.now()
 
     async def come_and_go() -> None:
         for turn in range(12):
-            await other.subscribe(CHANNEL, f"consumer{turn}", Policy.of(), "earliest")
+            await other.channels.subscribe(CHANNEL, f"consumer{turn}", Policy.of(), "earliest")
 
     try:
         working = asyncio.create_task(come_and_go())
         while not working.done():
             await asyncio.gather(
-                backend.trim(CHANNEL, before, 10, lock), backend.cursors(), backend.consumers()
+                backend.retention.trim(CHANNEL, before, 10, lock),
+                backend.cursors.all(),
+                backend.channels.consumers(),
             )
         await working
-        assert len(await backend.consumers(CHANNEL)) == 12
+        assert len(await backend.channels.consumers(CHANNEL)) == 12
     finally:
         await other.close()
 
@@ -113,9 +116,9 @@ async def test_a_key_whose_later_jobs_are_cancelled_is_claimed_at_once(
 ) -> None:
     """The end of each of them offers the first one again, which must not be twice in one batch."""
     await subscribe(backend, ordered=True)
-    await backend.publish(CHANNEL, [Event(1, name, key="k") for name in "abcd"])
+    await backend.log.publish(CHANNEL, [Event(1, name, key="k") for name in "abcd"])
     for name in "bc":
-        assert await backend.cancel(CHANNEL, "default", name, None) == 1
+        assert await backend.leases.cancel(CHANNEL, "default", name, None) == 1
     assert ids(await claim(backend)) == ["a"]
     assert refusals == []
 
@@ -128,7 +131,7 @@ class Overtaken:
         self.act: Callable[[], Awaitable[Any]] | None = None
         commit = Batches.commit
 
-        async def late(batches: Batches, messages: Sequence[Message]) -> int:
+        async def late(batches: Batches, messages: Sequence[BatchMessage]) -> int:
             act, self.act = self.act, None
             if act is not None:
                 await act()
@@ -139,7 +142,7 @@ class Overtaken:
             await self.may_go_on.wait()
 
         monkeypatch.setattr(Batches, "commit", late)
-        monkeypatch.setattr("holdfast.backends.nats.store.step_aside", wait)
+        monkeypatch.setattr("holdfast.backends.nats.state.store.backoff", wait)
 
 
 async def claims(backend: NatsBackend) -> int:
@@ -147,15 +150,15 @@ async def claims(backend: NatsBackend) -> int:
 
 
 async def cancels(backend: NatsBackend) -> int:
-    return await backend.cancel(CHANNEL, "default", "b", None)
+    return await backend.leases.cancel(CHANNEL, "default", "b", None)
 
 
 async def counts(backend: NatsBackend) -> int:
-    return sum((await backend.consumer_stats(CHANNEL, CONSUMER)).states.values())
+    return sum((await backend.channels.consumer_stats(CHANNEL, CONSUMER)).states.values())
 
 
 async def looks(backend: NatsBackend) -> int:
-    return len((await backend.due(10)).due)
+    return len((await backend.lifecycle.due(10)).due)
 
 
 @pytest.mark.parametrize("verb", [claims, cancels])
@@ -225,10 +228,10 @@ async def test_a_claim_that_lost_a_race_looks_at_the_log_only_where_no_job_is_le
     await subscribe(backend)
     await publish(backend, *"abc")
     assert await counts(other) == 3
-    overtaken, looked, catch_up = Overtaken(monkeypatch), list[Ingest](), Ingest.catch_up
+    overtaken, looked, catch_up = Overtaken(monkeypatch), list[JobIngest](), JobIngest.catch_up
     overtaken.may_go_on.set()
 
-    async def watched(self: Ingest, *given: Any, **options: Any) -> None:
+    async def watched(self: JobIngest, *given: Any, **options: Any) -> None:
         looked.append(self)
         await catch_up(self, *given, **options)
 
@@ -236,7 +239,7 @@ async def test_a_claim_that_lost_a_race_looks_at_the_log_only_where_no_job_is_le
         assert len(await claim(other)) == 1
         await publish(other, "d")
 
-    monkeypatch.setattr(Ingest, "catch_up", watched)
+    monkeypatch.setattr(JobIngest, "catch_up", watched)
     overtaken.act = lambda: claim(other, 1)
     assert len(await claim(backend, 1)) == 1
     looks = len([each for each in looked if each is not looked[-1]])
@@ -267,13 +270,13 @@ async def test_claims_of_different_keys_do_not_refuse_each_other(
 ) -> None:
     """Each job has a fence of its own; one for all keys let a single claim through at a time."""
     await subscribe(backend, ordered=True)
-    await backend.publish(CHANNEL, [Event(1, "a", key="k")])
+    await backend.log.publish(CHANNEL, [Event(1, "a", key="k")])
     assert await counts(other) == 1
     overtaken, came = Overtaken(monkeypatch), list[str]()
     overtaken.may_go_on.set()
 
     async def urgent() -> None:
-        await other.publish(CHANNEL, [Event(1, "b", key="l")], priority=9)
+        await other.log.publish(CHANNEL, [Event(1, "b", key="l")], priority=9)
         came.extend(ids(await claim(other, 1)))
 
     overtaken.act = urgent
@@ -291,7 +294,7 @@ async def test_a_claim_does_not_overtake_an_older_job_of_its_key_that_becomes_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await subscribe(backend, ordered=True)
-    await backend.publish(CHANNEL, [Event(1, name, key="k") for name in "ab"])
+    await backend.log.publish(CHANNEL, [Event(1, name, key="k") for name in "ab"])
     dead = await claim_one(backend)
     assert await bury(backend, dead)
     assert await counts(other) > 0
@@ -300,9 +303,9 @@ async def test_a_claim_does_not_overtake_an_older_job_of_its_key_that_becomes_re
 
     async def comes_back() -> None:
         if verb == "requeue":
-            assert await other.requeue(CHANNEL, CONSUMER, dead.id)
+            assert await other.leases.requeue(CHANNEL, CONSUMER, dead.id)
         else:
-            assert await other.revive(CHANNEL, CONSUMER, [dead.id]) == [True]
+            assert await other.deadletters.revive(CHANNEL, CONSUMER, [dead.id]) == [True]
 
     overtaken.act = comes_back
     assert ids(await claim(backend)) == ["a"]
@@ -318,7 +321,7 @@ def others_first(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable
     async def act(seconds: float) -> None:
         await (acts.pop(0)() if seconds == LONG else sleep(seconds))
 
-    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: LONG)
+    monkeypatch.setattr("holdfast.backends.nats.state.ingest.head_start", lambda entries: LONG)
     monkeypatch.setattr("random.uniform", lambda least, most: most)
     monkeypatch.setattr(asyncio, "sleep", act)
     return acts
@@ -328,7 +331,7 @@ def made_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The subjects of all jobs that are written from now on."""
     made, commit = list[str](), Batches.commit
 
-    async def watched(batches: Batches, messages: Sequence[Message]) -> int:
+    async def watched(batches: Batches, messages: Sequence[BatchMessage]) -> int:
         made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
         return await commit(batches, messages)
 
@@ -374,11 +377,11 @@ async def test_a_look_at_what_is_due_leaves_the_jobs_to_who_is_at_them(
     await publish(other, "a", "b", "c")
     made = made_jobs(monkeypatch)
     others_first.append(lambda: counts(backend))
-    assert (await other.due(10)).load == 3
+    assert (await other.lifecycle.due(10)).load == 3
     assert len(made) == 3, "once"
     await publish(other, "d")
     others_first.append(backend.now)
-    assert (await other.due(10)).load == 4
+    assert (await other.lifecycle.due(10)).load == 4
     assert others_first == []
 
 
@@ -392,7 +395,7 @@ async def test_who_has_enough_waits_for_nobody(
     await subscribe(backend)
     await publish(backend, "a", "b", "c")
     assert await counts(backend) == 3
-    monkeypatch.setattr("holdfast.backends.nats.ingest.head_start", lambda entries: 0)
+    monkeypatch.setattr("holdfast.backends.nats.state.ingest.head_start", lambda entries: 0)
     await publish(backend, "urgent", priority=9)
     assert ids(await claim(other, 1)) == ["a"]
     assert ids(await claim(other, 1)) == ["urgent"]
@@ -413,7 +416,7 @@ async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
     assert names == []
     assert len(refusals) == 1, "only who comes right before its end matters"
     assert await counts(other) == 603
-    assert (await backend.channel_stats(CHANNEL)).events == 603, "nothing of it was appended in vain"
+    assert (await backend.channels.stats(CHANNEL)).events == 603, "nothing of it was appended in vain"
 
 
 async def test_a_large_publish_is_not_held_up_by_its_own_events(
@@ -425,10 +428,10 @@ async def test_a_large_publish_is_not_held_up_by_its_own_events(
     overtaken.act = lambda: publish(other, "z")
     levelled = list[str]()
 
-    async def level(_: Ingest, member: Member) -> None:
+    async def level(_: JobIngest, member: Member) -> None:
         levelled.append(member.name)
 
-    monkeypatch.setattr(Ingest, "level", level)
+    monkeypatch.setattr(JobIngest, "level", level)
     await publish(backend, *(f"e-{n}" for n in range(600)))
     assert levelled == []
     monkeypatch.undo()
@@ -440,14 +443,14 @@ async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(
 ) -> None:
     """Whoever has more to prepare would lose to all others."""
     await subscribe(backend, max_depth=100)
-    acts, use = [lambda: publish(other, "z")], Room.use
+    acts, use = [lambda: publish(other, "z")], Capacity.use
 
-    async def slowly(self: Room, *given: Any, **options: Any) -> None:
+    async def slowly(self: Capacity, *given: Any, **options: Any) -> None:
         while acts:
             await acts.pop()()
         await use(self, *given, **options)
 
-    monkeypatch.setattr(Room, "use", slowly)
+    monkeypatch.setattr(Capacity, "use", slowly)
     await publish(backend, *"abc")
     assert await counts(backend) == 4
     assert refusals == []
@@ -457,10 +460,10 @@ async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(
     backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await publish(backend, "a", "b")
-    await backend.subscribe(CHANNEL, CONSUMER, Policy.of(), "earliest")
-    [ref] = (await backend.due(10)).backfills
+    await backend.channels.subscribe(CHANNEL, CONSUMER, Policy.of(), "earliest")
+    [ref] = (await backend.lifecycle.due(10)).backfills
     overtaken = Overtaken(monkeypatch)
-    overtaken.act = lambda: other.backfill(ref, 10)
+    overtaken.act = lambda: other.lifecycle.backfill(ref, 10)
     async with asyncio.timeout(30):
-        assert await backend.backfill(ref, 10) == 0, "and it does not wait either"
+        assert await backend.lifecycle.backfill(ref, 10) == 0, "and it does not wait either"
     assert ids(await claim(backend)) == ["a", "b"]

@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 from burying import counted, die
 
-from holdfast.backends.nats import NatsBackend, records
-from holdfast.backends.nats.batch import Batches, Message
-from holdfast.backends.nats.link import Link
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state import job_records
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage
+from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import Overloaded
 from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
@@ -21,13 +22,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every question to the server."""
     questions: list[str] = []
     for name in ("read_raw", "request"):
-        original = getattr(Link, name)
+        original = getattr(NatsConnection, name)
 
-        async def noted(self: Link, query: object, *rest: object, original: object = original) -> object:
+        async def noted(
+            self: NatsConnection, query: object, *rest: object, original: object = original
+        ) -> object:
             questions.append(str(query))
             return await original(self, query, *rest)  # type: ignore[operator]
 
-        monkeypatch.setattr(Link, name, noted)
+        monkeypatch.setattr(NatsConnection, name, noted)
     return questions
 
 
@@ -44,19 +47,19 @@ async def test_a_lifecycle_read_costs_the_same_however_many_wait(
     later = await backend.now() + timedelta(days=1)
     await publish(backend, "now", "too")
     await publish(backend, "later", at=later)
-    await backend.due(100)
-    few = await questions(asked, lambda: backend.due(100))
+    await backend.lifecycle.due(100)
+    few = await questions(asked, lambda: backend.lifecycle.due(100))
     await publish(backend, *(f"e-{n}" for n in range(2000)))
     await publish(backend, *(f"l-{n}" for n in range(2000)), at=later)
-    await backend.due(100)
-    assert await questions(asked, lambda: backend.due(100)) == few <= 4
-    assert (await backend.due(100)).load == 4003
+    await backend.lifecycle.due(100)
+    assert await questions(asked, lambda: backend.lifecycle.due(100)) == few <= 4
+    assert (await backend.lifecycle.due(100)).load == 4003
 
 
 async def test_a_publisher_does_not_read_the_jobs(backend: NatsBackend, asked: list[str]) -> None:
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(100)))
-    await backend.claim(CHANNEL, CONSUMER, 100, "w")
+    await backend.leases.claim(CHANNEL, CONSUMER, 100, "w")
     publisher = backend.fork()
     await publisher.open()
     await publish(publisher, "a")
@@ -76,12 +79,12 @@ async def test_a_publisher_to_a_bounded_consumer_makes_no_jobs_and_looks_into_no
     assert len(await claim(backend)) == 2
     decoded, committed, commit = list[int](), set[str](), Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[Message]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
         committed.update(subject_kind(message.subject) for message in messages)
         return await commit(self, messages)
 
     monkeypatch.setattr(Batches, "commit", watched)
-    monkeypatch.setattr(records, "decode", lambda data, revision: decoded.append(revision))
+    monkeypatch.setattr(job_records, "decode", lambda data, revision: decoded.append(revision))
     try:
         await publish(publisher, "c")
         await publish(publisher, "d", "e", "f")
@@ -105,10 +108,10 @@ async def test_a_claim_of_jobs_with_gaps_between_them_reads_their_events_at_once
     await subscribe(backend)
     names = [f"e-{n}" for n in range(60)]
     await publish(backend, *names)
-    few = await questions(asked, lambda: backend.claim(CHANNEL, CONSUMER, 1, "w"))
+    few = await questions(asked, lambda: backend.leases.claim(CHANNEL, CONSUMER, 1, "w"))
     for name in names[2::2]:
-        assert await backend.cancel(CHANNEL, "default", name, None) == 1
-    assert await questions(asked, lambda: backend.claim(CHANNEL, CONSUMER, 30, "w")) <= few
+        assert await backend.leases.cancel(CHANNEL, "default", name, None) == 1
+    assert await questions(asked, lambda: backend.leases.claim(CHANNEL, CONSUMER, 30, "w")) <= few
 
 
 async def test_counts_of_the_dead_cost_the_same_however_many_there_are(
@@ -116,11 +119,11 @@ async def test_counts_of_the_dead_cost_the_same_however_many_there_are(
 ) -> None:
     await subscribe(backend)
     await die(backend, 10, clusters=2)
-    assert await questions(asked, backend.dead_counts) == 2
-    few = await questions(asked, lambda: backend.clusters(None, None, 10))
+    assert await questions(asked, backend.deadletters.counts) == 2
+    few = await questions(asked, lambda: backend.deadletters.clusters(None, None, 10))
     await die(backend, 900, "more", clusters=2)
-    assert await questions(asked, backend.dead_counts) == 2
-    assert await questions(asked, lambda: backend.clusters(None, None, 10)) == few <= 5
+    assert await questions(asked, backend.deadletters.counts) == 2
+    assert await questions(asked, lambda: backend.deadletters.clusters(None, None, 10)) == few <= 5
     assert await counted(backend) == (910, 910)
 
 
@@ -128,22 +131,22 @@ async def test_a_page_of_the_dead_costs_little_wherever_it_is(backend: NatsBacke
     await subscribe(backend)
     await die(backend, 450, "old", clusters=450)
     await publish(backend, *(f"quiet-{n}" for n in range(2000)))
-    while jobs := await backend.claim(CHANNEL, CONSUMER, 900, "w"):
-        assert all(await backend.complete(jobs))
+    while jobs := await backend.leases.claim(CHANNEL, CONSUMER, 900, "w"):
+        assert all(await backend.leases.complete(jobs))
     await die(backend, 450, "new")
     wanted, after, pages = DeadFilter(CHANNEL, CONSUMER), None, 0
     for _ in range(100):
         asked.clear()
-        page = await backend.dead_letters(wanted, after, 50)
+        page = await backend.deadletters.page(wanted, after, 50)
         pages, after = pages + len(page.letters), page.after
         assert len(asked) <= 14, asked
         if after is None:
             break
     assert pages == 900
     rare = DeadFilter(CHANNEL, CONSUMER, fingerprint=f"{7:016x}")
-    assert await questions(asked, lambda: backend.dead_letters(rare, None, 50)) <= 12
+    assert await questions(asked, lambda: backend.deadletters.page(rare, None, 50)) <= 12
     asked.clear()
-    assert (await backend.dead_letters(DeadFilter(text="no such"), None, 50)).letters == []
+    assert (await backend.deadletters.page(DeadFilter(text="no such"), None, 50)).letters == []
     assert len(asked) <= 30, "two records of a hundred in one answer"
 
 
@@ -151,12 +154,12 @@ async def test_a_page_of_the_dead_costs_little_wherever_it_is(backend: NatsBacke
 async def test_thousands_of_clusters_fit(backend: NatsBackend) -> None:
     await subscribe(backend)
     ids = await die(backend, 6000, clusters=6000)
-    assert len(await backend.clusters(CHANNEL, CONSUMER, 10_000)) == 6000
-    tallies = await backend._store.link.last(["HF.S.cluster.>"])
+    assert len(await backend.deadletters.clusters(CHANNEL, CONSUMER, 10_000)) == 6000
+    tallies = await backend._store.connection.last(["HF.S.cluster.>"])
     assert max(len(each.data) for each in tallies) < 16_000
     for start in range(0, 6000, 1000):
-        assert all(await backend.purge(CHANNEL, CONSUMER, ids[start : start + 1000]))
-    assert await backend.clusters(None, None, 10) == []
+        assert all(await backend.deadletters.purge(CHANNEL, CONSUMER, ids[start : start + 1000]))
+    assert await backend.deadletters.clusters(None, None, 10) == []
 
 
 async def test_a_claim_behind_a_long_log_makes_jobs_of_its_beginning_only(backend: NatsBackend) -> None:

@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import claim, claim_one, complete, record, states, subscribe
 
 AUDIT = "gbe.events.audit.change"
@@ -36,9 +36,9 @@ async def test_cloudevents_attributes_of_a_foreign_event_count(backend: NatsBack
     await client.jetstream().publish(AUDIT, b"2", headers=headers | {"ce-id": "o-2"})
     [job] = await claim(backend, channel=AUDIT)
     assert (job.event.id, job.event.source, job.event.type, job.event.key) == ("o-1", "shop", "order", "k")
-    [again] = await backend.publish(AUDIT, [Event(b"1", "o-1", "shop")])
+    [again] = await backend.log.publish(AUDIT, [Event(b"1", "o-1", "shop")])
     assert (again.duplicate, again.position) == (True, job.position), "its id is taken"
-    assert await backend.cancel(AUDIT, "shop", "o-2", None) == 1
+    assert await backend.leases.cancel(AUDIT, "shop", "o-2", None) == 1
 
 
 async def test_every_consumer_gets_what_is_foreign_and_counts_it(
@@ -52,10 +52,10 @@ async def test_every_consumer_gets_what_is_foreign_and_counts_it(
 
 
 async def test_a_foreign_client_reads_what_we_publish(backend: NatsBackend, client: Client) -> None:
-    await backend.create_channel(AUDIT)
+    await backend.channels.create(AUDIT)
     seen = await client.subscribe(AUDIT)
     await client.flush()
-    await backend.publish(AUDIT, [Event({"n": 1}, "größe 1", type="order.placed")])
+    await backend.log.publish(AUDIT, [Event({"n": 1}, "größe 1", type="order.placed")])
     message = await seen.next_msg(timeout=60)
     assert message.data == b'{"n":1}'
     assert message.headers is not None
@@ -63,7 +63,7 @@ async def test_a_foreign_client_reads_what_we_publish(backend: NatsBackend, clie
 
 
 async def test_a_foreign_publish_wakes_whoever_listens(backend: NatsBackend, client: Client) -> None:
-    await backend.create_channel("orders")
+    await backend.channels.create("orders")
     woken = asyncio.Event()
     listener = await backend.listen(["orders"], lambda _: woken.set())
     try:
@@ -82,12 +82,12 @@ async def test_a_job_whose_event_somebody_removed_becomes_a_dead_letter(
     backend: NatsBackend, other: NatsBackend, client: Client
 ) -> None:
     await subscribe(backend)
-    await backend.publish("orders", [Event(1, "gone"), Event(1, "kept")])
+    await backend.log.publish("orders", [Event(1, "gone"), Event(1, "kept")])
     gone = await record(other, "gone")  # who has read it remembers it
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
     assert (await claim_one(backend)).event.id == "kept"
     assert await claim(backend) == []
-    kept = (await backend.find_jobs("orders", "default", "gone"))[0]
+    kept = (await backend.leases.find_jobs("orders", "default", "gone"))[0]
     assert (kept.state, "removed" in kept.errors[0]["error"]) == (State.DEAD, True)
 
 
@@ -95,7 +95,7 @@ async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_besid
     backend: NatsBackend, other: NatsBackend, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend)
-    await backend.publish("orders", [Event(1, "gone"), Event(1, "kept")])
+    await backend.log.publish("orders", [Event(1, "gone"), Event(1, "kept")])
     gone = await record(other, "gone")  # who has read it remembers it
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
 
@@ -103,7 +103,7 @@ async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_besid
         raise ValueError("as if the server had answered nonsense")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._leases._transitions, "apply", broken)
+        patch.setattr(backend.leases._transitions, "apply", broken)
         assert [job.event.id for job in await claim(backend)] == ["kept"]
     assert await claim(backend) == []
     assert (await record(backend, "gone")).state is State.DEAD

@@ -11,8 +11,9 @@ import nats
 import pytest
 
 import holdfast
-from holdfast.backends.nats import NatsBackend, link
-from holdfast.embedded import Nats, private
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import connection
+from holdfast.embedded import Nats, files
 from holdfast.model.event import Event
 from kit import (
     CHANNEL,
@@ -41,7 +42,7 @@ class Small(Nats):
     def prepare(self) -> None:
         super().prepare()
         config = self.folder / "nats.conf"
-        private.write(config, config.read_text().replace(self._old, self._new))
+        files.write_private(config, config.read_text().replace(self._old, self._new))
 
 
 SERVERS = {
@@ -56,7 +57,7 @@ async def small(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[NatsBackend]:
     """A backend on a store whose limit is that of its stream, its account or its server."""
-    monkeypatch.setattr(link, "_UNSURE", 60)
+    monkeypatch.setattr(connection, "_UNSURE", 60)
     with Small(tmp_path, *SERVERS[request.param]) as server:
         backend = NatsBackend(server.url)
         await backend.open()
@@ -73,8 +74,8 @@ async def test_who_may_not_ask_for_limits_can_publish_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server does not answer at all, which must not look like one that is gone."""
-    monkeypatch.setattr(link, "_UNSURE", 0.1)
-    monkeypatch.setattr(link, "PATIENCE", 60)
+    monkeypatch.setattr(connection, "_UNSURE", 0.1)
+    monkeypatch.setattr(connection, "PATIENCE", 60)
     may = 'permissions: { publish: { deny: ["$SYS.>", "$JS.API.INFO"] } }, user: holdfast'
     with Small(tmp_path, "user: holdfast", may) as server:
         backend = NatsBackend(server.url)
@@ -82,7 +83,7 @@ async def test_who_may_not_ask_for_limits_can_publish_all_the_same(
         await publish(backend, "a")
         await publish(backend, "b")
         assert (await backend.check())[0].level == "warning"
-        assert backend._store.link.generation == 1, "it is the same connection"
+        assert backend._store.connection.generation == 1, "it is the same connection"
         await backend.close()
 
 
@@ -90,7 +91,9 @@ async def fill(backend: NatsBackend, size: int, each: int) -> int:
     """Publish until it is refused; answers how many events were taken."""
     for turn in count():
         try:
-            await backend.publish(CHANNEL, [Event(b"x" * size, f"{size}-{turn}-{n}") for n in range(each)])
+            await backend.log.publish(
+                CHANNEL, [Event(b"x" * size, f"{size}-{turn}-{n}") for n in range(each)]
+            )
         except holdfast.Overloaded:
             return turn * each
     raise AssertionError
@@ -105,11 +108,11 @@ async def test_a_full_store_lets_jobs_end_and_the_log_be_trimmed(small: NatsBack
     assert await complete(small, first)
     assert await fail(small, rest[0])
     assert await bury(small, rest[1])
-    assert await small.complete(rest[2:]) == [True] * 3
+    assert await small.leases.complete(rest[2:]) == [True] * 3
     assert (await claim_one(small)).event.data
-    lock = await small.lock("gbe:lock:sweeper", "me", MINUTE)
+    lock = await small.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     assert lock is not None
-    assert (await small.trim(CHANNEL, await small.now(), 100, lock)).removed == 1
+    assert (await small.retention.trim(CHANNEL, await small.now(), 100, lock)).removed == 1
     [again] = await publish(small, "a")
     assert again.duplicate, "a repeat adds nothing"
 
@@ -121,6 +124,6 @@ async def test_a_backlog_does_not_take_the_room_that_its_jobs_need_to_end(small:
     done = 0
     while done < 200:
         jobs = await claim(small, 50)
-        assert await small.complete(jobs) == [True] * 50
+        assert await small.leases.complete(jobs) == [True] * 50
         done += len(jobs)
-    assert (await small.consumer_stats(CHANNEL, CONSUMER)).states["done"] == 200
+    assert (await small.channels.consumer_stats(CHANNEL, CONSUMER)).states["done"] == 200

@@ -22,7 +22,7 @@ ALIVE = timedelta(minutes=10)
 
 @pytest.fixture
 async def lock(backend: NatsBackend) -> Lock:
-    held = await backend.lock("gbe:lock:sweeper", "me", 600 * MINUTE)
+    held = await backend.locks.acquire("gbe:lock:sweeper", "me", 600 * MINUTE)
     assert held is not None
     return held
 
@@ -48,21 +48,21 @@ async def fetch(client: Client, name: str, count: int, acked: int) -> None:
 
 async def trim(backend: NatsBackend, lock: Lock, *groups: str) -> Trim:
     await backend.advance(MINUTE)
-    return await backend.trim(CHANNEL, await backend.now(), 1000, lock, groups=groups)
+    return await backend.retention.trim(CHANNEL, await backend.now(), 1000, lock, groups=groups)
 
 
 async def test_a_foreign_consumer_is_seen(backend: NatsBackend, client: Client) -> None:
     receipts = await publish(backend, "a", "b", "c")
-    assert await backend.groups(ALIVE) == []
+    assert await backend.groups.all(ALIVE) == []
     await add(client, "warehouse")
-    [new] = await backend.groups(ALIVE)
+    [new] = await backend.groups.all(ALIVE)
     assert (new.channel, new.name, new.pending, new.delivered) == (CHANNEL, "warehouse", 0, None)
     await fetch(client, "warehouse", 2, acked=1)
-    [seen] = await backend.groups(ALIVE)
+    [seen] = await backend.groups.all(ALIVE)
     assert (seen.members, seen.pending, seen.stale) == (1, 1, 0)
     assert seen.delivered == receipts[1].position
     await backend.advance(2 * ALIVE)
-    [idle] = await backend.groups(ALIVE)
+    [idle] = await backend.groups.all(ALIVE)
     assert (idle.members, idle.pending, idle.stale) == (0, 1, 1)
     assert idle.idle is not None
     assert 2 * ALIVE <= idle.idle < 3 * ALIVE
@@ -70,11 +70,11 @@ async def test_a_foreign_consumer_is_seen(backend: NatsBackend, client: Client) 
 
 async def test_it_is_seen_on_every_channel_that_it_reads(backend: NatsBackend, client: Client) -> None:
     for channel in (CHANNEL, "gbe.events.a", "gbe.events.b"):
-        await backend.create_channel(channel)
+        await backend.channels.create(channel)
     await add(client, "all", None)
     await add(client, "tail", "gbe.events.>")
     await add(client, "ours", "HF.S.>")
-    found = {(group.name, group.channel) for group in await backend.groups(ALIVE)}
+    found = {(group.name, group.channel) for group in await backend.groups.all(ALIVE)}
     tail = {("tail", "gbe.events.a"), ("tail", "gbe.events.b")}
     assert found == tail | {("all", channel) for channel in (CHANNEL, "gbe.events.a", "gbe.events.b")}
 
@@ -105,33 +105,33 @@ async def test_a_group_is_removed_once_nobody_uses_it(
 ) -> None:
     await publish(backend, "a")
     await add(client, "warehouse")
-    [group] = await backend.groups(ALIVE)
-    assert not await backend.remove_group(group, ALIVE, lock), "somebody has just made it"
+    [group] = await backend.groups.all(ALIVE)
+    assert not await backend.groups.remove(group, ALIVE, lock), "somebody has just made it"
     await backend.advance(2 * ALIVE)
     subscription = await client.jetstream().pull_subscribe_bind("warehouse", "HOLDFAST")
     await subscription.fetch(1, timeout=60)
-    assert not await backend.remove_group(group, ALIVE, lock), "somebody has just read from it"
+    assert not await backend.groups.remove(group, ALIVE, lock), "somebody has just read from it"
     await subscription.unsubscribe()
     await backend.advance(2 * ALIVE)
-    assert await backend.reclaim(group, ALIVE, 10, lock) == 0
-    assert await backend.remove_group(group, ALIVE, lock)
-    assert not await backend.remove_group(group, ALIVE, lock)
-    assert await backend.groups(ALIVE) == []
+    assert await backend.groups.reclaim(group, ALIVE, 10, lock) == 0
+    assert await backend.groups.remove(group, ALIVE, lock)
+    assert not await backend.groups.remove(group, ALIVE, lock)
+    assert await backend.groups.all(ALIVE) == []
 
 
 async def test_a_sweeper_from_the_past_removes_nothing(
     backend: NatsBackend, client: Client, lock: Lock
 ) -> None:
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
     await add(client, "warehouse")
     await backend.advance(timedelta(days=1))
-    assert await backend.lock("gbe:lock:sweeper", "other", MINUTE) is not None
+    assert await backend.locks.acquire("gbe:lock:sweeper", "other", MINUTE) is not None
     group = Group(CHANNEL, "warehouse", 0, None, 0, 0, None)
     with pytest.raises(LockLost):
-        await backend.remove_group(group, ALIVE, lock)
+        await backend.groups.remove(group, ALIVE, lock)
     with pytest.raises(LockLost):
-        await backend.reclaim(group, ALIVE, 10, lock)
-    assert len(await backend.groups(ALIVE)) == 1
+        await backend.groups.reclaim(group, ALIVE, 10, lock)
+    assert len(await backend.groups.all(ALIVE)) == 1
 
 
 async def test_a_sweep_reports_and_by_policy_removes(backend: NatsBackend, client: Client) -> None:
@@ -151,9 +151,9 @@ async def test_a_sweep_reports_and_by_policy_removes(backend: NatsBackend, clien
     assert await swept("remove") == [], "it lives"
     await backend.advance(3 * ALIVE)
     assert await swept("report") == [(1, False)]
-    [entry] = await backend.read("gbe.events.system.error", None, 10)
+    [entry] = await backend.log.read("gbe.events.system.error", None, 10)
     alert = Alert.model_validate_json(entry.event.data)
     assert (alert.kind, alert.consumer, alert.count) == ("dead_consumer", "warehouse", 1)
     assert await swept("remove", guard_groups={CHANNEL: ["warehouse"]}) == [(1, False)]
     assert await swept("remove") == [(1, True)]
-    assert [group.name for group in await backend.groups(ALIVE)] == ["quiet"], "it left nothing pending"
+    assert [group.name for group in await backend.groups.all(ALIVE)] == ["quiet"], "it left nothing pending"

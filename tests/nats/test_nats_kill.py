@@ -9,10 +9,11 @@ from datetime import timedelta
 import pytest
 
 import holdfast
-from holdfast.backends.nats import NatsBackend, link
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import connection
 from holdfast.embedded import Nats
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, claim, publish, read_all, states, step, subscribe, until
 
 KILLS = 3
@@ -41,7 +42,7 @@ class Load:
     async def insist(self, events: list[Event]) -> list[holdfast.Receipt]:
         while True:
             try:
-                return await self.backend.publish(CHANNEL, events)
+                return await self.backend.log.publish(CHANNEL, events)
             except holdfast.Unavailable:
                 await asyncio.sleep(0.02)
 
@@ -49,7 +50,7 @@ class Load:
         while not self.stop:
             try:
                 jobs = await claim(self.backend, 20)
-                answers = await self.backend.complete(jobs)
+                answers = await self.backend.leases.complete(jobs)
                 self.completed.update(job.event.id for job, yes in zip(jobs, answers, strict=True) if yes)
             except holdfast.Unavailable:
                 await asyncio.sleep(0.02)
@@ -88,7 +89,7 @@ async def judge(backend: NatsBackend, load: Load) -> None:
     while (await step(backend)).total:
         pass
     while jobs := await claim(backend, 500):
-        assert all(await backend.complete(jobs))
+        assert all(await backend.leases.complete(jobs))
     assert await states(backend) == {State.DONE: len(log)}, "counters equal counts"
 
 
@@ -99,7 +100,12 @@ async def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
         await backend.open()
         await publish(backend, "a")
         await asyncio.to_thread(server.kill)
-        for call in (backend.now(), publish(backend, "b"), backend.due(10), backend.read(CHANNEL, None, 1)):
+        for call in (
+            backend.now(),
+            publish(backend, "b"),
+            backend.lifecycle.due(10),
+            backend.log.read(CHANNEL, None, 1),
+        ):
             with pytest.raises(holdfast.Unavailable, match=str(server.port)):
                 await call
         await asyncio.to_thread(server.start)
@@ -125,7 +131,7 @@ async def answers(backend: NatsBackend) -> bool:
 
 
 async def test_a_silent_server_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "PATIENCE", 0.5)
+    monkeypatch.setattr(connection, "PATIENCE", 0.5)
     server = Nats().start()
     backend = NatsBackend(server.url)
     try:

@@ -26,7 +26,7 @@ async def test_a_token_that_was_lost_is_not_given_again(tmp_path: Path) -> None:
         shutil.copytree(data, kept)
         await asyncio.to_thread(server.start)
         lost = await claim_one(first)
-        lock = await first.lock("gbe:lock:sweeper", "first", MINUTE)
+        lock = await first.locks.acquire("gbe:lock:sweeper", "first", MINUTE)
         assert lock is not None
         await asyncio.to_thread(server.kill)
         shutil.rmtree(data)
@@ -34,12 +34,12 @@ async def test_a_token_that_was_lost_is_not_given_again(tmp_path: Path) -> None:
         await asyncio.to_thread(server.start)
         await second.open()
         job = await claim_one(second)
-        taken = await second.lock("gbe:lock:sweeper", "first", MINUTE)
+        taken = await second.locks.acquire("gbe:lock:sweeper", "first", MINUTE)
         assert taken is not None
         assert (job.id, job.token > lost.token, taken.token > lock.token) == (lost.id, True, True)
         assert not await complete(first, lost)
         with pytest.raises(LockLost):
-            await first.renew(lock, MINUTE)
+            await first.locks.renew(lock, MINUTE)
         assert await complete(second, job)
     finally:
         await first.close()

@@ -7,8 +7,9 @@ from nats.aio.client import Client
 
 import holdfast
 from holdfast import failpoints
-from holdfast.backends.nats import NatsBackend, subjects
-from holdfast.backends.nats.batch import Stale, state
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import Stale, state
 from holdfast.failpoints import FailpointError
 from holdfast.model.event import MAX_DATA, Event
 from kit import CHANNEL, CONSUMER, bury, claim, complete, ids, publish, step, subscribe
@@ -18,7 +19,7 @@ async def populate(backend: NatsBackend) -> None:
     """Something of everything that a consumer can have."""
     await subscribe(backend, ordered=True)
     await publish(backend, "a", "b", "c", "d", key="k")
-    await backend.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large"), Event(1, "done"), Event(2, "waits")])
+    await backend.log.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large"), Event(1, "done"), Event(2, "waits")])
     dead, large, done, leased = await claim(backend)
     for job in (dead, large):
         assert await bury(backend, job)
@@ -26,7 +27,10 @@ async def populate(backend: NatsBackend) -> None:
     assert leased.event.id == "waits"
     [risen] = await claim(backend)
     assert await bury(backend, risen)
-    assert await backend.revive(CHANNEL, CONSUMER, [risen.id, large.id], b"patched") == [True, True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [risen.id, large.id], b"patched") == [
+        True,
+        True,
+    ]
     [again] = await claim(backend, 1)
     assert await bury(backend, again)
 
@@ -40,7 +44,7 @@ async def traces(client: Client, ref: str = "1") -> list[str]:
 
 
 async def finished(backend: NatsBackend) -> None:
-    while not (await backend.remove_consumer(CHANNEL, CONSUMER, 2)).done:
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 2)).done:
         pass
 
 
@@ -65,8 +69,8 @@ async def test_a_removal_that_died_is_finished_by_the_next(
         await finished(backend)
     other = backend.fork()
     await other.open()
-    assert await other.consumers() == []
-    assert (await other.due(10)).due == []
+    assert await other.channels.consumers() == []
+    assert (await other.lifecycle.due(10)).due == []
     with pytest.raises(holdfast.HoldfastError, match="wait"):
         await subscribe(other)
     await finished(other)
@@ -82,8 +86,8 @@ async def test_another_process_forgets_it_too(backend: NatsBackend, client: Clie
     await publish(backend, *(f"e-{n}" for n in range(50)))
     mine = await claim(other, 20)
     later = await claim(other, 20, consumer="mail")
-    assert (await backend.remove_consumer(CHANNEL, CONSUMER, 5)).jobs == 5
-    assert await other.complete([*mine, *later]) == [False] * 20 + [True] * 20
+    assert (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 5)).jobs == 5
+    assert await other.leases.complete([*mine, *later]) == [False] * 20 + [True] * 20
     with pytest.raises(holdfast.NotFound):
         await claim(other)
     await finished(backend)
@@ -103,12 +107,12 @@ async def test_a_step_that_began_before_is_refused(backend: NatsBackend, client:
     dead, *rest = await claim(other, 2)
     assert await bury(other, dead)
     await publish(backend, "d")
-    edit = other._store.edit("1")
+    batch = other._store.batch("1")
     record = other._store.mirror.queues.jobs["1", int(rest[0].id)]
     cursor = other._store.mirror.cursors["1"]
-    edit.replace(record, record.waiting(record.state, record.due))
+    batch.replace(record, record.waiting(record.state, record.due))
     await finished(backend)
-    for late in (edit.messages(), [state(subjects.cursor("1"), b"[9,null,null]", cursor.revision)]):
+    for late in (batch.messages(), [state(subjects.cursor("1"), b"[9,null,null]", cursor.revision)]):
         with pytest.raises(Stale):
             await other._store.commit(late)
     await other.close()

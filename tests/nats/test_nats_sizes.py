@@ -9,14 +9,14 @@ import pytest
 
 import holdfast
 from holdfast.backends.nats import NatsBackend
-from holdfast.backends.nats.batch import Batches, state
-from holdfast.backends.nats.committer import Committer
-from holdfast.backends.nats.link import Link
-from holdfast.embedded import Nats, private
+from holdfast.backends.nats.wire.batches import BatchCommitter, Batches, state
+from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.embedded import Nats, files
 from holdfast.model.decide import describe
 from holdfast.model.errors import TooLarge
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Reason, Retry, State
+from holdfast.model.job import Burial, Reason, Retry
+from holdfast.model.states import State
 from kit import CHANNEL, claim_one, publish, read_all, record, subscribe
 
 
@@ -28,7 +28,7 @@ class Narrow(Nats):
     def prepare(self) -> None:
         super().prepare()
         config = self.folder / "nats.conf"
-        private.write(config, f"max_payload: {self.most}\n{config.read_text()}")
+        files.write_private(config, f"max_payload: {self.most}\n{config.read_text()}")
 
 
 class TooNarrow(Narrow):
@@ -54,9 +54,9 @@ async def test_a_job_that_failed_very_often_can_still_end(tmp_path: Path) -> Non
             await publish(backend, "a")
             failures = [describe(f"{n} " + "\x01" * 4000) for n in range(30)]  # six bytes each in JSON
             for failure in failures[:-1]:
-                assert await backend.retry([Retry(await claim_one(backend), None, failure)]) == [True]
+                assert await backend.leases.retry([Retry(await claim_one(backend), None, failure)]) == [True]
             burial = Burial(await claim_one(backend), Reason.TERMINAL, failures[-1])
-            assert await backend.bury([burial]) == [True]
+            assert await backend.leases.bury([burial]) == [True]
             found = await record(backend, "a")
             assert (found.state, found.attempts) == (State.DEAD, 30)
             assert [error["error"] for error in found.errors] == [
@@ -72,16 +72,16 @@ async def test_headers_of_any_text_fit_beside_data_of_any_size(backend: NatsBack
     text = "\N{HEDGEHOG}" * 512
     headers = {f"h{n}": "漢" * 80 for n in range(60)}
     event = Event(b"x" * size, text, text, text, text, headers=headers)
-    await backend.publish(CHANNEL, [event])
+    await backend.log.publish(CHANNEL, [event])
     [entry] = await read_all(backend)
     assert entry.event._replace(time=None) == event
 
 
 async def test_what_is_too_large_takes_nobody_with_it(backend: NatsBackend, relaxed_nats: Nats) -> None:
-    link = Link(relaxed_nats.url)
-    await link.open()
+    connection = NatsConnection(relaxed_nats.url)
+    await connection.open()
     try:
-        committer = Committer(Batches(link))
+        committer = BatchCommitter(Batches(connection))
         under_way = [committer.commit([state(f"HF.X.before.{n}", b"1")]) for n in range(2)]
         large = committer.commit([state("HF.X.large", b"x" * 1_048_576)])
         small = committer.commit([state("HF.X.small", b"1")])
@@ -89,4 +89,4 @@ async def test_what_is_too_large_takes_nobody_with_it(backend: NatsBackend, rela
         assert isinstance(refused, TooLarge)
         assert isinstance(taken, int)
     finally:
-        await link.close()
+        await connection.close()

@@ -6,7 +6,8 @@ import orjson
 import pytest
 from nats.aio.client import Client
 
-from holdfast.backends.nats import NatsBackend, codec, subjects
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import codec, subjects
 from holdfast.model.event import DEFAULT_SOURCE, Event
 from kit import CHANNEL, MINUTE, claim, claim_one, complete, ids, publish, read_all, subscribe
 
@@ -22,31 +23,31 @@ async def tear(client: Client, step: int = 1) -> None:
 
 async def appended(backend: NatsBackend) -> list[str]:
     """What is in the log after the torn event was published again, which is no repeat."""
-    [receipt] = await backend.publish(CHANNEL, [TORN])
+    [receipt] = await backend.log.publish(CHANNEL, [TORN])
     assert not receipt.duplicate
-    [again] = await backend.publish(CHANNEL, [TORN])
+    [again] = await backend.log.publish(CHANNEL, [TORN])
     assert (again.position, again.duplicate) == (receipt.position, True)
     return [entry.event.id for entry in await read_all(backend)]
 
 
 async def test_where_nothing_follows(backend: NatsBackend, client: Client) -> None:
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
     await tear(client)
     assert await appended(backend) == ["torn"]
 
 
 async def test_where_what_followed_was_replaced_since(backend: NatsBackend, client: Client) -> None:
     """Most messages of ours replace one another: an empty place does not tell that an event was trimmed."""
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
     await tear(client)
     for display in ("Orders", "All orders"):
-        await backend.set_display(CHANNEL, None, display)
+        await backend.channels.set_display(CHANNEL, None, display)
     assert await appended(backend) == ["torn"]
 
 
 @pytest.mark.parametrize("step", [1, 2])
 async def test_where_another_event_followed(backend: NatsBackend, client: Client, step: int) -> None:
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
     await tear(client, step)
     if step == 1:
         await client.jetstream().publish(CHANNEL, b"{}", headers={"ce-id": "other"})
@@ -60,9 +61,9 @@ async def test_an_event_that_was_trimmed_is_known_all_the_same(backend: NatsBack
     await publish(backend, "torn")
     assert await complete(backend, await claim_one(backend))
     await backend.advance(MINUTE)
-    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     assert lock is not None
-    assert (await backend.trim(CHANNEL, await backend.now(), 10, lock)).removed == 1
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 10, lock)).removed == 1
     [again] = await publish(backend, "torn")
     assert again.duplicate
     assert ids(await claim(backend)) == []

@@ -1,4 +1,4 @@
-"""Trimming on NATS: a record first and a purge after it, fates and copies, and keys that are forgotten."""
+"""Trimming on NATS: a record first and a purge after it, outcomes and copies, and keys that are forgotten."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import pytest
 from nats.aio.client import Client
 
 from holdfast import failpoints
-from holdfast.backends.nats import NatsBackend, stream
+from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire import stream
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import DataLost
 from holdfast.model.event import MAX_DATA, Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.model.upkeep import Forgotten, Lock, Trim
 from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, state, subscribe
 
 
 @pytest.fixture
 async def lock(backend: NatsBackend) -> Lock:
-    held = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    held = await backend.locks.acquire("gbe:lock:sweeper", "me", 60 * MINUTE)
     assert held is not None
     return held
 
 
 async def trim(backend: NatsBackend, lock: Lock, limit: int = 1000) -> Trim:
     await backend.advance(MINUTE)
-    return await backend.trim(CHANNEL, await backend.now(), limit, lock)
+    return await backend.retention.trim(CHANNEL, await backend.now(), limit, lock)
 
 
 async def subjects(client: Client, filter_: str) -> list[str]:
@@ -39,15 +40,15 @@ async def test_a_step_that_died_is_finished_by_the_next(
     backend: NatsBackend, client: Client, lock: Lock, place: str
 ) -> None:
     receipts = await publish(backend, "a", "b")
-    await backend.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large")])
+    await backend.log.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large")])
     with failpoints.active(place, "raise"), pytest.raises(FailpointError):
         await trim(backend, lock)
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed is None, extent.first, extent.last) == (False, None, None)
-    assert (await backend.size(CHANNEL)).events == 0
+    assert (await backend.retention.size(CHANNEL)).events == 0
     with pytest.raises(DataLost):
-        await anext(aiter(backend.pages(CHANNEL, receipts[0].position, receipts[1].position, 10)))
-    cursor = await backend.attach(CHANNEL, "archiver")
+        await anext(aiter(backend.log.pages(CHANNEL, receipts[0].position, receipts[1].position, 10)))
+    cursor = await backend.cursors.attach(CHANNEL, "archiver")
     assert cursor.position == extent.trimmed, "nobody begins below it"
     await subscribe(backend, start="earliest")
     assert await claim(backend) == []
@@ -67,7 +68,7 @@ async def test_the_fate_of_a_large_publish_stays_as_long_as_its_keys(
     assert len(await subjects(client, "HF.F.>")) == 1
     assert all(receipt.duplicate for receipt in await publish(backend, *names))
     now = await backend.now()
-    forgotten = await backend.forget(now, now, 5000, lock)
+    forgotten = await backend.retention.forget(now, now, 5000, lock)
     assert (forgotten.keys, forgotten.jobs, forgotten.more) == (1100, 0, False)
     assert not any(receipt.duplicate for receipt in await publish(backend, *names[:10]))
     assert (await trim(backend, lock)).removed == 10
@@ -81,10 +82,10 @@ async def test_the_fate_of_a_large_publish_stays_as_long_as_its_events(
     await publish(backend, *names)
     await backend.advance(MINUTE)
     now = await backend.now()
-    assert (await backend.forget(now, now, 5000, lock)).keys == 1100
+    assert (await backend.retention.forget(now, now, 5000, lock)).keys == 1100
     other = backend.fork()
     await other.open()
-    assert len(await other.read(CHANNEL, None, 2000)) == 1100, "they are still known to be committed"
+    assert len(await other.log.read(CHANNEL, None, 2000)) == 1100, "they are still known to be committed"
     await other.close()
     await publish(backend, "later")
     assert (await trim(backend, lock, 2000)).removed == 1101
@@ -93,21 +94,21 @@ async def test_the_fate_of_a_large_publish_stays_as_long_as_its_events(
 
 async def test_a_dead_letters_copy_goes_with_it(backend: NatsBackend, client: Client, lock: Lock) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large"), Event(1, "small")])
+    await backend.log.publish(CHANNEL, [Event(b"x" * MAX_DATA, "large"), Event(1, "small")])
     for job in await claim(backend):
         assert await bury(backend, job)
     assert (await trim(backend, lock)).removed == 2
     assert len(await subjects(client, "HF.B.>")) == 2
     for name in ("small", "large"):
-        [dead] = await backend.find_jobs(CHANNEL, "default", name)
-        assert await backend.requeue(CHANNEL, CONSUMER, dead.id)
+        [dead] = await backend.leases.find_jobs(CHANNEL, "default", name)
+        assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
     first, second = sorted(await claim(backend), key=lambda job: len(job.event.data))
     assert (first.event.data, second.event.data) == (b"1", b"x" * MAX_DATA)
     assert await complete(backend, first)
     assert await bury(backend, second)
     await backend.advance(MINUTE)
-    assert await backend.purge_dead(CHANNEL, await backend.now(), 10, lock) == {CONSUMER: 1}
-    left = await backend._store.link.last(["HF.B.>", "HF.D.>"])
+    assert await backend.retention.purge_dead(CHANNEL, await backend.now(), 10, lock) == {CONSUMER: 1}
+    left = await backend._store.connection.last(["HF.B.>", "HF.D.>"])
     assert not any(message.data for message in left), "marks, for a second"
 
 
@@ -117,10 +118,10 @@ async def test_a_dead_letter_is_found_when_its_key_is_forgotten(backend: NatsBac
     assert await bury(backend, await claim_one(backend))
     await trim(backend, lock)
     now = await backend.now()
-    assert (await backend.forget(now, now, 1000, lock)).keys == 1
-    [dead] = await backend.find_jobs(CHANNEL, "default", "a")
+    assert (await backend.retention.forget(now, now, 1000, lock)).keys == 1
+    [dead] = await backend.leases.find_jobs(CHANNEL, "default", "a")
     assert dead.state is State.DEAD
-    assert await backend.requeue(CHANNEL, CONSUMER, dead.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
     assert ids(await claim(backend)) == ["a"]
     [again] = await publish(backend, "a")
     assert not again.duplicate, "another event, after its window"
@@ -132,32 +133,32 @@ async def test_forgetting_goes_on_where_it_was(backend: NatsBackend, lock: Lock)
     await backend.advance(MINUTE)
     now = await backend.now()
     steps = []
-    while (step := await backend.forget(now, now, 25, lock)).more:
+    while (step := await backend.retention.forget(now, now, 25, lock)).more:
         steps.append(step.keys)
     assert (sum(steps) + step.keys, max(steps) <= 25) == (30, True)
-    mark = await backend._store.link.last(["HF.G"])
-    assert await backend.forget(now, now, 25, lock) == Forgotten(0, 0, more=False)
-    assert await backend._store.link.last(["HF.G"]) == mark, "nothing to walk, nothing to write"
+    mark = await backend._store.connection.last(["HF.G"])
+    assert await backend.retention.forget(now, now, 25, lock) == Forgotten(0, 0, more=False)
+    assert await backend._store.connection.last(["HF.G"]) == mark, "nothing to walk, nothing to write"
 
 
 async def test_forgetting_never_goes_ahead_of_the_log(backend: NatsBackend, lock: Lock) -> None:
     await publish(backend, "a")
     later = await backend.now() + 1000 * MINUTE
-    while (await backend.forget(later, later, 1000, lock)).keys:
+    while (await backend.retention.forget(later, later, 1000, lock)).keys:
         continue
     await publish(backend, "b")
     [again] = await publish(backend, "b")
     assert again.duplicate
-    assert (await backend.forget(later, later, 1000, lock)).keys == 1
+    assert (await backend.retention.forget(later, later, 1000, lock)).keys == 1
 
 
 async def test_what_is_gone_already_is_removed_again_in_peace(backend: NatsBackend, client: Client) -> None:
     """The server says differently of a message before the first one and of one in the middle."""
     await publish(backend, "a")
-    link = backend._store.link
+    connection = backend._store.connection
     state = (await client.jetstream().stream_info("HOLDFAST")).state
     for seq in (state.first_seq, state.first_seq, state.last_seq - 1, state.last_seq - 1):
-        await stream.delete(link, seq)
+        await stream.delete(connection, seq)
 
 
 @pytest.mark.concurrency
@@ -168,7 +169,7 @@ async def test_two_trims_at_once_both_return(backend: NatsBackend, lock: Lock) -
     before = await backend.now()
     other = backend.fork()
     await other.open()
-    steps = [each.trim(CHANNEL, before, 2, lock) for _ in range(5) for each in (backend, other)]
+    steps = [each.retention.trim(CHANNEL, before, 2, lock) for _ in range(5) for each in (backend, other)]
     try:
         removed = [step.removed for step in await asyncio.gather(*steps)]
     finally:

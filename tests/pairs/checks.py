@@ -10,7 +10,7 @@ import pytest
 from run import Memory, Result, code, play
 from selection import everything, selected
 
-from holdfast.chaos.evidence import Store
+from holdfast_chaos.final_state import ServerUnderTest
 
 SEED = 15
 _PARTS, _TURNS = 12, 2
@@ -22,7 +22,7 @@ def some(name: str) -> Callable[..., object]:
     @pytest.mark.timeout(600)
     @pytest.mark.parametrize("part", range(_PARTS))
     async def test_verbs_at_once_leave_every_invariant_true(
-        server: Callable[[str], Store], part: int
+        server: Callable[[str], ServerUnderTest], part: int
     ) -> None:
         rounds = [(each, SEED) for each in selected(SEED)[name][part::_PARTS]]
         found = [
@@ -42,7 +42,9 @@ def all_of(name: str) -> Callable[..., object]:
     @pytest.mark.slow
     @pytest.mark.timeout(0)
     @pytest.mark.parametrize("first", sorted({each.first for each in everything(name)}))
-    async def test_every_pair_on_every_kind_of_consumer(server: Callable[[str], Store], first: str) -> None:
+    async def test_every_pair_on_every_kind_of_consumer(
+        server: Callable[[str], ServerUnderTest], first: str
+    ) -> None:
         path = os.environ.get("HOLDFAST_PAIRS")
         memory, version = Memory(Path(path) if path else None), code(name)
         results = {

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from rounds import start
 
-from holdfast.chaos.evidence import Store
+from holdfast_chaos.final_state import ServerUnderTest
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Callable[[str], Store]]:
+def server() -> Iterator[Callable[[str], ServerUnderTest]]:
     """Starts the server of a kind at the first call."""
-    started: dict[str, Store] = {}
+    started: dict[str, ServerUnderTest] = {}
 
-    def get(name: str) -> Store:
+    def get(name: str) -> ServerUnderTest:
         if name not in started:
             started[name] = start(name)
         return started[name]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.chaos.history import Call, History, calls_of
-from holdfast.chaos.recorder import Recorded
-from holdfast.contracts import Applied, Backend, Consumer, Start
+from holdfast.contracts import Applied, Backend, Consumer
 from holdfast.model.decide import Action
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Job, Reason
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock
+from holdfast_chaos.history import Call, History, calls_of
+from holdfast_chaos.recorder import Recorded, RecordedChannels, RecordedLeases, RecordedNoun
 from kit import BOOM
 
 CONSUMER, READER, SIDE_READER = "main", "reader", "side"
@@ -80,8 +81,36 @@ class Notes(History):
         return calls_of(process, self.lines)
 
 
+class WatchedLeases(RecordedLeases):
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        call = self._inner.leases.cancel(channel, source, event_id, consumer)
+        return await self._note_one("cancel", {"channel": channel, "id": event_id}, call)
+
+
+class WatchedChannels(RecordedChannels):
+    async def subscribe(
+        self, channel: str, consumer: str, policy: Policy, *given: Any, **at: Any
+    ) -> Consumer:
+        item = {"channel": channel, "consumer": consumer, "start": str(given[0] if given else "latest")}
+        call = self._inner.channels.subscribe(channel, consumer, policy, *given, **at)
+        return await self._note_one("subscribe", item, call, lambda _: True)
+
+
+class WatchedLifecycle(RecordedNoun):
+    async def apply(self, actions: Sequence[Action]) -> Applied:
+        item = {"moves": [str(action.move) for action in actions]}
+        call = self._inner.lifecycle.apply(actions)
+        return await self._note_one("apply", item, call, lambda applied: applied.total)
+
+
 class Watched(Recorded):
-    """A recorded backend that also notes what operators do."""
+    """A recorded backend that also notes the moves of the lifecycle, and where a consumer starts."""
+
+    def __init__(self, inner: Backend, history: History) -> None:
+        super().__init__(inner, history)
+        self.leases = WatchedLeases("leases", inner, history)
+        self.channels = WatchedChannels("channels", inner, history)
+        self.lifecycle = WatchedLifecycle("lifecycle", inner, history)
 
     @property
     def inner(self) -> Backend:
@@ -92,45 +121,6 @@ class Watched(Recorded):
         items = [{"channel": channel, "consumer": consumer, "id": each} for each in ids]
         self._history.happened("archived", *items)
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        async def ask() -> list[int]:
-            return [await self._inner.cancel(channel, source, event_id, consumer)]
-
-        [count] = await self._noted("cancel", [{"channel": channel, "id": event_id}], ask)
-        return count
-
-    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
-        async def ask() -> list[bool]:
-            return [await self._inner.requeue(channel, consumer, job_id)]
-
-        items = [{"channel": channel, "consumer": consumer, "job": job_id}]
-        [accepted] = await self._noted("requeue", items, ask)
-        return accepted
-
-    async def subscribe(
-        self,
-        channel: str,
-        consumer: str,
-        policy: Policy,
-        start: Start = "latest",
-        *,
-        revision: int | None = None,
-    ) -> Consumer:
-        async def ask() -> list[Consumer]:
-            return [await self._inner.subscribe(channel, consumer, policy, start, revision=revision)]
-
-        items = [{"channel": channel, "consumer": consumer, "start": str(start)}]
-        [made] = await self._noted("subscribe", items, ask, lambda _: [True])
-        return made
-
-    async def apply(self, actions: list[Action]) -> Applied:
-        async def ask() -> list[Applied]:
-            return [await self._inner.apply(actions)]
-
-        items = [{"moves": [str(action.move) for action in actions]}]
-        [applied] = await self._noted("apply", items, ask, lambda each: [each[0].total])
-        return applied
-
 
 async def prepare(backend: Watched, channel: str, kind: Kind, bulk: int, *, expiring: bool) -> World:
     """A channel with a consumer whose jobs are done, expired, overdue, dead, leased, scheduled and ready."""
@@ -139,36 +129,39 @@ async def prepare(backend: Watched, channel: str, kind: Kind, bulk: int, *, expi
     expires = EXPIRES if expiring or not kind.bulk else None
     bound = size + 10 * SOME if kind.bounded else None
     policy = Policy.of(lease=LEASE, ordered=kind.ordered, max_depth=bound, expires_after=expires)
-    await backend.subscribe(channel, CONSUMER, policy)
-    await backend.attach(channel, READER)
+    await backend.channels.subscribe(channel, CONSUMER, policy)
+    await backend.cursors.attach(channel, READER)
     await _finish(backend, channel)
-    early, lock = await backend.now(), await backend.lock(f"{channel}.sweeper", "sweeper", timedelta(days=1))
+    early, lock = (
+        await backend.now(),
+        await backend.locks.acquire(f"{channel}.sweeper", "sweeper", timedelta(days=1)),
+    )
     assert lock is not None
     if expires:
-        await backend.publish(channel, _events("expired", FEW), priority=LOW)
+        await backend.log.publish(channel, _events("expired", FEW), priority=LOW)
     await backend.advance(LEASE)
     begun = await backend.now()
     due = _events("due", FEW)
-    await backend.publish(channel, due, at=begun + timedelta(seconds=1))
-    await backend.publish(channel, [*_events("overdue", FEW), *_events("dead", SOME)], priority=HIGH)
-    claimed = await backend.claim(channel, CONSUMER, FEW + SOME, "before")
+    await backend.log.publish(channel, due, at=begun + timedelta(seconds=1))
+    await backend.log.publish(channel, [*_events("overdue", FEW), *_events("dead", SOME)], priority=HIGH)
+    claimed = await backend.leases.claim(channel, CONSUMER, FEW + SOME, "before")
     dead = [job for job in claimed if job.event.id.startswith("dead")]
     overdue = [job for job in claimed if job.event.id.startswith("overdue")]
     assert len(dead) == SOME
     assert len(overdue) == FEW
-    assert all(await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in dead]))
+    assert all(await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in dead]))
     await backend.advance(LEASE + timedelta(seconds=30))
-    await backend.publish(channel, _events("leased", SOME), priority=HIGH)
-    leased = await backend.claim(channel, CONSUMER, SOME, "before")
+    await backend.log.publish(channel, _events("leased", SOME), priority=HIGH)
+    leased = await backend.leases.claim(channel, CONSUMER, SOME, "before")
     assert len(leased) == SOME
     now = await backend.now()
     future = _events("future", FEW)
-    await backend.publish(channel, future, at=now + SOON)
+    await backend.log.publish(channel, future, at=now + SOON)
     # The same keys again: whoever frees a key, or loses it, meets the next job of it.
     heads = [job.event.id for job in (*leased, *overdue, *dead)]
     keys = itertools.chain(heads, (f"pair{n // 2}" for n in itertools.count()))
     ready = [Event({"n": n}, f"ready{n}", key=key) for n, key in zip(range(size), keys, strict=False)]
-    await backend.publish(channel, ready)
+    await backend.log.publish(channel, ready)
     return World(
         channel,
         kind,
@@ -192,11 +185,11 @@ def _name(job: Job) -> str:
 async def _finish(backend: Watched, channel: str) -> None:
     """Some events that everybody has behind him: only those can be trimmed and forgotten."""
     done = _events("done", FEW)
-    receipts = await backend.publish(channel, done)
-    jobs = await backend.claim(channel, CONSUMER, FEW, "before")
+    receipts = await backend.log.publish(channel, done)
+    jobs = await backend.leases.claim(channel, CONSUMER, FEW, "before")
     assert len(jobs) == FEW
-    assert all(await backend.complete(jobs))
-    assert await backend.move(channel, READER, None, receipts[-1].position)
+    assert all(await backend.leases.complete(jobs))
+    assert await backend.cursors.move(channel, READER, None, receipts[-1].position)
     backend.archived(channel, READER, [event.id for event in done])
 
 

@@ -1,4 +1,4 @@
-"""Rounds: prepare a world, let two verbs act on it at once, drain it, and judge."""
+"""Rounds: prepare a world, let two verbs act on it at once, drain it, and check."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from typing import Any, Protocol
 import nats
 import psycopg
 import redis.asyncio
-from judge import Case, counted, judge, of_channel
+from pair_checks import Case, check_case, counted, of_channel
 from round_state import CONSUMER, FEW, READER, SIDE_READER, SOON, Kind, Notes, Watched, World, prepare
 from verbs import VERBS, Performance, Verb, documented, perform
 
-from holdfast.chaos.evidence import Store
-from holdfast.chaos.history import Call, calls_of, of
-from holdfast.chaos.judge import Violation
-from holdfast.chaos.stores import STORES
-from holdfast.chaos.stores.postgres import PostgresStore
 from holdfast.contracts import Backend, Capabilities
 from holdfast.model.errors import Overloaded
 from holdfast.model.event import Event
-from holdfast.model.job import LIVE, Job
+from holdfast.model.job import Job
+from holdfast.model.states import LIVE
 from holdfast.wiring import backend as connect
+from holdfast_chaos.checks import Violation
+from holdfast_chaos.final_state import ServerUnderTest
+from holdfast_chaos.history import Call, calls_of, of
+from holdfast_chaos.stores import STORES
+from holdfast_chaos.stores.postgres import PostgresStore
 from kit import NO_OVERLAP, in_memory, step
 
 SIDES = 2
@@ -131,7 +132,7 @@ async def _obey(orders: Connection) -> None:
 class Arena:
     """An empty store with everybody who acts on it. Its rounds come one after the other."""
 
-    store: Store
+    store: ServerUnderTest
     url: str
     backend: Backend
     sides: Sequence[Side]
@@ -154,9 +155,9 @@ class Arena:
         found = await _drain(self.backend, world, calls)
         if found:
             return violations + found
-        evidence = of_channel(await self.store.gather(self.url), channel)
+        evidence = of_channel(await self.store.final_state(self.url), channel)
         case = Case(world, frozenset({round_.first, round_.second}), calls, evidence)
-        violations += judge(case)
+        violations += check_case(case)
         violations += await counted(self.backend, case)
         return violations + [Violation("I20", each) async for each in _clear(self.backend, world)]
 
@@ -205,16 +206,16 @@ async def _drain(backend: Backend, world: World, calls: list[Call]) -> list[Viol
     """Complete what is held, then everything that comes, until nothing does. What is left is wedged."""
     notes = Notes()
     watched, channel = Watched(backend, notes), world.channel
-    await watched.complete(_held(calls))
-    for consumer in await backend.consumers(channel):
-        await backend.set_paused(channel, consumer.name, False)
+    await watched.leases.complete(_held(calls))
+    for consumer in await backend.channels.consumers(channel):
+        await backend.channels.set_paused(channel, consumer.name, False)
     violations: list[Violation] = []
     is_quiet = 0
     while is_quiet < 2:
         moved = (await step(backend)).total
-        for consumer in await backend.consumers(channel):
-            jobs = await watched.claim(channel, consumer.name, 1000, "drain")
-            answers = await watched.complete(jobs)
+        for consumer in await backend.channels.consumers(channel):
+            jobs = await watched.leases.claim(channel, consumer.name, 1000, "drain")
+            answers = await watched.leases.complete(jobs)
             moved += len(jobs)
             violations += [
                 Violation("I18", f"job {job.id} was refused right after its claim")
@@ -247,46 +248,46 @@ def _job(item: dict[str, Any]) -> Job:
 
 async def _clear(backend: Backend, world: World) -> AsyncIterator[str]:
     """Purge, trim and remove everything: what does not go is wrong."""
-    channel, names = world.channel, [each.name for each in await backend.consumers(world.channel)]
+    channel, names = world.channel, [each.name for each in await backend.channels.consumers(world.channel)]
     if world.policy.max_depth and CONSUMER in names:
         async for message in _filled(backend, world, world.policy.max_depth):
             yield message
     now = await backend.now() + timedelta(seconds=1)
-    while await backend.purge_dead(channel, now, 500, world.lock):
+    while await backend.retention.purge_dead(channel, now, 500, world.lock):
         pass
-    if left := [each for each in await backend.dead_counts() if each.channel == channel]:
+    if left := [each for each in await backend.deadletters.counts() if each.channel == channel]:
         yield f"after a purge of all dead letters there are {left}"
     for name in names:
-        while not (await backend.remove_consumer(channel, name, 500)).done:
+        while not (await backend.channels.remove_consumer(channel, name, 500)).done:
             pass
     for reader in (READER, SIDE_READER):
-        await backend.detach(channel, reader)
-    while (trimmed := await backend.trim(channel, now, 500, world.lock)).more:
+        await backend.cursors.detach(channel, reader)
+    while (trimmed := await backend.retention.trim(channel, now, 500, world.lock)).more:
         pass
-    if trimmed.hold or (await backend.extent(channel)).first:
+    if trimmed.hold or (await backend.log.extent(channel)).first:
         yield f"after everything was finished, a trim left events: {trimmed}"
 
 
 async def _filled(backend: Backend, world: World, bound: int) -> AsyncIterator[str]:
     """A bounded consumer without a live job takes as many as its bound says."""
-    await backend.subscribe(world.channel, CONSUMER, world.policy)
-    states = (await backend.consumer_stats(world.channel, CONSUMER)).states
+    await backend.channels.subscribe(world.channel, CONSUMER, world.policy)
+    states = (await backend.channels.consumer_stats(world.channel, CONSUMER)).states
     if any(count for state, count in states.items() if state in LIVE):
         return  # that is said already
     for size in (bound - 1, 1):
         try:
-            await backend.publish(world.channel, [Event(0, f"fill{size}-{n}") for n in range(size)])
+            await backend.log.publish(world.channel, [Event(0, f"fill{size}-{n}") for n in range(size)])
         except Overloaded:
             yield f"the empty consumer has no room for {size} of {bound} jobs"
             return
     try:
-        await backend.publish(world.channel, [Event(0, "over")])
+        await backend.log.publish(world.channel, [Event(0, "over")])
     except Overloaded:
         return
     yield f"the consumer took more than {bound} jobs"
 
 
-def start(name: str) -> Store:
+def start(name: str) -> ServerUnderTest:
     """A server of that kind, which need not survive anything. PostgreSQL refuses rows that overlap."""
     with in_memory():
         store = STORES[name](durable=False)
@@ -297,7 +298,7 @@ def start(name: str) -> Store:
 
 
 @asynccontextmanager
-async def arena(name: str, store: Store, sides: Sequence[Side] = ()) -> AsyncIterator[Arena]:
+async def arena(name: str, store: ServerUnderTest, sides: Sequence[Side] = ()) -> AsyncIterator[Arena]:
     """An empty store, and two actors for each of two verbs: unless given, tasks with own connections."""
     url, actors = await store.empty(), sides or [Task() for _ in range(2 * SIDES)]
     async with AsyncExitStack() as stack:

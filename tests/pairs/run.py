@@ -26,11 +26,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "pairs")]
 from rounds import SIDES, Process, Round, Side, arena, start  # noqa: E402
 from selection import STORES, everything  # noqa: E402
 
-from holdfast.chaos.evidence import Store  # noqa: E402
-from holdfast.chaos.judge import Violation  # noqa: E402
+from holdfast_chaos.checks import Violation  # noqa: E402
+from holdfast_chaos.final_state import ServerUnderTest  # noqa: E402
 
 _PER_STORE = 20
-"""Rounds on one store before an empty one takes its place: what earlier ones left slows the judge."""
+"""Rounds on one store before an empty one takes its place: what earlier ones left slows the checks."""
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Result:
 
 def code(store: str) -> str:
     """A digest of everything that the results of one store depend on."""
-    source = ROOT / "src" / "holdfast"
-    folders = [source / "model", source / "chaos", source / "backends" / store, ROOT / "tests" / "pairs"]
+    source, rig = ROOT / "src" / "holdfast", ROOT / "src" / "holdfast_chaos"
+    folders = [source / "model", rig, source / "backends" / store, ROOT / "tests" / "pairs"]
     files = [source / "contracts.py", *(path for folder in folders for path in folder.rglob("*"))]
     digest = hashlib.sha256()
     for path in sorted(path for path in files if path.suffix in (".py", ".sql", ".lua")):
@@ -77,7 +77,11 @@ class Memory:
 
 
 async def play(
-    name: str, store: Store, rounds: Sequence[tuple[Round, int]], sides: Sequence[Side] = (), turns: int = 6
+    name: str,
+    store: ServerUnderTest,
+    rounds: Sequence[tuple[Round, int]],
+    sides: Sequence[Side] = (),
+    turns: int = 6,
 ) -> AsyncIterator[tuple[Round, int, list[Violation]]]:
     """Rounds with their seeds, on empty stores; a round that itself fails is a violation."""
     for some in _parts(rounds, _PER_STORE):

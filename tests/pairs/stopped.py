@@ -19,9 +19,9 @@ from verbs import VERBS, Verb
 
 import stops
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.chaos.evidence import Store
-from holdfast.chaos.history import Call
-from holdfast.chaos.judge import Violation
+from holdfast_chaos.checks import Violation
+from holdfast_chaos.final_state import ServerUnderTest
+from holdfast_chaos.history import Call
 
 KINDS = [Kind(ordered=False, bounded=True, bulk=True), Kind(ordered=True, bounded=True, bulk=False)]
 """Rows that are many jobs, and the order of keys: where statements depend on one another."""
@@ -65,7 +65,7 @@ class Stopped(Arena):
 
 
 @asynccontextmanager
-async def stopped_arena(store: Store) -> AsyncIterator[Stopped]:
+async def stopped_arena(store: ServerUnderTest) -> AsyncIterator[Stopped]:
     """An empty PostgreSQL with stopping points, and one actor for each of two verbs."""
     url = await store.empty()
     with psycopg.connect(url, autocommit=True) as connection:

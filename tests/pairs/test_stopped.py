@@ -11,7 +11,7 @@ import pytest
 from stopped import rounds, stopped_arena
 from verbs import VERBS
 
-from holdfast.chaos.evidence import Store
+from holdfast_chaos.final_state import ServerUnderTest
 
 _SAMPLE, _FIRST_POINTS, _SEED = 30, 12, 15
 _DONE = Path(os.environ.get("HOLDFAST_STOPPED", os.devnull))
@@ -19,7 +19,7 @@ _DONE = Path(os.environ.get("HOLDFAST_STOPPED", os.devnull))
 
 @pytest.mark.timeout(600)
 async def test_a_verb_stopped_between_its_statements_and_another_one_hurt_nobody(
-    server: Callable[[str], Store],
+    server: Callable[[str], ServerUnderTest],
 ) -> None:
     chance = random.Random(_SEED)
     stopped, found = 0, []
@@ -37,7 +37,7 @@ async def test_a_verb_stopped_between_its_statements_and_another_one_hurt_nobody
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("first", VERBS)
 async def test_a_verb_stopped_at_each_point_beside_every_other(
-    server: Callable[[str], Store], first: str
+    server: Callable[[str], ServerUnderTest], first: str
 ) -> None:
     """`HOLDFAST_STOPPED` names a file that remembers what is done."""
     done, found = _played(), []

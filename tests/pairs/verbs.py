@@ -70,7 +70,7 @@ def verb(
     causes: Errors = (),
     needs: Callable[[Capabilities], bool] = lambda _: True,
 ) -> Callable[[Act], Act]:
-    """Name a coroutine as a verb that stands for these methods of the contract."""
+    """Name a coroutine as a verb that stands for these verbs of the contract, each with its noun."""
 
     def register(act: Act) -> Act:
         name = act.__name__  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ def verb(
 
 def documented(verb: Verb, beside: Verb, *, bounded: bool) -> Errors:
     """What a verb may raise beside another one."""
-    full: Errors = (Overloaded,) if bounded and "publish" in verb.methods else ()
+    full: Errors = (Overloaded,) if bounded and "log.publish" in verb.methods else ()
     return (*verb.raises, *verb.causes, *beside.causes, *full)
 
 
@@ -127,24 +127,24 @@ def _batch(actor: Actor, name: str, count: int, different: int = 100) -> list[Ev
     ]
 
 
-@verb("publish", "create_channel")
+@verb("log.publish", "channels.create")
 async def publish_one(actor: Actor) -> None:
-    await actor.backend.create_channel(actor.world.channel)
-    await actor.backend.publish(actor.world.channel, _batch(actor, "one", 1))
+    await actor.backend.channels.create(actor.world.channel)
+    await actor.backend.log.publish(actor.world.channel, _batch(actor, "one", 1))
 
 
-@verb("publish")
+@verb("log.publish")
 async def publish_bulk(actor: Actor) -> None:
-    await actor.backend.publish(actor.world.channel, _batch(actor, "bulk", actor.world.bulk, 2))
+    await actor.backend.log.publish(actor.world.channel, _batch(actor, "bulk", actor.world.bulk, 2))
 
 
-@verb("publish")
+@verb("log.publish")
 async def publish_scheduled(actor: Actor) -> None:
     at = actor.world.now + SOON
-    await actor.backend.publish(actor.world.channel, _batch(actor, "later", 2), at=at)
+    await actor.backend.log.publish(actor.world.channel, _batch(actor, "later", 2), at=at)
 
 
-@verb("publish", needs=lambda capabilities: capabilities.joins_transactions)
+@verb("log.publish", needs=lambda capabilities: capabilities.joins_transactions)
 async def publish_in_transaction(actor: Actor) -> None:
     """Every other transaction is rolled back; each stays open for a moment. Its ids are its own: who
     publishes what another open transaction has published waits for the end of that."""
@@ -154,7 +154,7 @@ async def publish_in_transaction(actor: Actor) -> None:
     backend = actor.backend if commits else actor.backend.inner
     events = _batch(actor, f"joined-{actor.name}-", 2)
     try:
-        await backend.publish(actor.world.channel, events, connection=actor.connection)
+        await backend.log.publish(actor.world.channel, events, connection=actor.connection)
         await asyncio.sleep(0.002)
     except BaseException:
         commits = False
@@ -170,17 +170,19 @@ def _late(actor: Actor) -> Policy:
     return Policy.of(lease=LEASE, ordered=actor.world.kind.ordered)
 
 
-@verb("subscribe")
+@verb("channels.subscribe")
 async def subscribe_new(actor: Actor) -> None:
-    await actor.backend.subscribe(actor.world.channel, f"new{actor.turn % 2}", _late(actor))
+    await actor.backend.channels.subscribe(actor.world.channel, f"new{actor.turn % 2}", _late(actor))
 
 
-@verb("subscribe")
+@verb("channels.subscribe")
 async def subscribe_past(actor: Actor) -> None:
-    await actor.backend.subscribe(actor.world.channel, f"past{actor.turn % 2}", _late(actor), "earliest")
+    await actor.backend.channels.subscribe(
+        actor.world.channel, f"past{actor.turn % 2}", _late(actor), "earliest"
+    )
 
 
-@verb("subscribe", raises=(Outdated,))
+@verb("channels.subscribe", raises=(Outdated,))
 async def subscribe_changed(actor: Actor) -> None:
     """Budgets, and where there is a bound, also whether there is one; every other time with a revision.
 
@@ -190,147 +192,151 @@ async def subscribe_changed(actor: Actor) -> None:
     changed = replace(actor.world.policy, max_attempts=5 + actor.turn, max_depth=bound)
     revision = None
     if actor.turn % 2:
-        revision = (await actor.backend.consumer(actor.world.channel, CONSUMER)).revision
-    await actor.backend.subscribe(actor.world.channel, CONSUMER, changed, "earliest", revision=revision)
+        revision = (await actor.backend.channels.consumer(actor.world.channel, CONSUMER)).revision
+    await actor.backend.channels.subscribe(
+        actor.world.channel, CONSUMER, changed, "earliest", revision=revision
+    )
 
 
 # leases
 
 
-@verb("claim")
+@verb("leases.claim")
 async def claim(actor: Actor) -> None:
     most = 100 if actor.world.kind.bulk else 4
-    await actor.backend.claim(actor.world.channel, CONSUMER, actor.chance.randint(1, most), actor.name)
+    await actor.backend.leases.claim(actor.world.channel, CONSUMER, actor.chance.randint(1, most), actor.name)
 
 
-@verb("complete")
+@verb("leases.complete")
 async def complete(actor: Actor) -> None:
-    await actor.backend.complete(actor.next(actor.world.leased))
+    await actor.backend.leases.complete(actor.next(actor.world.leased))
 
 
-@verb("retry")
+@verb("leases.retry")
 async def retry(actor: Actor) -> None:
     delay = timedelta(minutes=actor.turn % 2)
-    await actor.backend.retry([Retry(job, delay, BOOM) for job in actor.next(actor.world.leased)])
+    await actor.backend.leases.retry([Retry(job, delay, BOOM) for job in actor.next(actor.world.leased)])
 
 
-@verb("retry")
+@verb("leases.retry")
 async def release(actor: Actor) -> None:
-    await actor.backend.retry([Retry(job, None) for job in actor.next(actor.world.leased)])
+    await actor.backend.leases.retry([Retry(job, None) for job in actor.next(actor.world.leased)])
 
 
-@verb("bury")
+@verb("leases.bury")
 async def bury(actor: Actor) -> None:
-    await actor.backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in actor.next(actor.world.leased)])
+    await actor.backend.leases.bury(
+        [Burial(job, Reason.TERMINAL, BOOM) for job in actor.next(actor.world.leased)]
+    )
 
 
-@verb("extend")
+@verb("leases.extend")
 async def extend(actor: Actor) -> None:
     """Also leases that are past their deadline: they are held until somebody takes them back."""
     jobs = [*actor.next(actor.world.leased), *actor.next(actor.world.overdue, 1)]
-    await actor.backend.extend(jobs, LEASE)
+    await actor.backend.leases.extend(jobs, LEASE)
 
 
 # operators
 
 
-@verb("cancel")
+@verb("leases.cancel")
 async def cancel(actor: Actor) -> None:
     names = [*actor.chance.sample(actor.world.waiting, 2), *actor.next(actor.world.scheduled, 1)]
     for name in names:
-        await actor.backend.cancel(actor.world.channel, DEFAULT_SOURCE, name, None)
+        await actor.backend.leases.cancel(actor.world.channel, DEFAULT_SOURCE, name, None)
 
 
-@verb("requeue")
+@verb("leases.requeue")
 async def requeue(actor: Actor) -> None:
     """What is dead, leased, overdue, scheduled, and something that may be anything."""
     world = actor.world
     jobs = [*actor.next(world.dead, 1), *actor.next(world.leased, 1), *actor.next(world.overdue, 1)]
     numbers = [job.id for job in jobs]
     for name in (*actor.next(world.scheduled, 1), actor.chance.choice(world.waiting)):
-        found = await actor.backend.find_jobs(world.channel, DEFAULT_SOURCE, name)
+        found = await actor.backend.leases.find_jobs(world.channel, DEFAULT_SOURCE, name)
         numbers += [each.id for each in found if each.consumer == CONSUMER]
     for number in numbers:
-        await actor.backend.requeue(world.channel, CONSUMER, number)
+        await actor.backend.leases.requeue(world.channel, CONSUMER, number)
 
 
 def _dead(actor: Actor) -> list[str]:
     return [job.id for job in actor.next(actor.world.dead)]
 
 
-@verb("revive")
+@verb("deadletters.revive")
 async def revive(actor: Actor) -> None:
-    await actor.backend.revive(actor.world.channel, CONSUMER, _dead(actor))
+    await actor.backend.deadletters.revive(actor.world.channel, CONSUMER, _dead(actor))
 
 
-@verb("revive")
+@verb("deadletters.revive")
 async def revive_patched(actor: Actor) -> None:
-    await actor.backend.revive(actor.world.channel, CONSUMER, _dead(actor), PATCH)
+    await actor.backend.deadletters.revive(actor.world.channel, CONSUMER, _dead(actor), PATCH)
 
 
-@verb("purge")
+@verb("deadletters.purge")
 async def purge(actor: Actor) -> None:
-    await actor.backend.purge(actor.world.channel, CONSUMER, _dead(actor))
+    await actor.backend.deadletters.purge(actor.world.channel, CONSUMER, _dead(actor))
 
 
-@verb("purge_dead")
+@verb("retention.purge_dead")
 async def purge_old(actor: Actor) -> None:
     world = actor.world
-    await actor.backend.purge_dead(world.channel, world.now, 2, world.lock)
+    await actor.backend.retention.purge_dead(world.channel, world.now, 2, world.lock)
 
 
-@verb("set_paused")
+@verb("channels.set_paused")
 async def pause(actor: Actor) -> None:
     for paused in (True, False):
-        await actor.backend.set_paused(actor.world.channel, CONSUMER, paused)
+        await actor.backend.channels.set_paused(actor.world.channel, CONSUMER, paused)
 
 
-@verb("set_display")
+@verb("channels.set_display")
 async def display(actor: Actor) -> None:
-    await actor.backend.set_display(actor.world.channel, CONSUMER, f"Main {actor.turn}")
-    await actor.backend.set_display(actor.world.channel, None, f"Channel {actor.turn}")
+    await actor.backend.channels.set_display(actor.world.channel, CONSUMER, f"Main {actor.turn}")
+    await actor.backend.channels.set_display(actor.world.channel, None, f"Channel {actor.turn}")
 
 
-@verb("remove_consumer", "subscribe", causes=(NotFound, Outdated))
+@verb("channels.remove_consumer", "channels.subscribe", causes=(NotFound, Outdated))
 async def remove_consumer(actor: Actor) -> None:
     """And make it anew, so that there is something to remove the next time."""
     world = actor.world
     if actor.turn % 2 == 0:
-        while not (await actor.backend.remove_consumer(world.channel, CONSUMER, 20)).done:
+        while not (await actor.backend.channels.remove_consumer(world.channel, CONSUMER, 20)).done:
             pass
-        await actor.backend.subscribe(world.channel, CONSUMER, world.policy, "earliest")
+        await actor.backend.channels.subscribe(world.channel, CONSUMER, world.policy, "earliest")
 
 
 # retention
 
 
-@verb("trim")
+@verb("retention.trim")
 async def trim(actor: Actor) -> None:
     world = actor.world
-    await actor.backend.trim(world.channel, world.now, 2, world.lock)
+    await actor.backend.retention.trim(world.channel, world.now, 2, world.lock)
 
 
-@verb("forget")
+@verb("retention.forget")
 async def forget(actor: Actor) -> None:
     world = actor.world
-    await actor.backend.forget(world.early, await actor.backend.now(), STEP, world.lock)
+    await actor.backend.retention.forget(world.early, await actor.backend.now(), STEP, world.lock)
 
 
-@verb("set_full", causes=(Overloaded,))
+@verb("retention.set_full", causes=(Overloaded,))
 async def fill(actor: Actor) -> None:
     for full in (True, False):
-        await actor.backend.set_full(actor.world.channel, full)
+        await actor.backend.retention.set_full(actor.world.channel, full)
 
 
-@verb("fold_dead")
+@verb("deadletters.fold")
 async def fold(actor: Actor) -> None:
-    await actor.backend.fold_dead(timedelta(0), 0, actor.world.lock)
+    await actor.backend.deadletters.fold(timedelta(0), 0, actor.world.lock)
 
 
-@verb("recount_dead")
+@verb("deadletters.recount")
 async def recount(actor: Actor) -> None:
     """Where nothing is wrong, there is nothing to repair, whatever happens at the same time."""
-    drifts = await actor.backend.recount_dead(actor.turn % 2 == 1, actor.world.lock)
+    drifts = await actor.backend.deadletters.recount(actor.turn % 2 == 1, actor.world.lock)
     assert not drifts, f"counts drifted: {drifts}"
 
 
@@ -338,96 +344,98 @@ async def recount(actor: Actor) -> None:
 
 
 async def _apply(actor: Actor, wanted: Callable[[Due], Due | None]) -> None:
-    reading = await actor.backend.due(STEP)
+    reading = await actor.backend.lifecycle.due(STEP)
     chosen = [due for each in reading.due if (due := wanted(each)) is not None]
     if chosen:
-        await actor.backend.apply([when_due(due) for due in chosen[: 2 + actor.turn]])
+        await actor.backend.lifecycle.apply([when_due(due) for due in chosen[: 2 + actor.turn]])
 
 
-@verb("apply")
+@verb("lifecycle.apply")
 async def promote(actor: Actor) -> None:
     await _apply(actor, lambda due: due if due.kind is DueKind.SCHEDULE else None)
 
 
-@verb("apply")
+@verb("lifecycle.apply")
 async def expire(actor: Actor) -> None:
     await _apply(actor, lambda due: due if due.kind is DueKind.EXPIRY else None)
 
 
-@verb("apply")
+@verb("lifecycle.apply")
 async def abandon(actor: Actor) -> None:
     await _apply(actor, lambda due: due if due.kind is DueKind.LEASE else None)
 
 
-@verb("apply")
+@verb("lifecycle.apply")
 async def bury_crash_loop(actor: Actor) -> None:
     await _apply(actor, lambda due: replace(due, max_abandonments=1) if due.kind is DueKind.LEASE else None)
 
 
-@verb("backfill", "subscribe")
+@verb("lifecycle.backfill", "channels.subscribe")
 async def backfill(actor: Actor) -> None:
     if actor.turn == 0:
-        await actor.backend.subscribe(actor.world.channel, "late", _late(actor), "earliest")
-    for ref in (await actor.backend.due(STEP)).backfills:
-        await actor.backend.backfill(ref, 20)
+        await actor.backend.channels.subscribe(actor.world.channel, "late", _late(actor), "earliest")
+    for ref in (await actor.backend.lifecycle.due(STEP)).backfills:
+        await actor.backend.lifecycle.backfill(ref, 20)
 
 
 # stream consumers
 
 
-@verb("attach")
+@verb("cursors.attach")
 async def attach(actor: Actor) -> None:
-    await actor.backend.attach(actor.world.channel, SIDE_READER, "latest" if actor.turn % 2 else "earliest")
+    await actor.backend.cursors.attach(
+        actor.world.channel, SIDE_READER, "latest" if actor.turn % 2 else "earliest"
+    )
 
 
-@verb("move")
+@verb("cursors.move")
 async def move(actor: Actor) -> None:
     """A reader that notes what it saw once its cursor has moved over it."""
     channel = actor.world.channel
-    [cursor] = [each for each in await actor.backend.cursors(channel) if each.name == READER]
-    entries = await actor.backend.read(channel, cursor.position, 10)
-    if entries and await actor.backend.move(channel, READER, cursor.position, entries[-1].position):
+    [cursor] = [each for each in await actor.backend.cursors.all(channel) if each.name == READER]
+    entries = await actor.backend.log.read(channel, cursor.position, 10)
+    if entries and await actor.backend.cursors.move(channel, READER, cursor.position, entries[-1].position):
         actor.backend.archived(channel, READER, [entry.event.id for entry in entries])
 
 
-@verb("detach", "attach")
+@verb("cursors.detach", "cursors.attach")
 async def detach(actor: Actor) -> None:
-    await actor.backend.attach(actor.world.channel, SIDE_READER)
-    await actor.backend.detach(actor.world.channel, SIDE_READER)
+    await actor.backend.cursors.attach(actor.world.channel, SIDE_READER)
+    await actor.backend.cursors.detach(actor.world.channel, SIDE_READER)
 
 
 # locks, records, foreign groups
 
 
-@verb("lock", "renew", "unlock")
+@verb("locks.acquire", "locks.renew", "locks.release")
 async def lock(actor: Actor) -> None:
-    taken = await actor.backend.lock(f"{actor.world.channel}.role", actor.name, LEASE)
+    taken = await actor.backend.locks.acquire(f"{actor.world.channel}.role", actor.name, LEASE)
     if taken is not None:
-        await actor.backend.unlock(await actor.backend.renew(taken, 2 * LEASE))
+        await actor.backend.locks.release(await actor.backend.locks.renew(taken, 2 * LEASE))
 
 
 def _record(actor: Actor) -> str:
     return f"gbe.state.{actor.world.channel}"
 
 
-@verb("remove_record")
+@verb("records.remove")
 async def remove_record(actor: Actor) -> None:
-    if known := await actor.backend.record(_record(actor)):
-        await actor.backend.remove_record(known.key, known.revision)
+    if known := await actor.backend.records.get(_record(actor)):
+        await actor.backend.records.remove(known.key, known.revision)
 
 
-@verb("put_record")
+@verb("records.put")
 async def put_record(actor: Actor) -> None:
     key = _record(actor)
-    known = await actor.backend.record(key)
-    await actor.backend.put_record(
+    known = await actor.backend.records.get(key)
+    await actor.backend.records.put(
         key, {"turn": str(actor.turn)}, known.revision if known else 0, actor.world.now
     )
 
 
-@verb("reclaim", "remove_group")
+@verb("groups.reclaim", "groups.remove")
 async def groups(actor: Actor) -> None:
     """Of other software, where the store knows such."""
-    for group in await actor.backend.groups(timedelta(0)):
-        await actor.backend.reclaim(group, timedelta(0), STEP, actor.world.lock)
-        await actor.backend.remove_group(group, timedelta(0), actor.world.lock)
+    for group in await actor.backend.groups.all(timedelta(0)):
+        await actor.backend.groups.reclaim(group, timedelta(0), STEP, actor.world.lock)
+        await actor.backend.groups.remove(group, timedelta(0), actor.world.lock)

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import holdfast
 from holdfast.bus.partitions import home
-from holdfast.chaos.proxy import Proxy
 from holdfast.contracts import Backend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
+from holdfast_chaos.proxy import Proxy
 from kit import CHANNEL, until
 
 T = TypeVar("T")
@@ -38,11 +38,11 @@ def store(bus: holdfast.Bus, index: int) -> Backend:
 
 async def logged(bus: holdfast.Bus, index: int) -> list[str]:
     """The ids in one store's log, in its order."""
-    return [entry.event.id for entry in await store(bus, index).read(CHANNEL, None, 10_000)]
+    return [entry.event.id for entry in await store(bus, index).log.read(CHANNEL, None, 10_000)]
 
 
 async def state_of(bus: holdfast.Bus, index: int, event_id: str) -> State:
-    [found] = await store(bus, index).find_jobs(CHANNEL, "default", event_id)
+    [found] = await store(bus, index).leases.find_jobs(CHANNEL, "default", event_id)
     return found.state
 
 

@@ -9,7 +9,7 @@ from spread import eventually, id_of, key_of, logged, state_of
 
 import holdfast
 from holdfast.embedded import Postgres
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, calm_clock, until
 
 LIVES, DIES = 0, 1
@@ -172,8 +172,7 @@ async def test_a_lifecycle_that_keeps_failing_does_not_keep_its_store_from_heali
 ) -> None:
     """Each failed step puts off the next try: it must not be put off for ever. A new store has no schema."""
     # As after some time of failures: the next try is a second or two away, the next step one second.
-    monkeypatch.setattr("holdfast.upkeep.health._FIRST", 2.0)
-    monkeypatch.setattr("holdfast.upkeep.health._LONGEST", 2.0)
+    monkeypatch.setattr("holdfast.upkeep.lifecycle._RETRY_PAUSES", (2.0, 2.0))
     if not new:
         async with holdfast.connect(frail):
             pass

@@ -12,12 +12,14 @@ from spread import eventually, id_of, key_of, logged
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.leases import Leases
+from holdfast.backends.postgres.lifecycle import Lifecycle
 from holdfast.backends.postgres.session import Session
 from holdfast.bus.partitions import Partition
 from holdfast.contracts import Reading
 from holdfast.model.decide import Due, DueKind
-from holdfast.upkeep import health as health_module
-from holdfast.upkeep.health import Health
+from holdfast.upkeep import lifecycle as health_module
+from holdfast.upkeep.lifecycle import Health
 from kit import CHANNEL, CONSUMER, until
 
 WELL, ILL = 0, 1
@@ -27,14 +29,14 @@ WELL, ILL = 0, 1
 def blind(monkeypatch: pytest.MonkeyPatch, urls: list[str]) -> list[str]:
     """Stores whose lifecycle cannot be read: those whose URL is in the list."""
     chosen: list[str] = []
-    due = PostgresBackend.due
+    due = Lifecycle.due
 
-    async def read(self: PostgresBackend, limit: int) -> Reading:
-        if self.url in chosen:
+    async def read(self: Lifecycle, limit: int) -> Reading:
+        if self._session.url in chosen:
             raise holdfast.Unavailable("the read failed")
         return await due(self, limit)
 
-    monkeypatch.setattr(PostgresBackend, "due", read)
+    monkeypatch.setattr(Lifecycle, "due", read)
     return chosen
 
 
@@ -173,14 +175,14 @@ async def test_an_error_of_one_store_does_not_cost_what_another_has_leased_to_us
 ) -> None:
     """Thrown away with the error, those leases would run out, and each would spend an abandonment."""
     await bus.subscribe(CHANNEL, CONSUMER)
-    claim = PostgresBackend.claim
+    claim = Leases.claim
 
-    async def fail_there(self: PostgresBackend, *options: Any) -> list[holdfast.Job]:
-        if self.url == urls[ILL]:
+    async def fail_there(self: Leases, *options: Any) -> list[holdfast.Job]:
+        if self._session.url == urls[ILL]:
             raise broken
         return await claim(self, *options)
 
-    monkeypatch.setattr(PostgresBackend, "claim", fail_there)
+    monkeypatch.setattr(Leases, "claim", fail_there)
     names = [id_of(WELL, number) for number in range(2)]
     for name in names:  # whichever store is asked first
         await bus.publish(CHANNEL, {}, id=name)
@@ -195,14 +197,14 @@ async def test_a_step_that_breaks_does_not_cost_what_was_leased(
     await bus.subscribe(CHANNEL, CONSUMER)
     await bus.publish(CHANNEL, {}, id=id_of(WELL))
 
-    async def broken(self: PostgresBackend, actions: Any) -> None:
+    async def broken(self: Lifecycle, actions: Any) -> None:
         raise RuntimeError("no known kind")
 
-    async def due(self: PostgresBackend, limit: int) -> Reading:
+    async def due(self: Lifecycle, limit: int) -> Reading:
         return Reading([Due(DueKind.SCHEDULE, (1,), 1, 0, 0, False, 1, 1)], [], 1, full=False)
 
-    monkeypatch.setattr(PostgresBackend, "due", due)
-    monkeypatch.setattr(PostgresBackend, "apply", broken)
+    monkeypatch.setattr(Lifecycle, "due", due)
+    monkeypatch.setattr(Lifecycle, "apply", broken)
     monkeypatch.setattr(Partition, "overdue", True)
     assert len(await bus.poll(CHANNEL, CONSUMER)) == 1
 

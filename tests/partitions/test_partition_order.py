@@ -51,5 +51,5 @@ async def test_an_ordered_consumer_keeps_each_keys_order_across_stores(
     assert overtaken == []
     assert dict(ended) == {key: list(range(EACH)) for key in keys}
     for partition in bus.partitions.all:
-        states = (await partition.backend.consumer_stats(CHANNEL, CONSUMER)).states
+        states = (await partition.backend.channels.consumer_stats(CHANNEL, CONSUMER)).states
         assert states == {"done": KEYS * EACH // 2}

@@ -10,7 +10,7 @@ import pytest
 from spread import id_of, key_of, logged, state_of, store
 
 import holdfast
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, until
 
 
@@ -128,7 +128,7 @@ async def test_one_worker_works_for_all_stores(bus: holdfast.Bus) -> None:
     stop.set()
     await running
     for index in (0, 1):
-        assert (await store(bus, index).consumer_stats(CHANNEL, CONSUMER)).states == {State.DONE: 20}
+        assert (await store(bus, index).channels.consumer_stats(CHANNEL, CONSUMER)).states == {State.DONE: 20}
 
 
 async def test_operators_reach_every_store(bus: holdfast.Bus) -> None:

@@ -10,7 +10,7 @@ from spread import eventually, id_of, key_of, logged, way_to
 
 import holdfast
 from holdfast.backends.postgres import pool
-from holdfast.chaos.proxy import Proxy
+from holdfast_chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER, calm_clock, until
 
 LIVES, SILENT = 0, 1
@@ -23,7 +23,7 @@ async def proxy(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     for module in ("session", "log"):
         monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 2.0)
     monkeypatch.setitem(pool.ALERT, "connect_timeout", 2)
-    monkeypatch.setattr("holdfast.bus.publisher._PATIENCE", 5.0)
+    monkeypatch.setattr("holdfast.bus.publish._PATIENCE", 5.0)
     async with way_to(urls[SILENT]) as started:
         yield started
 

@@ -13,7 +13,7 @@ from spread import id_of, state_of, store
 
 import holdfast
 from holdfast.bus.heartbeat import Heartbeat
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, until
 
 LIVES, STALLS = 0, 1
@@ -110,7 +110,7 @@ async def test_leases_of_the_other_store_are_extended(bus: holdfast.Bus, urls: l
     jobs.sort(key=lambda job: job.partition, reverse=True)
 
     async def extended() -> bool:
-        [found] = await store(bus, LIVES).find_jobs(CHANNEL, "default", id_of(LIVES))
+        [found] = await store(bus, LIVES).leases.find_jobs(CHANNEL, "default", id_of(LIVES))
         assert found.lease_until is not None
         return found.lease_until > deadlines[-1] and not deadlines.append(found.lease_until)
 

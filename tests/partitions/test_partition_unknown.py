@@ -9,7 +9,7 @@ import pytest
 from spread import eventually, id_of, key_of, logged, way_to
 
 import holdfast
-from holdfast.chaos.proxy import Proxy
+from holdfast_chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER
 
 BULK = 250

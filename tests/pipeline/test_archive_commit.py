@@ -16,26 +16,24 @@ from pathlib import Path
 import pytest
 
 from holdfast import Event, failpoints
-from holdfast.chaos.judge.archive import audit
-from holdfast.chaos.plain.archive import archive
 from holdfast.contracts import Backend
 from holdfast.model.errors import ObjectConflict
-from holdfast.pipeline.archive.commit import Committer, Superseded
-from holdfast.pipeline.archive.lag import EVERY, LagWatch
-from holdfast.pipeline.archive.leftovers import Leftovers
-from holdfast.pipeline.archive.metrics import Metrics
+from holdfast.pipeline.archive.archiver import LAG_INTERVAL, ArchiveMetrics, LagWatch
+from holdfast.pipeline.archive.commit import Committer, Orphans, Superseded
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.archive.writer import ObjectWriter
 from holdfast.pipeline.arrow import to_batch
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.wiring import backend as connect_backend
+from holdfast_chaos.checks.pipeline import check_archive
+from holdfast_chaos.without_spark import archive
 from kit import until
 
 HERE = Path(__file__).parent
 CHANNEL, NEWS = "gbe.events.audit.change", "gbe.events.system.archive"
-SPOT = Spot(0, CHANNEL)
+SPOT = ChannelPartition(0, CHANNEL)
 FAILPOINTS = ("before_put=kill:3", "after_put=kill:3", "after_manifest=kill:1", "after_event=kill:1")
 FAILPOINTS += ("before_put=kill", "after_cursor=kill:1", "after_cursor=kill:3")
 
@@ -64,17 +62,17 @@ def policy(folder: str, batch_size: int = 10) -> ArchivePolicy:
 
 async def publish(backend: Backend, count: int, start: int = 0, channel: str = CHANNEL) -> list[str]:
     names = [f"e-{start + n}" for n in range(count)]
-    await backend.publish(channel, [Event({"n": name}, name) for name in names])
+    await backend.log.publish(channel, [Event({"n": name}, name) for name in names])
     return names
 
 
 async def cursor(backend: Backend) -> str | None:
-    [found] = await backend.cursors(CHANNEL)
+    [found] = await backend.cursors.all(CHANNEL)
     return found.position
 
 
 async def announced(backend: Backend) -> list[dict[str, object]]:
-    return [json.loads(entry.event.data) for entry in await backend.read(NEWS, None, 1000)]
+    return [json.loads(entry.event.data) for entry in await backend.log.read(NEWS, None, 1000)]
 
 
 def process(url: str, folder: str, *, failpoint: str = "", **spec: object) -> subprocess.Popen[bytes]:
@@ -99,7 +97,7 @@ async def test_everything_is_archived_once_and_said_once(
     names = await publish(backend, 60)
     assert await archive([backend], cold, policy(folder), 25) == 3
     assert await archive([backend], cold, policy(folder), 25) == 0
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
     news = await announced(backend)
     assert [each["count"] for each in news] == [25, 25, 10]
@@ -126,11 +124,11 @@ async def test_a_cursor_that_was_lost_follows_the_manifests(
     names = await publish(backend, 30)
     await archive([backend], cold, policy(folder), 10)
     position = await cursor(backend)
-    await backend.detach(CHANNEL, "archiver")
+    await backend.cursors.detach(CHANNEL, "archiver")
     names += await publish(backend, 5, start=30)
     assert await archive([backend], cold, policy(folder), 10) == 1
     assert (await cursor(backend) or "") > (position or "")
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
 
 
@@ -145,7 +143,7 @@ async def test_the_destination_of_another_store_is_refused(
         await publish(other, 5, start=100)
         with pytest.raises(ObjectConflict, match="belongs to another store"):
             await archive([other], cold, policy(folder), 25)
-        [its] = await other.cursors(CHANNEL)
+        [its] = await other.cursors.all(CHANNEL)
         assert its.position is None
     finally:
         await other.close()
@@ -159,7 +157,7 @@ async def test_two_stores_share_a_destination_as_partitions(
     try:
         names = await publish(backend, 12) + await publish(second, 7, start=100)
         await archive([backend, second], cold, policy(folder), 25)
-        found = audit(cold)
+        found = check_archive(cold)
         assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
         assert {identity[2] for identity in found.events} == {0, 1}
     finally:
@@ -176,11 +174,11 @@ async def test_a_kill_at_any_step_loses_and_doubles_nothing(
     names = await publish(backend, 100)
     first = process(database, folder, failpoint=f"archive.{failpoint}")
     assert await ended(first) == -signal.SIGKILL
-    between = audit(cold)
+    between = check_archive(cold)
     assert between.wrong == []
     names += await publish(backend, 7, start=100)
     await archive([backend], cold, policy(folder), 25)
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
     news = await announced(backend)
     assert sum(int(str(each["count"])) for each in news) == len(names), "each commit is announced once"
@@ -194,7 +192,7 @@ async def test_a_kill_and_other_cuts_leave_no_rubbish(
     first = process(database, folder, failpoint=f"archive.{name}=kill:2")
     assert await ended(first) == -signal.SIGKILL
     await archive([backend], cold, policy(folder, batch_size=7), 33)
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
 
 
@@ -217,7 +215,7 @@ async def test_a_driver_from_the_past_is_refused(
         stale.send_signal(signal.SIGCONT)
         await asyncio.sleep(0.01)
     assert stale.returncode == 1, "it steps back with an error"
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.ids) == ([], set(names))
     assert await cursor(backend) == max(identity[1] for identity in found.events)
 
@@ -231,7 +229,7 @@ async def test_two_archivers_at_once_are_as_good_as_one(
     codes = [await ended(each) for each in rivals]
     assert set(codes) <= {0, 1}
     await archive([backend], cold, policy(folder), 25)
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.ids) == ([], set(names))
 
 
@@ -242,10 +240,10 @@ async def test_a_manifest_that_is_taken_stops_the_commit(
     committer = Committer([backend], cold, policy(folder))
     await committer.attach()
     cursors = await committer.cursors()
-    entries = await backend.read(CHANNEL, None, 10)
+    entries = await backend.log.read(CHANNEL, None, 10)
 
     async def written(size: int, upto: int):  # type: ignore[no-untyped-def]
-        pages = backend.pages(CHANNEL, None, entries[upto].position, 50)
+        pages = backend.log.pages(CHANNEL, None, entries[upto].position, 50)
         batches = [to_batch(SPOT, page) async for page in pages]
         return list(ObjectWriter(cold, size, {}).write(batches))
 
@@ -256,7 +254,7 @@ async def test_a_manifest_that_is_taken_stops_the_commit(
     assert await cursor(backend) == entries[9].position
 
 
-async def test_leftovers_stay_until_the_cursor_has_passed_them(
+async def test_orphans_stay_until_the_cursor_has_passed_them(
     backend: Backend, cold: ObjectStore, folder: str
 ) -> None:
     """A rival may still commit what it wrote beyond the cursor: that is not ours to remove."""
@@ -264,15 +262,15 @@ async def test_leftovers_stay_until_the_cursor_has_passed_them(
     committer = Committer([backend], cold, policy(folder))
     await committer.attach()
     cursors = await committer.cursors()
-    entries = await backend.read(CHANNEL, None, 30)
-    pages = [page async for page in backend.pages(CHANNEL, None, entries[-1].position, 50)]
+    entries = await backend.log.read(CHANNEL, None, 30)
+    pages = [page async for page in backend.log.pages(CHANNEL, None, entries[-1].position, 50)]
     batches = [to_batch(SPOT, page) for page in pages]
     rival = list(ObjectWriter(cold, 20, {}).write(batches))
-    leftovers = Leftovers(cold, cursors)
+    orphans = Orphans(cold, cursors)
     mine = list(ObjectWriter(cold, 10, {}).write([batches[0].slice(0, 25)]))
-    removed = leftovers.remove(await committer.commit(cursors, mine))
+    removed = orphans.remove(await committer.commit(cursors, mine))
     assert removed == [rival[0].object], "the second one ends beyond the cursor"
-    assert audit(cold).orphans == [rival[1].object]
+    assert check_archive(cold).orphans == [rival[1].object]
 
 
 # retention
@@ -285,16 +283,16 @@ async def test_nothing_is_trimmed_that_is_not_archived(
     names = await publish(backend, 100)
     first = process(database, folder, failpoint="archive.after_manifest=kill:1")
     assert await ended(first) == -signal.SIGKILL
-    lock = await backend.lock("gbe:lock:sweeper", "test", timedelta(minutes=1))
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "test", timedelta(minutes=1))
     assert lock is not None
-    step = await backend.trim(CHANNEL, datetime(2100, 1, 1, tzinfo=UTC), 1000, lock)
-    left = {entry.event.id for entry in await backend.read(CHANNEL, None, 1000)}
+    step = await backend.retention.trim(CHANNEL, datetime(2100, 1, 1, tzinfo=UTC), 1000, lock)
+    left = {entry.event.id for entry in await backend.log.read(CHANNEL, None, 1000)}
     assert step.removed > 0, "what is archived goes"
     assert step.hold is not None
     assert step.hold.consumer == "archiver"
-    assert audit(cold).missing(set(names) - left) == set()
+    assert check_archive(cold).missing(set(names) - left) == set()
     await archive([backend], cold, policy(folder), 25)
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], set(names))
 
 
@@ -305,17 +303,17 @@ async def test_an_archive_that_is_behind_raises_one_alert(
     backend: Backend, database: str, folder: str
 ) -> None:
     await publish(backend, 60)
-    await backend.attach(CHANNEL, "archiver")
-    await backend.attach(CHANNEL, "somebody-else")
-    metrics = Metrics()
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "somebody-else")
+    metrics = ArchiveMetrics()
     watch = LagWatch([replace(policy(folder), lag_events=50)], metrics)
     with Connection([database]) as connection:
         watch.look(connection)
-        watch._looked = -EVERY
+        watch._looked = -LAG_INTERVAL
         watch.look(connection)
     assert metrics.lag[SPOT].events == 60
     [alert] = [
-        json.loads(entry.event.data) for entry in await backend.read("gbe.events.system.error", None, 9)
+        json.loads(entry.event.data) for entry in await backend.log.read("gbe.events.system.error", None, 9)
     ]
     assert (alert["kind"], alert["consumer"], alert["channel"]) == ("lag", "archiver", CHANNEL)
     assert alert["count"] == 60

@@ -10,21 +10,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import Event, failpoints
-from holdfast.chaos.judge.archive import audit
-from holdfast.chaos.plain.archive import archive
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import LockLost, ObjectConflict
-from holdfast.pipeline.archive import catalog
-from holdfast.pipeline.archive.catalog import intact_catalog, read_catalog
+from holdfast.pipeline.archive import manifests
 from holdfast.pipeline.archive.compaction import ArchiveCompaction, groups
+from holdfast.pipeline.archive.manifests import intact_catalog, read_catalog
 from holdfast.pipeline.archive.objects import text_of
-from holdfast.pipeline.archive.origin import Origin
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.archive.repair import ArchiveRepair
-from holdfast.pipeline.archive.verify import verify
+from holdfast.pipeline.archive.verify import Origin, verify
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import Upkept
+from holdfast.pipeline.upkeep import UpkeepCounts
+from holdfast_chaos.checks.pipeline import check_archive
+from holdfast_chaos.without_spark import archive
 
 CHANNEL = "gbe.events.audit.change"
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -45,7 +44,7 @@ class Cold:
         """Publish, and archive in commits of twenty."""
         times = [DAY - timedelta(days=9 * (number % 10 == 7)) for number in range(count)]
         events = [Event({"n": n}, f"e-{first + n}", time=time) for n, time in enumerate(times)]
-        self.connection.run(self.backend.publish(CHANNEL, events))
+        self.connection.run(self.backend.log.publish(CHANNEL, events))
         policy = ArchivePolicy(CHANNEL, self.destination, batch_size=5)
         self.connection.run(archive([self.backend], self.store, policy, 20))
 
@@ -68,9 +67,9 @@ def cold(database: str, tmp_path: Path) -> Iterator[Cold]:
     found.connection.close()
 
 
-def finish(cold: Cold) -> Upkept:
-    total = Upkept()
-    while (done := cold.compaction().step(TODAY)) != Upkept():
+def finish(cold: Cold) -> UpkeepCounts:
+    total = UpkeepCounts()
+    while (done := cold.compaction().step(TODAY)) != UpkeepCounts():
         total = total.plus(done)
     return total
 
@@ -78,22 +77,22 @@ def finish(cold: Cold) -> Upkept:
 def test_many_objects_of_a_day_become_one_with_the_same_lines(cold: Cold) -> None:
     before = cold.lines()
     done = finish(cold)
-    assert done == Upkept(15, 2), "the last manifest stays as it is"
+    assert done == UpkeepCounts(15, 2), "the last manifest stays as it is"
     assert cold.lines() == before
     assert len(list(read_catalog(cold.store).objects)) == 2 + 5
-    assert (audit(cold.store).wrong, len(audit(cold.store).ids)) == ([], 80)
-    assert finish(cold) == Upkept(), "done is done"
+    assert (check_archive(cold.store).wrong, len(check_archive(cold.store).ids)) == ([], 80)
+    assert finish(cold) == UpkeepCounts(), "done is done"
 
 
 def test_what_is_replaced_goes_after_a_while(cold: Cold) -> None:
     before = cold.lines()
     finish(cold)
-    assert cold.compaction().clean(TODAY) == Upkept()
-    assert cold.compaction().clean(LATER) == Upkept(removed=2 + 15)
+    assert cold.compaction().clean(TODAY) == UpkeepCounts()
+    assert cold.compaction().clean(LATER) == UpkeepCounts(removed=2 + 15)
     assert cold.names("compacted") == []
     assert (len(cold.names("manifests")), len(cold.names("archive"))) == (2, 2 + 5)
     assert cold.lines() == before
-    assert cold.compaction().clean(LATER) == Upkept()
+    assert cold.compaction().clean(LATER) == UpkeepCounts()
 
 
 @pytest.mark.parametrize("point", ["compact.after_stage", "compact.before_commit", "compact.after_commit"])
@@ -117,7 +116,7 @@ def test_readers_see_the_old_or_the_new_wherever_it_is_cut_off(cold: Cold, point
 def test_a_reader_whose_manifests_are_removed_while_it_reads_begins_anew(
     cold: Cold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "_ABREAST", 1)
+    monkeypatch.setattr(manifests, "_PARALLEL", 1)
     before = [each.first for each in read_catalog(cold.store).objects]
     names, real = cold.names("manifests"), cold.store.get
     asked: list[str] = []
@@ -149,11 +148,11 @@ def test_whoever_has_lost_the_lock_replaces_nothing(cold: Cold) -> None:
 
 
 def test_of_two_at_once_one_replaces(cold: Cold) -> None:
-    before, done = cold.lines(), list[Upkept]()
+    before, done = cold.lines(), list[UpkeepCounts]()
 
     def other() -> None:
         if not done:
-            done.append(Upkept())
+            done.append(UpkeepCounts())
             done.append(cold.compaction().step(TODAY))
 
     with failpoints.active("compact.before_commit", other), pytest.raises(ObjectConflict):
@@ -173,7 +172,7 @@ def test_the_archiver_goes_on_where_it_was(cold: Cold) -> None:
     cold.archive(40, first=80)
     finish(cold)
     cold.compaction().clean(LATER)
-    assert (audit(cold.store).wrong, len(audit(cold.store).ids)) == ([], 120)
+    assert (check_archive(cold.store).wrong, len(check_archive(cold.store).ids)) == ([], 120)
     assert not list(read_catalog(cold.store).gaps())
 
 
@@ -191,4 +190,4 @@ def test_verify_and_repair_know_of_it(spark: SparkSession, cold: Cold) -> None:
     repair.run()
     assert repair.left == []
     assert verify(spark, cold.destination, origin).sound
-    assert (audit(cold.store).wrong, len(audit(cold.store).ids)) == ([], 80)
+    assert (check_archive(cold.store).wrong, len(check_archive(cold.store).ids)) == ([], 80)

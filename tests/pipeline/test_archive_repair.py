@@ -16,23 +16,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import Event
-from holdfast.chaos.judge.archive import audit
-from holdfast.chaos.plain.archive import archive
-from holdfast.pipeline.archive.catalog import read_catalog
+from holdfast.pipeline.archive.manifests import read_catalog
 from holdfast.pipeline.archive.objects import text_of
-from holdfast.pipeline.archive.origin import Origin
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.archive.repair import ArchiveRepair
-from holdfast.pipeline.archive.verify import Report, verify
+from holdfast.pipeline.archive.verify import Origin, VerifyReport, verify
 from holdfast.pipeline.archive.writer import ObjectWriter
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores import open_store
+from holdfast_chaos.checks.pipeline import check_archive
+from holdfast_chaos.without_spark import archive
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for Spark to start
 
 CHANNEL = "gbe.events.audit.change"
-SPOT = Spot(0, CHANNEL)
+SPOT = ChannelPartition(0, CHANNEL)
 
 
 class Archive:
@@ -45,7 +44,7 @@ class Archive:
         today = datetime.now(UTC).replace(hour=12)
         times = [today - timedelta(days=n % 2) for n in range(60)]
         events = [Event({"n": n}, f"e-{n}", time=time) for n, time in enumerate(times)]
-        self.connection.run(self.backend.publish(CHANNEL, events))
+        self.connection.run(self.backend.log.publish(CHANNEL, events))
         self.connection.run(
             archive([self.backend], self.store, ArchivePolicy(CHANNEL, destination, batch_size=10), 20)
         )
@@ -60,7 +59,7 @@ class Archive:
     def before_lines(self, name: str) -> list[bytes]:
         return gzip.decompress(self.before[name]).splitlines()
 
-    def verify(self) -> Report:
+    def verify(self) -> VerifyReport:
         return verify(self.spark, self.destination, self.origin)
 
     def repair(self, *, unproven: bool = False) -> ArchiveRepair:
@@ -74,13 +73,15 @@ class Archive:
         self.store.put(name, data[: len(data) // 2])
 
     def trim(self) -> None:
-        lock = self.connection.run(self.backend.lock("sweeper", "tester", timedelta(minutes=1)))
+        lock = self.connection.run(self.backend.locks.acquire("sweeper", "tester", timedelta(minutes=1)))
         assert lock is not None
-        self.connection.run(self.backend.trim(CHANNEL, datetime.now(UTC) + timedelta(days=1), 1000, lock))
+        self.connection.run(
+            self.backend.retention.trim(CHANNEL, datetime.now(UTC) + timedelta(days=1), 1000, lock)
+        )
 
     def is_sound(self) -> bool:
         """As verify and the rig's own audit say."""
-        report, found = self.verify(), audit(self.store)
+        report, found = self.verify(), check_archive(self.store)
         return report.sound and report.rows == 60 and (found.wrong, len(found.ids)) == ([], 60)
 
 

@@ -23,13 +23,13 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import Event, failpoints
-from holdfast.chaos.judge.archive import audit
 from holdfast.embedded import S3, SparkCluster
 from holdfast.pipeline.archive.archiver import Archiver
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import Busy
 from holdfast.pipeline.stores import ObjectStore, open_store
+from holdfast_chaos.checks.pipeline import check_archive
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for Spark to start
 
@@ -121,7 +121,7 @@ def check_with_plain_tools(store: ObjectStore, folder: Path, spark: SparkSession
     assert {json.loads(line)["message_id"] for text in texts for line in text.splitlines()} == ids
     days = {name.split("/", 2)[2][:10] for name in objects(store)}
     assert days == {"2026/02/14", "2026/02/15"}
-    found = audit(store)
+    found = check_archive(store)
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
 
 
@@ -197,7 +197,7 @@ def test_every_store_to_every_destination(
     make(store, url).run_once()
     ids |= publish(store, 100, start=2500)
     make(store, url).run_once()
-    found = audit(open_store(url))
+    found = check_archive(open_store(url))
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
 
 
@@ -221,7 +221,7 @@ def test_a_replayed_batch_changes_nothing(
     forget_last_commit(tmp_path / "checkpoints")
     assert make(database).run_once().channels == {}
     assert list(cold.list()) == before
-    assert audit(cold).ids == ids
+    assert check_archive(cold).ids == ids
 
 
 @pytest.mark.slow
@@ -237,13 +237,15 @@ def test_a_lost_and_an_overtaken_checkpoint_start_at_the_cursor(
     make(database, checkpoints="elsewhere").run_once()
     with Connection([database]) as connection:
         [backend] = connection.backends
-        lock = connection.run(backend.lock("gbe:lock:sweeper", "test", timedelta(minutes=1)))
+        lock = connection.run(backend.locks.acquire("gbe:lock:sweeper", "test", timedelta(minutes=1)))
         assert lock is not None
-        trimmed = connection.run(backend.trim(CHANNEL, datetime(2100, 1, 1, tzinfo=UTC), 10_000, lock))
+        trimmed = connection.run(
+            backend.retention.trim(CHANNEL, datetime(2100, 1, 1, tzinfo=UTC), 10_000, lock)
+        )
         assert trimmed.removed == 1520
     ids |= publish(database, 10, start=1520)
     make(database).run_once()
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
 
 
@@ -270,12 +272,12 @@ def test_a_killed_driver_and_a_killed_executor_lose_nothing(
         assert done.returncode == 1
         assert "Python worker exited" in done.stderr
     with Connection([database]) as connection:
-        [cursor] = connection.run(connection.backends[0].cursors(CHANNEL))
+        [cursor] = connection.run(connection.backends[0].cursors.all(CHANNEL))
         assert cursor.position is None
         # A dead archiver's lock ends by itself.
         connection.run(connection.backends[0].advance(timedelta(minutes=1)))
     make(database).run_once()
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
 
 
@@ -299,7 +301,7 @@ def test_objects_are_full_until_time_or_the_end_flushes_them(
         advance(database, timedelta(minutes=2))
         wait(lambda: len(objects(cold)) == 4)
         ids |= publish(database, 5, start=320)
-    found = audit(cold)
+    found = check_archive(cold)
     assert (found.wrong, found.orphans, found.ids) == ([], [], ids)
     assert len(objects(cold)) == 5, "the end flushes the last five"
 
@@ -323,6 +325,6 @@ def test_an_outage_of_the_destination_is_waited_for(
             wait(lambda: archiver.metrics.failures > 0)
         finally:
             s3.start()
-        wait(lambda: audit(open_store(destination)).ids == ids)
-    found = audit(open_store(destination))
+        wait(lambda: check_archive(open_store(destination)).ids == ids)
+    found = check_archive(open_store(destination))
     assert (found.wrong, found.orphans) == ([], [])

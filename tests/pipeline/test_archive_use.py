@@ -18,17 +18,17 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import Event
-from holdfast.chaos.judge.archive import audit
-from holdfast.chaos.plain.archive import archive
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, ObjectConflict
 from holdfast.pipeline import compact as compacting
 from holdfast.pipeline import replay as replaying
-from holdfast.pipeline.archive.catalog import read_catalog
+from holdfast.pipeline.archive.manifests import read_catalog
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.archive.verify import verify
 from holdfast.pipeline.replay import Replayed
 from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.wiring import backend
+from holdfast_chaos.checks.pipeline import check_archive
+from holdfast_chaos.without_spark import archive
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for Spark to start
 
@@ -51,7 +51,7 @@ async def archived(database: str, tmp_path: Path, cold: ObjectStore) -> str:
     ]
     store = backend(database)
     await store.open()
-    await store.publish(CHANNEL, events)
+    await store.log.publish(CHANNEL, events)
     destination = str(tmp_path / "cold")
     await archive([store], cold, ArchivePolicy(CHANNEL, destination, batch_size=10), 20)
     await store.close()
@@ -185,7 +185,7 @@ async def test_events_of_a_store_that_is_not_listed_are_refused(
     destination = str(tmp_path / "two")
     for number, store in enumerate(stores):
         await store.open()
-        await store.publish(CHANNEL, [Event({}, f"p-{number}")])
+        await store.log.publish(CHANNEL, [Event({}, f"p-{number}")])
     await archive(stores, open_store(destination), ArchivePolicy(CHANNEL, destination), 10)
     urls = [store.url for store in stores]
     for store in stores:
@@ -210,7 +210,7 @@ def test_a_day_becomes_parquet_and_equal(spark: SparkSession, archived: str, col
     query = f"SELECT count(*), min(key) FROM '{archived}/compact/**/*.parquet' WHERE data ->> 'user' = 'bob'"
     assert duckdb.sql(query).fetchall() == [(12, "key-0")]
     assert compacting.compact(spark, archived, NOW.date()) == [done], "to repeat it changes nothing"
-    assert audit(cold).wrong == []
+    assert check_archive(cold).wrong == []
     assert verify(spark, archived).sound
 
 

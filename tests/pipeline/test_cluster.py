@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 import holdfast
 from holdfast import Event
 from holdfast.embedded import SparkCluster
-from holdfast.embedded.java import java_home
+from holdfast.embedded.wheels import java_home
 from holdfast.pipeline import bundle
 
 Drive = Callable[..., str]
@@ -139,7 +139,7 @@ def test_the_bundle_says_how_it_is_made(arguments: list[str], tmp_path: Path) ->
 
 def test_the_bundle_holds_the_files_beside_the_code(tmp_path: Path, drive: Drive, bare_python: Path) -> None:
     path = bundle.build(tmp_path / "holdfast.zip")
-    code = "from holdfast.backends.redis import scripts; print(scripts.__file__, len(scripts.SCRIPTS))"
+    code = "from holdfast.backends.redis import session; print(session.__file__, len(session.SCRIPTS))"
     file, count = drive(bare_python, "-c", code, PYTHONPATH=str(path)).split()
     assert file.startswith(str(path))
     assert int(count) > 20

@@ -15,7 +15,7 @@ from walkit import Place, source_rows
 import holdfast
 from holdfast.deadletters import DeadLetters, Filter, Operations, Request, Runner
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
 from kit import CHANNEL, CONSUMER
 

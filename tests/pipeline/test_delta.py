@@ -15,9 +15,9 @@ from walkit import CHANNEL, Place, balance, load, name, position, result, source
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.warehouse import Column, Outcome, Table, Tables, Warehouse, open_warehouse
+from holdfast.pipeline.warehouse import Column, LoadOutcome, Table, Tables, Warehouse, open_warehouse
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def once(act: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def race(first: Warehouse, second: Callable[[], object], key: str = KEY) -> Outcome:
+def race(first: Warehouse, second: Callable[[], object], key: str = KEY) -> LoadOutcome:
     """A load during whose commit another one is made."""
     with failpoints.active("loader.before_commit", once(second)):
         return load(first, key, rows(["a", "b"]))
@@ -48,15 +48,15 @@ def race(first: Warehouse, second: Callable[[], object], key: str = KEY) -> Outc
 def test_a_writer_that_is_late_finds_the_rows_of_the_one_that_was_faster(place: Place) -> None:
     other = place.other(Tables())
     outcome = race(place.warehouse, lambda: load(other, OTHER, rows(["a", "c"], first=10)))
-    assert outcome == Outcome(1, 1, ())
+    assert outcome == LoadOutcome(1, 1, ())
     assert place.ids() == ["a", "b", "c"]
 
 
 @pytest.mark.concurrency
 def test_two_writers_of_one_batch_load_it_once_and_agree(place: Place) -> None:
-    other, answers = place.other(Tables()), list[Outcome]()
+    other, answers = place.other(Tables()), list[LoadOutcome]()
     outcome = race(place.warehouse, lambda: answers.append(load(other, KEY, rows(["a", "b"]))))
-    assert answers == [outcome] == [Outcome(2, 0, ())]
+    assert answers == [outcome] == [LoadOutcome(2, 0, ())]
     assert place.ids() == ["a", "b"]
 
 
@@ -71,8 +71,8 @@ def test_an_entry_that_was_prepared_for_nothing_does_no_harm(place: Place) -> No
         with failpoints.active("loader.before_commit", "raise"), pytest.raises(FailpointError):
             load(place.warehouse, KEY, rows(["a", "b", "c"]))
     assert place.warehouse.outcome(KEY, [CHANNEL]) is None
-    assert load(place.warehouse, KEY, rows(["a"])) == Outcome(1, 0, ())
-    assert place.other(Tables()).outcome(KEY, [CHANNEL]) == Outcome(1, 0, ())
+    assert load(place.warehouse, KEY, rows(["a"])) == LoadOutcome(1, 0, ())
+    assert place.other(Tables()).outcome(KEY, [CHANNEL]) == LoadOutcome(1, 0, ())
 
 
 def test_rows_and_ledger_are_one_commit(place: Place) -> None:
@@ -94,7 +94,7 @@ def test_duplicates_are_found_in_whichever_file_they_are(place: Place) -> None:
         load(place.other(grown), key, rows([f"e{number}", f"f{number}"], first=10 * number))
     again = rows(["e3", "f7", "new"], b'{"id": "e3"}', b'{"id": "other"}', b"{}", first=200)
     key = "batch-200"
-    assert load(place.warehouse, key, again) == Outcome(1, 1, (name(again, 1),))
+    assert load(place.warehouse, key, again) == LoadOutcome(1, 1, (name(again, 1),))
     assert len(place.ids()) == 21
 
 
@@ -124,7 +124,7 @@ def test_what_a_load_has_answered_is_on_the_disk(place: Place, monkeypatch: pyte
         load(place.warehouse, KEY, rows(["a"]))
         assert unsynced() == []
         synced.clear()
-        assert place.other(Tables()).outcome(KEY, [CHANNEL]) == Outcome(1, 0, ())
+        assert place.other(Tables()).outcome(KEY, [CHANNEL]) == LoadOutcome(1, 0, ())
         assert unsynced() == []
         load(place.warehouse, "batch-2", rows(["b"], b'{"n": 1}', first=2))  # with a commit for the column
         assert len(DeltaTable(place.folder / "tables" / "events").history()) == 4
@@ -157,7 +157,7 @@ def test_the_same_on_s3(aws: None, tmp_path: Path) -> None:
     )  # this server makes a bucket with its first object
     one, other = open_warehouse(url, Tables()), open_warehouse(url, Tables())
     outcome = race(one, lambda: load(other, OTHER, rows(["a", "c"], first=10)))
-    assert outcome == Outcome(1, 1, ())
+    assert outcome == LoadOutcome(1, 1, ())
     assert load(one, KEY, rows(["a", "b"])) == outcome
     found = pa.Table.from_batches(one.events(CHANNEL))
     assert sorted(found["id"].to_pylist()) == ["a", "b", "c"]

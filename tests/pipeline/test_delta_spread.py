@@ -15,13 +15,13 @@ from walkit import CHANNEL, Place, balance, result, source_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import Unavailable
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.query import engine
 from holdfast.pipeline.wal import segments
 from holdfast.pipeline.wal.batch import Segment
-from holdfast.pipeline.wal.stored import StoredRows
-from holdfast.pipeline.warehouse import Column, Load, Table, Tables, open_warehouse, spread
-from holdfast.pipeline.warehouse.spread import on_executors, shares
+from holdfast.pipeline.wal.segments import StoredRows
+from holdfast.pipeline.warehouse import Column, Load, Table, Tables, loads, open_warehouse
+from holdfast.pipeline.warehouse.loads import run_on_executors, task_shares
 
 pytestmark = pytest.mark.timeout(600)  # the first of them waits for Spark to start
 TABLES = Tables({CHANNEL: Table("events", (Column("total", "$.total", "integer"),))})
@@ -30,13 +30,13 @@ TABLES = Tables({CHANNEL: Table("events", (Column("total", "$.total", "integer")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every segment is large."""
-    monkeypatch.setattr(spread, "SHARE", 1)
+    monkeypatch.setattr(loads, "TASK_BYTES", 1)
 
 
 @pytest.fixture
 def place(tmp_path: Path, spark: SparkSession, small: None) -> Place:
     found = Place(tmp_path, warehouse=f"delta://{tmp_path}/tables", tables=TABLES)
-    found.warehouse = open_warehouse(found.url, TABLES, on_executors(spark))
+    found.warehouse = open_warehouse(found.url, TABLES, run_on_executors(spark))
     return found
 
 
@@ -163,14 +163,14 @@ def test_a_job_that_fails_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_shares_are_segments_by_size_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "SHARE", 10)
+    monkeypatch.setattr(loads, "TASK_BYTES", 10)
     held = [Segment(f"s{number}", "", 1, size) for number, size in enumerate((4, 4, 4, 30, 2, 2, 2, 2))]
     stored = [
         Load("one", (CHANNEL,), StoredRows("wal", tuple(held[:5]))),
         Load("two", (CHANNEL,), StoredRows("wal", tuple(held[5:]))),
     ]
     near = Load("near", (CHANNEL,), segments.SCHEMA.empty_table())
-    found = shares([near, *stored])
+    found = task_shares([near, *stored])
     names = [
         [
             (load.key, [each.name for each in load.rows.segments])
@@ -186,4 +186,4 @@ def test_shares_are_segments_by_size_and_all_of_them(monkeypatch: pytest.MonkeyP
         [("one", ["s4"]), ("two", ["s5", "s6", "s7"])],
     ]
     assert [load.key for load in found[0]] == ["near", "one"]
-    assert shares([]) == [[]]
+    assert task_shares([]) == [[]]

@@ -20,11 +20,11 @@ from walkit import load as load_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import LockLost
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, Upkept
-from holdfast.pipeline.warehouse import FailedEvent, Outcome, Tables, delta_upkeep
-from holdfast.pipeline.warehouse.address import upkeep_of
+from holdfast.pipeline.upkeep import CompactionSettings, Upkeep, UpkeepCounts
+from holdfast.pipeline.warehouse import FailedEvent, LoadOutcome, Tables, delta_upkeep
+from holdfast.pipeline.warehouse.contract import upkeep_of
 from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
 from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep, chosen
 
@@ -43,7 +43,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_upkeep, "FEW", FEW)
 
 
-def load(place: Place, number: int, *ids: str, **row: object) -> Outcome:
+def load(place: Place, number: int, *ids: str, **row: object) -> LoadOutcome:
     first = 100 * number + 1
     key = f"batch-{first}"
     return load_rows(place.other(Tables()), key, rows(list(ids), first=first, **row))
@@ -54,8 +54,8 @@ def upkeep(place: Place, keep: timedelta = timedelta(0)) -> TableUpkeep:
     return TableUpkeep(DeltaFiles(folder), open_store(folder), "events", 64 * MIB, keep)
 
 
-def finish(place: Place, now: datetime = START) -> Upkept:
-    total, done = Upkept(), Upkept(1)
+def finish(place: Place, now: datetime = START) -> UpkeepCounts:
+    total, done = UpkeepCounts(), UpkeepCounts(1)
     while done.merged or done.indexed:
         done = upkeep(place).step(now)
         total = total.plus(done)
@@ -78,11 +78,11 @@ def test_small_files_become_one_and_rows_are_still_found(
     for number in range(5):
         load(place, number, f"a{number}", f"b{number}")
     before = sorted(place.query("SELECT * FROM events"))
-    assert finish(place) == Upkept(5, 1, 1)
+    assert finish(place) == UpkeepCounts(5, 1, 1)
     assert files(place).num_rows == 1
     assert sorted(place.query("SELECT * FROM events")) == before
-    assert load(place, 50, "a3", "b4", "new") == Outcome(1, 2, ())
-    assert load(place, 51, "a3", type="other") == Outcome(0, 0, (f"{CHANNEL}@0@{position(5101)}",))
+    assert load(place, 50, "a3", "b4", "new") == LoadOutcome(1, 2, ())
+    assert load(place, 51, "a3", type="other") == LoadOutcome(0, 0, (f"{CHANNEL}@0@{position(5101)}",))
 
 
 @pytest.mark.usefixtures("few")
@@ -99,7 +99,7 @@ def test_a_merge_beside_a_load_makes_it_look_again(place: Place) -> None:
     for number in range(FEW):
         load(place, number, f"a{number}")
     with failpoints.active("loader.before_commit", elsewhere(lambda: upkeep(place).step(START))):
-        assert load(place, 20, "late", "a1") == Outcome(1, 1, ())
+        assert load(place, 20, "late", "a1") == LoadOutcome(1, 1, ())
     assert place.ids() == sorted([*(f"a{number}" for number in range(FEW)), "late"])
 
 
@@ -136,10 +136,10 @@ def test_what_was_replaced_stays_for_a_while(place: Place) -> None:
     for number in range(FEW):
         load(place, number, f"a{number}")
     finish(place)
-    assert upkeep(place, timedelta(days=1)).clean(datetime.now(UTC)) == Upkept()
+    assert upkeep(place, timedelta(days=1)).clean(datetime.now(UTC)) == UpkeepCounts()
     before = DeltaTable(place.folder / "tables" / "events", version=FEW)
     assert before.to_pyarrow_table().num_rows == FEW
-    assert upkeep(place).clean(datetime.now(UTC)) == Upkept(removed=FEW)
+    assert upkeep(place).clean(datetime.now(UTC)) == UpkeepCounts(removed=FEW)
 
 
 @pytest.mark.usefixtures("few")
@@ -149,7 +149,7 @@ def test_a_clean_that_is_cut_off_goes_on(place: Place) -> None:
     finish(place)
     with failpoints.active("compact.mid_clean", "raise"), pytest.raises(FailpointError):
         upkeep(place).clean(datetime.now(UTC))
-    assert upkeep(place).clean(datetime.now(UTC)) == Upkept(removed=FEW - 1)
+    assert upkeep(place).clean(datetime.now(UTC)) == UpkeepCounts(removed=FEW - 1)
     assert place.ids() == [f"a{number}" for number in range(FEW)]
 
 
@@ -194,12 +194,12 @@ def test_a_table_in_which_deltalake_deleted_rows_is_still_merged_read_and_sifted
         load(place, number, f"a{number}", f"b{number}")
     DeltaTable(place.folder / "tables" / "events").delete("id = 'b1'")
     assert [row.id for row in place.warehouse.find("a1", [CHANNEL])] == ["a1"]
-    assert load(place, 10, "a1", "b1", "a2") == Outcome(1, 2, ())
+    assert load(place, 10, "a1", "b1", "a2") == LoadOutcome(1, 2, ())
     finish(place)
     assert [row.id for row in place.warehouse.find("b1", [CHANNEL])] == ["b1"]
-    assert load(place, 11, "a1", "b1", "a2") == Outcome(0, 3, ())
+    assert load(place, 11, "a1", "b1", "a2") == LoadOutcome(0, 3, ())
     again = rows(["a1"], first=101)
-    assert place.warehouse.replace("batch", Spot(0, CHANNEL), [position(101)], again) == 1
+    assert place.warehouse.replace("batch", ChannelPartition(0, CHANNEL), [position(101)], again) == 1
     assert place.ids() == sorted(f"{letter}{number}" for letter in "ab" for number in range(FEW))
 
 
@@ -210,7 +210,7 @@ def test_the_ledger_forgets_keys_that_nobody_asks_for_any_more(place: Place) -> 
     assert table.metadata().configuration["delta.setTransactionRetentionDuration"] == "interval 30 days"
     now, ledger = datetime.now(UTC), place.folder / "tables" / "_holdfast" / "ledger"
     assert upkeep(place, timedelta(days=1)).clean(now + timedelta(days=30)).removed == 0
-    assert load(place, 1, "a", "b") == Outcome(2, 0, ())
+    assert load(place, 1, "a", "b") == LoadOutcome(2, 0, ())
     assert upkeep(place, timedelta(days=1)).clean(now + timedelta(days=32)).removed == 1
     assert list(ledger.iterdir()) == []
 

@@ -13,31 +13,31 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import holdfast
 from holdfast import failpoints
-from holdfast.chaos.plain.ingest import PlainIngest
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.ingest.commit import CONSUMER
-from holdfast.pipeline.ingest.flush import Flush
-from holdfast.pipeline.ingest.source import IngestReader
-from holdfast.pipeline.ingest.tasks import StageSegments, from_row
-from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.ingest.plan import Flush
+from holdfast.pipeline.ingest.sink import IngestReader
+from holdfast.pipeline.ingest.staging import StageSegments, from_row
+from holdfast.pipeline.ingest.validation import ValidationRules
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.options import Options
-from holdfast.pipeline.reader import Stored
-from holdfast.pipeline.wal import Batch
+from holdfast.pipeline.source import Stored
+from holdfast.pipeline.wal import WalBatch
+from holdfast_chaos.without_spark import SparklessIngest
 
 CHANNELS = ["a", "b", "c"]
 FLUSH = Flush(10, 1 << 20, timedelta(hours=1))
 
 
-class Site(PlainIngest):
+class Site(SparklessIngest):
     """A plain driver that reads several channels as the source offers them."""
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__(url, folder)
         for channel in CHANNELS:
-            self.connection.run(self.backend.create_channel(channel))
+            self.connection.run(self.backend.channels.create(channel))
         options = Options.of({"url": url, "channel": ",".join(CHANNELS), "consumer": CONSUMER})
-        self.reader = IngestReader(options, StageSegments(self.wal.store.url, {}, Rules()), FLUSH)
+        self.reader = IngestReader(options, StageSegments(self.wal.store.url, {}, ValidationRules()), FLUSH)
         self.start = self.reader.initialOffset()
 
     @property
@@ -45,7 +45,9 @@ class Site(PlainIngest):
         return self.connection.backends[0]
 
     def publish(self, channel: str, *ids: str) -> None:
-        self.connection.run(self.backend.publish(channel, [holdfast.Event({"n": 1}, each) for each in ids]))
+        self.connection.run(
+            self.backend.log.publish(channel, [holdfast.Event({"n": 1}, each) for each in ids])
+        )
 
     def advance(self, **by: float) -> None:
         self.connection.run(self.backend.advance(timedelta(**by)))
@@ -55,7 +57,7 @@ class Site(PlainIngest):
         self.reader._idle_until = 0.0
         return self.reader.latestOffset(self.start, ReadMaxRows(1000))
 
-    def batch(self) -> Batch | None:
+    def batch(self) -> WalBatch | None:
         """One micro-batch, as far as it goes without the loader."""
         end = self.offered()
         tasks = self.reader.partitions(self.start, end)
@@ -112,7 +114,7 @@ def test_enough_of_all_channels_together_is_offered_at_once(one: Site) -> None:
     batch = one.batch()
     assert batch is not None
     assert [(part.channel, part.rows) for part in batch.parts] == [("a", 4), ("b", 3), ("c", 3)]
-    assert one.cursors.positions()[Spot(0, "b")] == batch.parts[1].last
+    assert one.cursors.positions()[ChannelPartition(0, "b")] == batch.parts[1].last
 
 
 def test_a_run_over_what_is_there_waits_for_nothing(one: Site) -> None:
@@ -163,7 +165,7 @@ def test_other_groups_of_the_same_events_after_a_crash_do_no_harm(one: Site) -> 
     assert [(part.channel, part.rows) for part in again.parts] == [("a", 3), ("b", 1)]
     one.loader.run_once()
     assert one.ids() == ["a1", "a2", "a3", "b1"]
-    assert len(list(one.wal.journal.names("confirmed"))) == 2
+    assert len(list(one.wal.records.names("confirmed"))) == 2
     assert one.wal.survey().pending == []
 
 
@@ -201,4 +203,4 @@ def test_a_record_that_was_deleted_is_noticed_at_the_start(one: Site, moved: boo
     one.loading.round()
     assert one.ids() == ["a1", "b1", "c1"]
     assert one.wal.survey().quarantined == set()
-    assert list(one.wal.journal.names("planned")) == []
+    assert list(one.wal.records.names("planned")) == []

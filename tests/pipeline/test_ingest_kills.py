@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.judge.ingest import judge
-from holdfast.chaos.trial import HELPER_POINTS, SPARK_POINTS, Trial
+from holdfast_chaos.checks.pipeline import check_ingest
+from holdfast_chaos.scenario import HELPER_POINTS, SPARK_POINTS, IngestScenario
 
 pytestmark = pytest.mark.timeout(600)
 # The point that only a driver on Spark has is enough for a usual run: test_wal_kills.py has the others.
@@ -23,13 +23,13 @@ STORES = [
 def test_a_killed_driver_loses_and_doubles_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, store: str, point: str
 ) -> None:
-    trial = Trial(request.getfixturevalue(store), tmp_path)
+    trial = IngestScenario(request.getfixturevalue(store), tmp_path)
     trial.publish(30)
     assert trial.drive_spark(point) == -signal.SIGKILL
-    assert judge(trial.history, trial.evidence(), drained=False) == []
+    assert check_ingest(trial.history, trial.state(), drained=False) == []
     trial.publish(10)
     assert trial.drive() == 0
-    assert judge(trial.history, trial.evidence(), drained=True) == []
+    assert check_ingest(trial.history, trial.state(), drained=True) == []
 
 
 @pytest.mark.slow
@@ -37,10 +37,10 @@ def test_a_killed_driver_loses_and_doubles_nothing(
 def test_drivers_killed_at_every_step_in_turn_lose_and_double_nothing(
     database: str, tmp_path: Path, kind: str
 ) -> None:
-    trial = Trial(database, tmp_path, kind)
+    trial = IngestScenario(database, tmp_path, kind)
     for point in [*SPARK_POINTS, *HELPER_POINTS]:
         trial.publish(20)
         assert trial.drive_spark(point) == -signal.SIGKILL, point
-        assert judge(trial.history, trial.evidence(), drained=False) == [], point
+        assert check_ingest(trial.history, trial.state(), drained=False) == [], point
     assert trial.drive_spark() == 0
-    assert judge(trial.history, trial.evidence(), drained=True) == []
+    assert check_ingest(trial.history, trial.state(), drained=True) == []

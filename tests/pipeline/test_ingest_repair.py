@@ -16,30 +16,32 @@ import pytest
 
 import holdfast
 from holdfast import failpoints
-from holdfast.chaos.plain import ingest as plain_ingest
-from holdfast.chaos.plain.archive import archive
-from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest, plan_of
 from holdfast.deadletters.audit import Audit
 from holdfast.failpoints import FailpointError
 from holdfast.pipeline.archive.policy import ArchivePolicy
+from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.commit import CONSUMER
 from holdfast.pipeline.ingest.plan import IngestPlan
 from holdfast.pipeline.ingest.repair import HOLDER, Repairs
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.loader.loader import reload_confirmed
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal.health import health
 from holdfast.pipeline.wal.records import GaveUp
+from holdfast.pipeline.wal.status import health
+from holdfast.pipeline.warehouse import Tables, open_warehouse
+from holdfast_chaos import without_spark as plain_ingest
+from holdfast_chaos.without_spark import CHANNEL, SparklessIngest, archive, plan_of
 
-SPOT = Spot(0, CHANNEL)
+SPOT = ChannelPartition(0, CHANNEL)
 ALL = [f"o-{n:02}" for n in range(1, 13)]
 
 
-class Site(PlainIngest):
+class Site(SparklessIngest):
     """A plain driver that has twelve events in six pending batches."""
 
     def fill(self) -> None:
         events = [holdfast.Event({"total": n}, name) for n, name in enumerate(ALL)]
-        self.connection.run(self.backend.publish(CHANNEL, events))
+        self.connection.run(self.backend.log.publish(CHANNEL, events))
         while self.step(2):
             pass
         self.batches = self.wal.pending()
@@ -63,16 +65,16 @@ class Site(PlainIngest):
     def trim(self) -> None:
         """All that nobody needs."""
         later = datetime.now(UTC) + timedelta(days=1)
-        lock = self.connection.run(self.backend.lock("sweeper", "tester", timedelta(minutes=1)))
+        lock = self.connection.run(self.backend.locks.acquire("sweeper", "tester", timedelta(minutes=1)))
         assert lock is not None
-        self.connection.run(self.backend.trim(CHANNEL, later, 1000, lock))
-        self.connection.run(self.backend.unlock(lock))
+        self.connection.run(self.backend.retention.trim(CHANNEL, later, 1000, lock))
+        self.connection.run(self.backend.locks.release(lock))
 
     def length(self) -> int:
-        return len(self.connection.run(self.backend.read(CHANNEL, None, 1000)))
+        return len(self.connection.run(self.backend.log.read(CHANNEL, None, 1000)))
 
     def holders(self) -> list[str]:
-        return sorted(cursor.name for cursor in self.connection.run(self.backend.cursors()))
+        return sorted(cursor.name for cursor in self.connection.run(self.backend.cursors.all()))
 
     def archive(self) -> str:
         """Everything, in a folder of its own; answers its place."""
@@ -81,7 +83,7 @@ class Site(PlainIngest):
         return cold
 
     def repaired_from(self) -> set[str]:
-        folder = self.wal.journal
+        folder = self.wal.records
         return {folder.read(f"repairs/{name}")["repaired_from"] for name in folder.names("repairs")}
 
 
@@ -132,9 +134,9 @@ def test_the_loader_repairs_what_it_finds_damaged(broken_on_each: Site) -> None:
     assert broken.ids() == ALL
     survey = broken.wal.survey()
     assert (survey.pending, survey.quarantined) == ([], set())
-    assert len(list(broken.wal.journal.names("confirmed"))) == 6
+    assert len(list(broken.wal.records.names("confirmed"))) == 6
     assert broken.repaired_from() == {"the log"}
-    assert len(list(broken.wal.journal.names("repairs"))) == 4
+    assert len(list(broken.wal.records.names("repairs"))) == 4
     assert health(broken.wal).ready
     assert broken.holders() == [CONSUMER], "the log is not held any longer"
 
@@ -167,7 +169,7 @@ def test_a_damaged_wal_in_s3_is_repaired_by_a_driver_elsewhere(
         assert other.ids() == ALL
         assert other.wal.survey() == ([], set(), set())
         assert other.repaired_from() == {"the log"}
-        assert len(list(other.wal.journal.names("repairs"))) == 4
+        assert len(list(other.wal.records.names("repairs"))) == 4
         assert health(other.wal).ready
     finally:
         other.close()
@@ -256,7 +258,7 @@ def test_a_batch_that_had_failed_is_readable_again(site: Site) -> None:
 def test_damage_before_the_cursor_moved_stops_no_driver(database: str, tmp_path: Path, what: str) -> None:
     site = Site(database, tmp_path)
     try:
-        site.connection.run(site.backend.publish(CHANNEL, [holdfast.Event({"total": 1}, ALL[0])]))
+        site.connection.run(site.backend.log.publish(CHANNEL, [holdfast.Event({"total": 1}, ALL[0])]))
         with failpoints.active("wal.after_pending", "raise"), pytest.raises(FailpointError):
             site.step(2)
         site.batches = site.wal.pending()
@@ -307,14 +309,14 @@ def test_an_operator_repairs_a_batch_whose_record_is_gone(site: Site) -> None:
     site.record(2).unlink()
     site.segment(2).unlink()
     events = [holdfast.Event({"total": 0}, "late")]
-    site.connection.run(site.backend.publish(CHANNEL, events))
+    site.connection.run(site.backend.log.publish(CHANNEL, events))
     with failpoints.active("wal.before_pending", "raise"), pytest.raises(FailpointError):
         site.step(2)
     done = command(site, "--json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert [each["batch"] for each in said["repaired"]] == [site.batches[2].name]
-    assert len(list(site.wal.journal.names("planned"))) == 7
+    assert len(list(site.wal.records.names("planned"))) == 7
     site.loading.round()
     assert site.ids() == ALL
 
@@ -339,6 +341,24 @@ def test_an_acceptance_that_is_cut_off_keeps_the_alarm_and_can_be_repeated(broke
     assert broken.failed.accept_loss(lost, "ann", "disk") == 2
     assert lost not in broken.wal.survey().quarantined
     assert {event.status for event in broken.failed.find() if event.batch == lost} == {"abandoned"}
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "delta"])
+def test_a_batch_of_which_nothing_tells_the_ranges_can_be_accepted_as_lost(
+    site: Site, tmp_path: Path, kind: str
+) -> None:
+    name = site.batches[2].name
+    cut(site.record(2))
+    cut(site.folder / "wal" / "planned" / f"{name}.json")
+    site.loading.round()
+    assert [each.batch for each in site.repairs.left] == [name]
+    warehouse = site.warehouse if kind == "duckdb" else open_warehouse(f"delta://{tmp_path}/delta", Tables())
+    failed = FailedEvents(site.wal, warehouse, Tables())
+    assert failed.accept_loss(name, "ann", "disk") == 0, "nobody knows how many"
+    assert (site.wal.survey().quarantined, failed.unresolved()) == (set(), 0)
+    reload_confirmed(site.wal, warehouse, failed)
+    site.loading.round()
+    assert site.repairs.left == []
 
 
 def test_a_loss_that_is_accepted_is_recorded_and_ends_the_alarm(broken: Site) -> None:

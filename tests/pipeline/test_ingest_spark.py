@@ -25,17 +25,16 @@ from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import Busy
 from holdfast.pipeline.ingest.commit import CONSUMER
-from holdfast.pipeline.ingest.driver import Ingest, Summary
-from holdfast.pipeline.ingest.flush import Flush
-from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.ingest.validation import Rule, Rules
+from holdfast.pipeline.ingest.driver import Ingest, IngestSummary
+from holdfast.pipeline.ingest.plan import Flush, IngestPlan
+from holdfast.pipeline.ingest.validation import ValidationRule, ValidationRules
 from holdfast.pipeline.wal import WalSettings
 from holdfast.pipeline.warehouse import Column, Table, Tables
 
 CHANNELS = ("gbe.events.orders", "gbe.events.plays")
 TABLES = Tables({"gbe.events.plays": Table("playback_events", (Column("title", "$.title"),))})
 pytestmark = pytest.mark.timeout(300)
-RULES = Rules({"gbe.events.orders": Rule(required=("total",))})
+RULES = ValidationRules({"gbe.events.orders": ValidationRule(required=("total",))})
 
 
 class Site:
@@ -69,7 +68,7 @@ class Site:
     def ingest(self) -> Ingest:
         return Ingest(self.spark, [self.url], self.plan, self.folder / "checkpoints")
 
-    def once(self) -> Summary:
+    def once(self) -> IngestSummary:
         return self.ingest().run_once()
 
     def lose_checkpoint(self) -> None:
@@ -85,7 +84,7 @@ class Site:
 
     def cursors(self) -> dict[str, str | None]:
         with Connection([self.url]) as connection:
-            found = connection.run(connection.backends[0].cursors())
+            found = connection.run(connection.backends[0].cursors.all())
         return {cursor.channel: cursor.position for cursor in found if cursor.name == CONSUMER}
 
 
@@ -178,10 +177,10 @@ def test_a_cursor_that_is_set_back_is_followed_and_nothing_is_passed_over(site: 
     with running(site) as job:
         until(lambda: job.summary.loaded + job.summary.failed == 20)
         with Connection([site.url]) as connection:
-            connection.run(connection.backends[0].detach(CHANNELS[0], CONSUMER))
-            connection.run(connection.backends[0].attach(CHANNELS[0], CONSUMER))
+            connection.run(connection.backends[0].cursors.detach(CHANNELS[0], CONSUMER))
+            connection.run(connection.backends[0].cursors.attach(CHANNELS[0], CONSUMER))
         site.publish(CHANNELS[0], 21, 20)
-        until(lambda: len(list(job.wal.journal.names("confirmed"))) >= 2 and job.summary.written >= 40)
+        until(lambda: len(list(job.wal.records.names("confirmed"))) >= 2 and job.summary.written >= 40)
         until(lambda: not job.wal.pending())
     assert site.ids() == orders(1, 40)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,21 @@ from holdfast.contracts import Backend
 from holdfast.pipeline.options import Options
 from holdfast.pipeline.planner import Planner
 from holdfast.wiring import backend as connect_backend
+from kit import Hooked
 
 IDLE = 300
 
 
-class Counted:
+class Counted(Hooked):
     """A backend that counts which of its verbs are used."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
         self.calls: Counter[str] = Counter()
+        super().__init__(backend, self._count)
 
-    def __getattr__(self, verb: str) -> Any:
+    def _count(self, verb: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         self.calls[verb] += 1
-        return getattr(self._backend, verb)
+        return call(*arguments, **options)
 
 
 @pytest.fixture
@@ -38,22 +39,22 @@ async def backend(empty_redis: str) -> AsyncIterator[Backend]:
 
 
 async def publish(backend: Backend, channel: str, count: int) -> None:
-    await backend.publish(channel, [Event({}, f"{channel}-{number}") for number in range(count)])
+    await backend.log.publish(channel, [Event({}, f"{channel}-{number}") for number in range(count)])
 
 
 async def test_many_small_channels_cost_one_question_and_news_none_more(backend: Backend) -> None:
     for number in range(IDLE):
-        await backend.create_channel(f"shop.{number}")
+        await backend.channels.create(f"shop.{number}")
     counted = Counted(backend)
     planner = Planner(Options.of({"url": backend.url, "channel": "shop.*"}), [counted])  # type: ignore[list-item]
     start = await planner.beginning()
     counted.calls.clear()
     assert await planner.latest(start, 1000) == start
-    assert counted.calls == {"channels": 1, "waiting": 1}
+    assert counted.calls == {"channels.names": 1, "log.waiting": 1}
     await publish(backend, "shop.7", 3)
     counted.calls.clear()
     end = await planner.latest(start, 1000)
-    assert counted.calls == {"channels": 1, "waiting": 1}
+    assert counted.calls == {"channels.names": 1, "log.waiting": 1}
     counted.calls.clear()
     parts, _ = await planner.plan(start, end)
     assert [part.rows for part in parts] == [3]

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.options import Options
-from holdfast.pipeline.reader import BatchReader
+from holdfast.pipeline.source import BatchReader
 
 
 @pytest.fixture

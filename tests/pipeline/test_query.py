@@ -20,7 +20,7 @@ from walkit import START, Place, source_rows
 
 from holdfast.cli import main
 from holdfast.model.errors import InvalidInput, NotFound, Unavailable
-from holdfast.pipeline.query import Limits, ask, engine
+from holdfast.pipeline.query import QueryLimits, engine, run_query
 
 HUGE = "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
 """Takes minutes."""
@@ -53,7 +53,9 @@ def put(place: Place, *ids: str, first: int = 1, channel: str = "orders") -> Non
 
 
 def query(place: Place, sql: str, *, audit: bool = True, **limits: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(asyncio.run(ask(place.url, sql, Limits(**limits), audit=audit)))
+    answer: dict[str, Any] = json.loads(
+        asyncio.run(run_query(place.url, sql, QueryLimits(**limits), audit=audit))
+    )
     return answer
 
 
@@ -128,7 +130,7 @@ def test_a_query_that_needs_too_much_memory_is_ended(file: Place, sql: str) -> N
 def test_where_there_is_no_warehouse_it_says_so_and_makes_none(tmp_path: Path) -> None:
     for url in (f"duckdb://{tmp_path}/none.duckdb", f"delta://{tmp_path}/none"):
         with pytest.raises(NotFound, match="there is no warehouse"):
-            asyncio.run(ask(url, "SELECT 1", Limits(), audit=True))
+            asyncio.run(run_query(url, "SELECT 1", QueryLimits(), audit=True))
     assert not list(tmp_path.iterdir())
 
 
@@ -156,7 +158,10 @@ def test_what_a_writer_committed_before_it_was_killed_is_read(file: Place) -> No
 @pytest.mark.concurrency
 def test_an_ingest_gets_the_file_however_many_ask(file: Place) -> None:
     async def storm() -> list[bool]:
-        asked = [asyncio.create_task(ask(file.url, HUGE, Limits(seconds=0.3), audit=True)) for _ in range(6)]
+        asked = [
+            asyncio.create_task(run_query(file.url, HUGE, QueryLimits(seconds=0.3), audit=True))
+            for _ in range(6)
+        ]
         await asyncio.to_thread(wait_until_locked, file.file)
         await asyncio.to_thread(put, file, "d", first=4)
         ended = [each.done() for each in asked]
@@ -171,7 +176,7 @@ def test_an_ingest_gets_the_file_however_many_ask(file: Place) -> None:
 @pytest.mark.concurrency
 def test_a_query_that_nobody_waits_for_is_ended(file: Place) -> None:
     async def hang_up() -> None:
-        asked = asyncio.create_task(ask(file.url, HUGE, Limits(seconds=60.0), audit=True))
+        asked = asyncio.create_task(run_query(file.url, HUGE, QueryLimits(seconds=60.0), audit=True))
         await asyncio.to_thread(wait_until_locked, file.file)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from books import CHANNEL, DAY, Site
 from pyspark.sql import SparkSession
+from sites import CHANNEL, DAY, Site
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
-from holdfast.pipeline.archive.manifest import Manifest, Written
+from holdfast.pipeline.archive.manifests import Manifest
+from holdfast.pipeline.archive.objects import Written
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import Busy
-from holdfast.pipeline.offsets import Spot
-from holdfast.pipeline.rebuild.job import rebuild
-from holdfast.pipeline.rebuild.tasks import stretches
+from holdfast.pipeline.offsets import ChannelPartition
+from holdfast.pipeline.rebuild import rebuild
+from holdfast.pipeline.restage import archive_ranges
 from holdfast.pipeline.wal import Wal
-from holdfast.pipeline.wal.upkeep import Upkeep
+from holdfast.pipeline.wal.upkeep import WalUpkeep
 
 OLD = [f"old-{number}" for number in range(12)]
 NEW = [f"new-{number}" for number in range(5)]
@@ -42,7 +43,7 @@ def site(database: str, tmp_path: Path) -> Site:
     assert failed.retry(name, "ann").status == "resolved"
     site.warehouse.close()
     later = Wal(site.wal.store, site.plan.wal, lambda: site.wal.clock() + timedelta(days=3))
-    assert Upkeep(later).run_once().batches == 1
+    assert WalUpkeep(later).run_once().batches == 1
     assert site.trim() == 14
     site.publish(*NEW)
     site.publish("new-bad", data={})
@@ -68,7 +69,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
     assert ids(site) == sorted([*OLD, *NEW, "old-retried"])
     site.file.unlink()
     said: list[str] = []
-    done = rebuild(spark, [site.url], site.plan, [site.books], said.append)
+    done = rebuild(spark, [site.url], site.plan, [site.inputs], said.append)
     assert done.equal, done.reports
     assert content(site) == before
     [report] = done.reports
@@ -78,7 +79,7 @@ def test_a_deleted_warehouse_is_filled_again(spark: SparkSession, site: Site) ->
     statuses = sorted((event.event_id, event.status) for event in site.warehouse.failed())
     assert statuses == [("new-bad", "pending"), ("old-retried", "resolved"), ("old-typed", "pending")]
     site.warehouse.close()
-    again = rebuild(spark, [site.url], site.plan, [site.books], said.append)
+    again = rebuild(spark, [site.url], site.plan, [site.inputs], said.append)
     assert again.equal
     assert again.events == 0
     assert content(site) == before
@@ -90,8 +91,8 @@ def test_one_that_was_cut_short_is_run_again(spark: SparkSession, site: Site) ->
     site.file.unlink()
     for point in ("rebuild.after_stage", "wal.after_pending"):
         with failpoints.active(point, "raise"), pytest.raises(FailpointError):
-            rebuild(spark, [site.url], site.plan, [site.books], lambda line: None)
-    assert rebuild(spark, [site.url], site.plan, [site.books], lambda line: None).equal
+            rebuild(spark, [site.url], site.plan, [site.inputs], lambda line: None)
+    assert rebuild(spark, [site.url], site.plan, [site.inputs], lambda line: None).equal
     assert content(site) == before
 
 
@@ -102,23 +103,23 @@ def test_an_ingest_at_work_keeps_a_rebuild_out(
     monkeypatch.setattr("holdfast.pipeline.driver_lock.STALE", 1.0)
     with Connection([site.url]) as connection:
         lock = connection.run(
-            connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))
+            connection.backends[0].locks.acquire(site.plan.lock_name, "ingest", timedelta(minutes=1))
         )
         assert lock is not None
         with pytest.raises(Busy, match="another ingest or rebuild is at work"):
-            rebuild(spark, [site.url], site.plan, [site.books], lambda line: None)
+            rebuild(spark, [site.url], site.plan, [site.inputs], lambda line: None)
     assert not site.file.exists()
 
 
 def manifest(number: int, rows: int, partition: int = 0) -> Manifest:
     at = [f"0001-{number:016x}", f"0001-{number:016x}f"]
     written = Written(f"archive/{number}", CHANNEL, partition, *at, rows, 1, "")
-    return Manifest(Spot(partition, CHANNEL), f"0001-{number - 1:016x}", (written,))
+    return Manifest(ChannelPartition(partition, CHANNEL), f"0001-{number - 1:016x}", (written,))
 
 
 def test_manifests_go_together_until_a_batch_is_full() -> None:
     chains = [manifest(1, 4), manifest(2, 6), manifest(3, 1), manifest(1, 3, partition=1)]
-    found = list(stretches(chains, rows=10))
+    found = list(archive_ranges(chains, rows=10))
     assert [len(each.objects) for each in found] == [2, 1, 1]
     assert [each.part.partition for each in found] == [0, 0, 1]
     assert found[0].part.after == chains[0].after

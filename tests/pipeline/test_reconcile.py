@@ -11,18 +11,18 @@ from typing import Any
 import duckdb
 import psycopg
 import pytest
-from books import CHANNEL, DAY, TABLES, Site
 from pyspark.sql import SparkSession
+from sites import CHANNEL, DAY, TABLES, Site
 
 from holdfast import Event
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest.validation import Rule
+from holdfast.pipeline.ingest.validation import ValidationRule
 from holdfast.pipeline.reconcile.job import reconcile
-from holdfast.pipeline.reconcile.report import Report
+from holdfast.pipeline.reconcile.report import ReconcileReport
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal.records import Confirmation
 from holdfast.pipeline.warehouse import Column, Table, Tables, open_warehouse
-from holdfast.upkeep.reports import latest_reports, reconciliation
+from holdfast.upkeep.state import latest_reports, reconciliation
 
 IDS = [f"e-{number:02}" for number in range(30)]
 pytestmark = pytest.mark.timeout(300)
@@ -33,11 +33,11 @@ def site(database: str, tmp_path: Path) -> Site:
     return Site(database, tmp_path)
 
 
-def tallies(report: Report) -> dict[tuple[str, str], int]:
+def tallies(report: ReconcileReport) -> dict[tuple[str, str], int]:
     return {(each.where, each.kind): each.events for each in report.tallies}
 
 
-def named(report: Report, where: str, kind: str) -> list[str]:
+def named(report: ReconcileReport, where: str, kind: str) -> list[str]:
     return [each.id for each in report.differences if (each.where, each.kind) == (where, kind)]
 
 
@@ -60,7 +60,7 @@ def test_everything_is_accounted_for(
     site.publish("typed", data={"n": "x"})
     site.archive()
     site.ingest()
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert report.equal
     assert (report.published, report.archived, report.ingested, report.failed) == (33, 33, 30, 3)
     assert (report.repeats, report.from_manifests, report.not_compared) == (0, 0, 0)
@@ -78,7 +78,7 @@ def test_what_is_on_its_way_is_waiting_and_not_missing(spark: SparkSession, site
     site.publish(*IDS[10:20])
     site.ingest(load=False)
     site.publish(*IDS[20:])
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert not report.equal
     assert tallies(report) == {("archive", "waiting"): 20, ("warehouse", "waiting"): 20}
     assert named(report, "warehouse", "waiting") == IDS[10:]
@@ -95,7 +95,7 @@ def test_the_missing_the_surplus_and_the_doubled_are_named(spark: SparkSession, 
         "INSERT INTO changes SELECT * REPLACE (transaction_id || 'x' AS transaction_id, 'stranger' AS id)"
         " FROM changes WHERE id = 'e-05'",
     )
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     wanted = {("warehouse", "missing"): 1, ("warehouse", "doubled"): 1, ("warehouse", "surplus"): 1}
     assert tallies(report) == wanted
     for kind, event in (("missing", "e-03"), ("doubled", "e-04"), ("surplus", "stranger")):
@@ -115,7 +115,7 @@ def test_a_row_beyond_the_end_of_the_log_is_surplus(spark: SparkSession, site: S
     ):
         new = f"transaction_id || 'x' AS transaction_id, 'new ' || id AS id, {value} AS \"{column}\""
         execute(site, f"INSERT INTO changes SELECT * REPLACE ({new}) FROM changes WHERE id = '{event}'")
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert tallies(report) == {("warehouse", "surplus"): 2}
     assert named(report, "warehouse", "surplus") == ["new e-05", "new e-06"]
     assert (report.published, report.ingested, report.not_compared) == (30, 32, 1)
@@ -144,10 +144,10 @@ def test_whatever_was_changed_is_named(spark: SparkSession, site: Site) -> None:
     site.publish("binary", data=b"\xff\x00")
     site.archive()
     site.ingest()
-    assert reconcile(spark, site.books).equal
+    assert reconcile(spark, site.inputs).equal
     for event, change in CHANGES.items():
         execute(site, f"UPDATE changes SET {change} WHERE id = '{event}'")
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert tallies(report) == {("warehouse", "changed"): len(CHANGES)}
     found = sorted(each.position for each in report.differences)
     assert len(set(found)) == len(CHANGES)
@@ -160,7 +160,7 @@ def test_equal_content_is_equal_whatever_it_is(
 ) -> None:
     """Every kind of content through the log, archive and warehouse, and after retention took the log."""
     site = Site(database, tmp_path, f"{kind}://{tmp_path}/warehouse")
-    site.plan.rules.by_pattern[CHANNEL] = Rule(payload="any")  # type: ignore[index]
+    site.plan.rules.by_pattern[CHANNEL] = ValidationRule(payload="any")  # type: ignore[index]
     headers = {"z": 'ü \\ "', "a": "\U0001f926\u200d", "\U0001f926": ""}
     events = [
         Event(b'{ "n" : 1 }', "blanks", headers=headers, key="ключ"),
@@ -173,11 +173,11 @@ def test_equal_content_is_equal_whatever_it_is(
     site.publish_events(events)
     site.archive(batch_size=4)
     site.ingest()
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert report.equal, report.differences
     assert (report.published, report.ingested, report.failed) == (6, 6, 0)
     assert site.trim() == 6
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert report.equal, report.differences
     assert report.from_manifests == 6
 
@@ -186,14 +186,14 @@ def test_a_column_that_came_later_is_null_in_rows_from_before(spark: SparkSessio
     wider = Tables({CHANNEL: Table("changes", (*TABLES.of(CHANNEL).columns, Column("also", "$.n", "text")))})
     site.publish(*IDS[:3])
     site.ingest()
-    books = replace(site.books, archive=None, plan=replace(site.plan, tables=wider))
-    assert reconcile(spark, books).equal, "before the table has the column"
+    inputs = replace(site.inputs, archive=None, plan=replace(site.plan, tables=wider))
+    assert reconcile(spark, inputs).equal, "before the table has the column"
     site.warehouse = open_warehouse(site.plan.warehouse, wider)
     site.publish(*IDS[3:6])
     site.ingest()
-    assert reconcile(spark, books).equal
+    assert reconcile(spark, inputs).equal
     execute(site, "UPDATE changes SET also = NULL WHERE id = 'e-05'")
-    assert named(reconcile(spark, books), "warehouse", "changed") == ["e-05"]
+    assert named(reconcile(spark, inputs), "warehouse", "changed") == ["e-05"]
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_a_warehouse_that_is_gone_is_said_to_be_and_not_made(
     site.archive()
     site.ingest(load=False)
     site.wal.confirm(site.wal.pending()[0], Confirmation(DAY, "somebody", 30, 30, 0, 0))
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert tallies(report) == {("warehouse", "missing"): 30}
     assert f"{kind}://{warehouse}: nothing is in it" in caplog.text
     assert not warehouse.exists()
@@ -217,7 +217,7 @@ def test_named_differences_are_bounded_and_counted_all_the_same(spark: SparkSess
     site.publish(*IDS)
     site.ingest()
     execute(site, "DELETE FROM changes")
-    report = reconcile(spark, site.books, limit=5)
+    report = reconcile(spark, site.inputs, limit=5)
     assert tallies(report)[("warehouse", "missing")] == 30
     assert len(report.differences) == 5
 
@@ -232,7 +232,7 @@ def test_a_repeat_stands_once_and_a_rival_has_failed(spark: SparkSession, site: 
     site.publish(IDS[1], data={"n": 99})
     site.archive()
     site.ingest()
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert report.equal, report.differences
     assert (report.published, report.archived) == (5, 5)
     assert (report.ingested, report.repeats, report.failed) == (3, 1, 1)
@@ -251,7 +251,7 @@ def test_a_retry_that_went_in_is_ingested_and_no_longer_failed(spark: SparkSessi
     failed._validate = lambda channel, data: None  # somebody relaxed the rule
     assert failed.retry(failed.find()[0].id, "ann").status == "resolved"
     site.warehouse.close()
-    report = reconcile(spark, replace(site.books, archive=None))
+    report = reconcile(spark, replace(site.inputs, archive=None))
     assert report.equal
     assert (report.archived, report.ingested, report.failed) == (None, 4, 0)
 
@@ -262,7 +262,7 @@ def test_what_retention_trimmed_is_proven_by_the_manifests(spark: SparkSession, 
     site.ingest()
     assert site.trim() == 30
     site.publish("later")
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert (report.published, report.from_manifests, report.archived) == (31, 30, 30)
     assert tallies(report) == {("archive", "waiting"): 1, ("warehouse", "waiting"): 1}
 
@@ -277,7 +277,7 @@ def test_an_object_that_is_gone_after_trimming_is_a_loss_of_known_size(
     cold = open_store(site.cold)
     name = next(entry.name for entry in cold.list("archive"))
     cold.delete(name)
-    report = reconcile(spark, site.books)
+    report = reconcile(spark, site.inputs)
     assert not report.equal
     assert (report.published, report.archived, report.ingested) == (30, 20, 30)
     assert named(report, "archive", "unreadable") == [name]
@@ -291,7 +291,7 @@ def test_without_an_archive_nothing_is_claimed_of_what_was_trimmed(spark: SparkS
     site.trim()
     site.publish("later")
     site.ingest()
-    report = reconcile(spark, replace(site.books, archive=None))
+    report = reconcile(spark, replace(site.inputs, archive=None))
     assert report.equal
     assert (report.published, report.ingested, report.not_compared) == (1, 1, 30)
 
@@ -303,7 +303,7 @@ def test_a_store_that_was_lost_does_not_pass_for_an_equal_one(
     site.publish(*IDS)
     site.archive()
     site.ingest()
-    report = reconcile(spark, replace(site.books, urls=(blank,)))
+    report = reconcile(spark, replace(site.inputs, urls=(blank,)))
     assert tallies(report) == {("archive", "surplus"): 30, ("warehouse", "surplus"): 30}
 
 
@@ -314,15 +314,15 @@ def test_a_day_is_the_events_own(spark: SparkSession, site: Site, database: str)
     site.publish("bad", data={})
     site.archive()
     site.ingest()
-    report = reconcile(spark, site.books, DAY.date())
+    report = reconcile(spark, site.inputs, DAY.date())
     assert report.equal
     assert (report.published, report.archived, report.ingested, report.failed) == (11, 11, 10, 1)
-    assert reconcile(spark, site.books, date(2026, 2, 15)).published == 5
+    assert reconcile(spark, site.inputs, date(2026, 2, 15)).published == 5
     forget(database)
     site.publish(IDS[0], time=DAY + timedelta(days=1))  # the same event, says its content, on another day
     site.archive()
     site.ingest()
-    report = reconcile(spark, site.books, date(2026, 2, 15))
+    report = reconcile(spark, site.inputs, date(2026, 2, 15))
     assert report.equal, report.differences
     assert (report.published, report.ingested, report.repeats) == (6, 5, 1)
 
@@ -332,5 +332,5 @@ def test_the_report_is_plain_json(spark: SparkSession, site: Site) -> None:
     site.publish("a")
     site.archive()
     site.ingest()
-    found: dict[str, Any] = json.loads(json.dumps(reconcile(spark, site.books, DAY.date()).to_json()))
+    found: dict[str, Any] = json.loads(json.dumps(reconcile(spark, site.inputs, DAY.date()).to_json()))
     assert (found["equal"], found["day"], found["ingested"]) == (True, "2026-02-14", 1)

@@ -10,9 +10,9 @@ from pathlib import Path
 import duckdb
 import pyarrow.compute as pc
 import pytest
-from books import CHANNEL, TABLES, Site
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from sites import CHANNEL, TABLES, Site
 
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
@@ -20,10 +20,10 @@ from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import Busy
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.rebuild.repair import Repaired, repair
 from holdfast.pipeline.reconcile.job import reconcile
+from holdfast.pipeline.repair import RepairResult, repair
 from holdfast.pipeline.wal import Wal
-from holdfast.pipeline.wal.upkeep import Upkeep
+from holdfast.pipeline.wal.upkeep import WalUpkeep
 from holdfast.pipeline.warehouse import Column, Table, Tables
 
 IDS = [f"e-{number:02}" for number in range(20)]
@@ -51,7 +51,7 @@ def filled(site: Site) -> Site:
 def clean_wal(site: Site) -> None:
     """Let the WAL forget what is confirmed."""
     later = Wal(site.wal.store, site.plan.wal, lambda: site.wal.clock() + timedelta(days=3))
-    assert Upkeep(later).run_once().batches
+    assert WalUpkeep(later).run_once().batches
 
 
 def execute(site: Site, *statements: str) -> None:
@@ -77,8 +77,8 @@ DAMAGE = (
 """Three rows deleted, one doubled, one invented, two changed."""
 
 
-def mend(spark: SparkSession, site: Site, *, dry_run: bool = False) -> Repaired:
-    return repair(spark, [site.url], site.plan, [site.books], lambda line: None, dry_run=dry_run)
+def mend(spark: SparkSession, site: Site, *, dry_run: bool = False) -> RepairResult:
+    return repair(spark, [site.url], site.plan, [site.inputs], lambda line: None, dry_run=dry_run)
 
 
 def test_a_failed_event_that_was_retried_and_whose_row_is_gone_is_put_in_again(
@@ -90,7 +90,7 @@ def test_a_failed_event_that_was_retried_and_whose_row_is_gone_is_put_in_again(
     assert lenient.retry(bad.id, "ann").status == "resolved"
     before = content(site)
     execute(site, "DELETE FROM changes WHERE id = 'bad'")
-    assert not reconcile(spark, site.books).equal
+    assert not reconcile(spark, site.inputs).equal
     done = mend(spark, site)
     assert (done.equal, dict(done.restored)) == (True, {"wal": 1})
     assert content(site) == before
@@ -203,8 +203,8 @@ def test_an_event_that_the_mapping_no_longer_takes_is_said(spark: SparkSession, 
     execute(site, "DELETE FROM changes WHERE id IN ('e-01', 'e-02')")
     columns = (*TABLES.of(CHANNEL).columns, Column("day", "$.n", "date"))
     plan = replace(site.plan, tables=Tables({CHANNEL: Table("changes", columns)}))
-    books = replace(site.books, plan=plan)
-    done = repair(spark, [site.url], plan, [books], lambda line: None)
+    inputs = replace(site.inputs, plan=plan)
+    done = repair(spark, [site.url], plan, [inputs], lambda line: None)
     assert not done.equal
     assert len(done.refused) == 2
     assert {each.kind for each in done.reports[0].tallies} == {"missing"}
@@ -213,11 +213,11 @@ def test_an_event_that_the_mapping_no_longer_takes_is_said(spark: SparkSession, 
 def test_an_empty_log_proves_nothing(spark: SparkSession, site: Site, blank: str) -> None:
     """Another store, or one that was lost: every row would be surplus."""
     before = content(site)
-    books = replace(site.books, urls=(blank,), archive=None)
+    inputs = replace(site.inputs, urls=(blank,), archive=None)
     with pytest.raises(HoldfastError, match="is empty: it proves nothing"):
-        repair(spark, [blank], site.plan, [books], lambda line: None)
+        repair(spark, [blank], site.plan, [inputs], lambda line: None)
     assert content(site) == before
-    assert reconcile(spark, site.books).equal
+    assert reconcile(spark, site.inputs).equal
 
 
 def test_an_ingest_at_work_keeps_a_repair_out(
@@ -226,7 +226,7 @@ def test_an_ingest_at_work_keeps_a_repair_out(
     monkeypatch.setattr("holdfast.pipeline.driver_lock.STALE", 1.0)
     with Connection([site.url]) as connection:
         lock = connection.run(
-            connection.backends[0].lock(site.plan.lock_name, "ingest", timedelta(minutes=1))
+            connection.backends[0].locks.acquire(site.plan.lock_name, "ingest", timedelta(minutes=1))
         )
         assert lock is not None
         with pytest.raises(Busy, match="another ingest, rebuild or repair is at work"):

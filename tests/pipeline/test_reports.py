@@ -16,10 +16,9 @@ from holdfast.pipeline.archive.archiver import Archiver
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.ingest.driver import Ingest
-from holdfast.pipeline.ingest.flush import Flush
-from holdfast.pipeline.ingest.plan import IngestPlan
+from holdfast.pipeline.ingest.plan import Flush, IngestPlan
 from holdfast.pipeline.wal import WalSettings
-from holdfast.upkeep.reports import driver, get_report
+from holdfast.upkeep.state import driver, get_report
 
 CHANNEL = "gbe.events.orders"
 

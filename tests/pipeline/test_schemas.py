@@ -14,10 +14,9 @@ import pytest
 from walkit import Place, source_rows
 
 from holdfast.pipeline.query import engine
-from holdfast.pipeline.warehouse import Table, Tables, schemas, shape
-from holdfast.pipeline.warehouse.schemas import learn
-from holdfast.pipeline.warehouse.shape import Bounded, Shape, declared, widened
-from holdfast.pipeline.warehouse.views import view
+from holdfast.pipeline.warehouse import Column, Table, Tables, schemas, structure
+from holdfast.pipeline.warehouse.schemas import learn, view
+from holdfast.pipeline.warehouse.structure import Structure, StructureLimiter, declared, widened
 
 Put = Callable[..., None]
 
@@ -40,7 +39,9 @@ Put = Callable[..., None]
         ({"a": {"b": "BIGINT"}}, {"a": {"b": "DOUBLE"}}, {"a": {"b": "DOUBLE"}}),
     ],
 )
-def test_two_shapes_are_widened_to_one_that_holds_both(one: Shape, other: Shape, both: Shape) -> None:
+def test_two_shapes_are_widened_to_one_that_holds_both(
+    one: Structure, other: Structure, both: Structure
+) -> None:
     assert widened(one, other) == both
     assert widened(other, one) == both or isinstance(both, dict)
     assert widened(both, one) == widened(both, other) == both  # what is wide stays wide
@@ -72,7 +73,7 @@ def rows(*documents: Any) -> pa.Table:
         ([], "NULL"),
     ],
 )
-def test_the_shape_of_data_is_learned(documents: list[Any], learned: Shape) -> None:
+def test_the_shape_of_data_is_learned(documents: list[Any], learned: Structure) -> None:
     assert learn([rows(*documents)]).get("orders", "NULL") == learned
 
 
@@ -82,15 +83,15 @@ def test_data_too_deep_for_duckdb_does_not_keep_the_rest_from_being_learned() ->
 
 
 def test_a_shape_is_bounded_in_number_depth_and_names() -> None:
-    bounded = Bounded()
-    many = {f"f{number}": "BIGINT" for number in range(shape.FIELDS + 5)}
-    assert len(bounded.cut(many)) == shape.FIELDS
-    assert bounded.left_out == [f"f{shape.FIELDS + number}" for number in range(5)]
-    deep: Shape = "BIGINT"
+    bounded = StructureLimiter()
+    many = {f"f{number}": "BIGINT" for number in range(structure.FIELDS + 5)}
+    assert len(bounded.cut(many)) == structure.FIELDS
+    assert bounded.left_out == [f"f{structure.FIELDS + number}" for number in range(5)]
+    deep: Structure = "BIGINT"
     for _ in range(10):
         deep = {"a": deep}
-    assert Bounded().cut(deep) == {"a": {"a": {"a": {"a": "JSON"}}}}
-    bounded = Bounded()
+    assert StructureLimiter().cut(deep) == {"a": {"a": {"a": {"a": "JSON"}}}}
+    bounded = StructureLimiter()
     odd = {"Total": "BIGINT", "total": "BIGINT", "": "BIGINT", "\n": "BIGINT", "x" * 129: "BIGINT"}
     assert bounded.cut(odd) == {"Total": "BIGINT"}
     assert len(bounded.left_out) == 4
@@ -247,6 +248,19 @@ def test_changes_are_recorded_and_repeats_are_not(place: Place) -> None:
     ]
     totals = ask(place, "SELECT total FROM orders ORDER BY id")
     assert totals == [("1",), ("2",), ("2.5",), ("n/a",), ("5",)]
+
+
+def test_a_record_that_cannot_go_in_changes_no_type(place: Place) -> None:
+    """A rebuild leaves it out, and the columns are to be the same."""
+    mapped = Tables({"orders": Table("sales", (Column("n", "$.n", "integer"),))})
+    place = Place(place.folder, tables=mapped, warehouse=place.url)
+    put(place, {"n": 1}, {"n": "x", "more": 1}, {"n": 3})
+    put(place, {"n": "y", "other": True}, first=4)
+    assert ask(place, "SELECT id, n, typeof(n) FROM orders ORDER BY id") == [
+        ("e1", 1, "BIGINT"),
+        ("e3", 3, "BIGINT"),
+    ]
+    assert ask(place, "SELECT version, cause FROM holdfast_schemas") == [(1, "n: BIGINT")]
 
 
 def test_another_process_goes_on_with_the_versions_that_are_there(place: Place) -> None:

@@ -135,14 +135,14 @@ async def test_a_consumer_gives_the_start_and_is_not_moved(
     await backend.open()
     try:
         publish(store, "orders", "o0", "o1", "o2")
-        first, *_ = await backend.read("orders", None, 1)
-        await backend.attach("orders", "lake")
-        assert await backend.move("orders", "lake", None, first.position)
+        first, *_ = await backend.log.read("orders", None, 1)
+        await backend.cursors.attach("orders", "lake")
+        assert await backend.cursors.move("orders", "lake", None, first.position)
         options = {"url": store, "channel": "orders,missing", "failOnMissingChannel": False}
         stream = Batches(spark, tmp_path, consumer="lake", **options)
         [rows] = stream.run()
         assert ids(rows) == ["o1", "o2"]
-        assert {(c.channel, c.position) for c in await backend.cursors("orders")} == {
+        assert {(c.channel, c.position) for c in await backend.cursors.all("orders")} == {
             ("orders", first.position)
         }
     finally:
@@ -181,9 +181,9 @@ async def test_a_time_is_that_of_publishing_whatever_the_event_says(spark: Spark
     await backend.open()
     try:
         now = await backend.now()
-        await backend.publish("orders", [Event({}, "of next year", time=now + timedelta(days=365))])
+        await backend.log.publish("orders", [Event({}, "of next year", time=now + timedelta(days=365))])
         await backend.advance(timedelta(hours=1))
-        await backend.publish("orders", [Event({}, "late", time=now)])
+        await backend.log.publish("orders", [Event({}, "late", time=now)])
     finally:
         await backend.close()
     hour = (now + timedelta(minutes=30)).isoformat()

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 import holdfast
 from holdfast import failpoints
 from holdfast.model.errors import DataLost
-from holdfast.pipeline import reader
+from holdfast.pipeline import source
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.options import Options
 from holdfast.wiring import backend as connect_backend
@@ -35,11 +35,11 @@ async def trim(url: str, events: int) -> None:
     """Remove the oldest events of the channel."""
     backend = connect_backend(url)
     await backend.open()
-    lock = await backend.lock("sweeper", "tester", MINUTE)
+    lock = await backend.locks.acquire("sweeper", "tester", MINUTE)
     assert lock is not None
-    done = await backend.trim("orders", await backend.now() + MINUTE, events, lock)
+    done = await backend.retention.trim("orders", await backend.now() + MINUTE, events, lock)
     assert done.removed == events
-    await backend.unlock(lock)
+    await backend.locks.release(lock)
     await backend.close()
 
 
@@ -82,16 +82,16 @@ async def test_a_task_that_was_overtaken_fails_or_goes_on(
     await publish(store, "o0", "o1", "o2")
     given = {"url": store, "channel": "orders"}
     options = Options.of(given)
-    [task] = reader.BatchReader(options).partitions()
+    [task] = source.BatchReader(options).partitions()
     await trim(store, 2)
     with pytest.raises(DataLost, match="orders"):
-        list(reader.read(options, task))
+        list(source.read(options, task))
     with caplog.at_level(logging.WARNING):
-        [batch] = reader.read(Options.of(given | {"failOnDataLoss": "false"}), task)
+        [batch] = source.read(Options.of(given | {"failOnDataLoss": "false"}), task)
     assert batch.column("id").to_pylist() == ["o2"]
     assert "failOnDataLoss" in caplog.text
     await trim(store, 1)
-    assert list(reader.read(Options.of(given | {"failOnDataLoss": "false"}), task)) == []
+    assert list(source.read(Options.of(given | {"failOnDataLoss": "false"}), task)) == []
 
 
 def large(url: str, events: int) -> tuple[Options, InputPartition]:
@@ -100,12 +100,12 @@ def large(url: str, events: int) -> tuple[Options, InputPartition]:
         for number in range(events):
             hf.publish("orders", b"x" * 500_000, id=f"o{number}")
     options = Options.of({"url": url, "channel": "orders"})
-    [task] = reader.BatchReader(options).partitions()
+    [task] = source.BatchReader(options).partitions()
     return options, task
 
 
 def test_a_task_holds_little_in_memory_and_may_be_given_up(store: str) -> None:
-    batches = reader.read(*large(store, 40))
+    batches = source.read(*large(store, 40))
     assert next(batches).num_rows < 40
     batches.close()
 
@@ -120,4 +120,4 @@ def test_what_is_trimmed_under_a_task_is_noticed(empty_redis: str) -> None:
                 connection.run(trim(empty_redis, 99))
 
     with failpoints.active("source.mid_read", overtake), pytest.raises(DataLost, match="orders"):
-        list(reader.read(options, task))
+        list(source.read(options, task))

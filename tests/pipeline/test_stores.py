@@ -16,12 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.chaos.s3 import Fault, FaultyWay, faulty_way
 from holdfast.embedded import S3
 from holdfast.model.errors import InvalidInput, InvalidName, NotFound, ObjectConflict, Unavailable
 from holdfast.pipeline.stores import Entry, ObjectStore, open_store, probe
 from holdfast.pipeline.stores import s3 as s3_module
 from holdfast.pipeline.stores.folder import FolderStore
+from holdfast_chaos.archive_store import FaultyS3, RequestFault, faulty_s3
 
 KINDS = ("folder", "s3", "table")
 
@@ -264,8 +264,8 @@ def test_a_large_object_goes_up_in_one_conditional_request(aws: None) -> None:
 
 
 @pytest.fixture
-def way(s3: S3, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWay]:
-    with faulty_way(s3.port) as opened:
+def way(s3: S3, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    with faulty_s3(s3.port) as opened:
         monkeypatch.setenv("AWS_ENDPOINT_URL", opened.endpoint)
         yield opened
 
@@ -280,7 +280,7 @@ def way(s3: S3, aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyWa
     ],
 )
 def test_a_put_survives_what_servers_and_networks_do(
-    way: FaultyWay, tmp_path: Path, faults: list[Fault], written: bool
+    way: FaultyS3, tmp_path: Path, faults: list[RequestFault], written: bool
 ) -> None:
     store = open_store(f"s3://bucket/{tmp_path.name}")
     way.script.extend(faults)
@@ -289,7 +289,7 @@ def test_a_put_survives_what_servers_and_networks_do(
     assert store.get("a") == b"content"
 
 
-def test_a_swap_whose_answer_was_lost_is_still_ours(way: FaultyWay, tmp_path: Path) -> None:
+def test_a_swap_whose_answer_was_lost_is_still_ours(way: FaultyS3, tmp_path: Path) -> None:
     store = open_store(f"s3://bucket/{tmp_path.name}")
     store.put("a", b"one")
     tag = store.tagged("a").tag
@@ -299,7 +299,7 @@ def test_a_swap_whose_answer_was_lost_is_still_ours(way: FaultyWay, tmp_path: Pa
 
 
 def test_a_put_that_timed_out_after_it_was_applied_is_unknown_and_safe_to_repeat(
-    way: FaultyWay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_module, "_REQUEST", timedelta(milliseconds=500))
     store = open_store(f"s3://bucket/{tmp_path.name}")
@@ -310,7 +310,7 @@ def test_a_put_that_timed_out_after_it_was_applied_is_unknown_and_safe_to_repeat
     assert store.get("a") == b"content"
 
 
-def test_an_answer_that_was_cut_is_never_taken_for_whole(way: FaultyWay, tmp_path: Path) -> None:
+def test_an_answer_that_was_cut_is_never_taken_for_whole(way: FaultyS3, tmp_path: Path) -> None:
     store = open_store(f"s3://bucket/{tmp_path.name}")
     data = os.urandom(100_000)
     store.put("a", data)

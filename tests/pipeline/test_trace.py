@@ -8,18 +8,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from books import CHANNEL, DAY, Site
 from pyspark.sql import SparkSession
+from sites import CHANNEL, DAY, Site
 
 import holdfast
 from holdfast.model.errors import NotFound
-from holdfast.model.job import JobRecord, State
+from holdfast.model.job import JobRecord
 from holdfast.model.position import format_position
+from holdfast.model.states import State
 from holdfast.pipeline.offsets import before
-from holdfast.pipeline.trace.job import Question, Tracer
-from holdfast.pipeline.trace.steps import Life, Step, in_order, job_steps
+from holdfast.pipeline.trace import EventTrace, Step, TraceQuery, Tracer, job_steps, ordered
 
-Trace = Callable[..., list[Life]]
+Trace = Callable[..., list[EventTrace]]
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -35,11 +35,11 @@ def tracer(site: Site, spark: SparkSession | None = None) -> Trace:
         assert spark is not None, "this trace was to need no search"
         return spark
 
-    found = Tracer([site.url], lambda channel: site.books, start)
-    return lambda event, **question: found.trace(Question(event, CHANNEL, **question))
+    found = Tracer([site.url], lambda channel: site.inputs, start)
+    return lambda event, **question: found.trace(TraceQuery(event, CHANNEL, **question))
 
 
-def whats(life: Life) -> list[str]:
+def whats(life: EventTrace) -> list[str]:
     return [step.what for step in life.steps]
 
 
@@ -141,7 +141,7 @@ def test_steps_are_in_the_order_of_time_after_what_has_none() -> None:
     later, sooner = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
     steps = [Step(later, "b", "", ""), Step(sooner, "a", "", ""), Step(None, "archived", "", "")]
     future = Step(later + timedelta(days=9), "published", "", "")
-    assert [step.what for step in in_order([*steps, future])] == ["published", "archived", "a", "b"]
+    assert [step.what for step in ordered([*steps, future])] == ["published", "archived", "a", "b"]
 
 
 def test_a_job_that_waits_after_a_requeue_says_so() -> None:

@@ -1,4 +1,4 @@
-"""The verdict itself: a judge that acquits everybody would be worth nothing."""
+"""The verdict itself: a check that finds nothing wrong would be worth nothing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.chaos.judge.ingest import Evidence, Published, Stored, judge
+from holdfast_chaos.checks.pipeline import IngestState, Published, StoredRow, check_ingest
 
 HISTORY = {"p1": Published("a", True), "p2": Published("b", False), "p3": Published("c", True)}
 BATCH = "orders@0@p1@p3"
-SOUND = Evidence(
+SOUND = IngestState(
     cursor="p3",
     in_wal={"p1", "p2", "p3"},
     open_batches=[],
     failed=Counter(["p2"]),
-    rows=[Stored("a", "p1", BATCH), Stored("c", "p3", BATCH)],
+    rows=[StoredRow("a", "p1", BATCH), StoredRow("c", "p3", BATCH)],
     ledger={BATCH: 2},
     mirrored=Counter(["b"]),
 )
@@ -24,7 +24,7 @@ WHOLE_ROWS = list(SOUND.rows)
 
 
 def broken(*, drained: bool = True, **changes: Any) -> set[str]:
-    return {each.invariant for each in judge(HISTORY, SOUND._replace(**changes), drained=drained)}
+    return {each.invariant for each in check_ingest(HISTORY, SOUND._replace(**changes), drained=drained)}
 
 
 def test_what_is_sound_is_acquitted() -> None:
@@ -32,9 +32,9 @@ def test_what_is_sound_is_acquitted() -> None:
 
 
 def test_what_is_on_its_way_is_no_violation_before_the_end() -> None:
-    fresh = Evidence("p1", {"p1"}, [BATCH], Counter(), [], {}, Counter())
-    assert judge(HISTORY, fresh, drained=False) == []
-    assert {each.invariant for each in judge(HISTORY, fresh, drained=True)} == {"I10", "I15"}
+    fresh = IngestState("p1", {"p1"}, [BATCH], Counter(), [], {}, Counter())
+    assert check_ingest(HISTORY, fresh, drained=False) == []
+    assert {each.invariant for each in check_ingest(HISTORY, fresh, drained=True)} == {"I10", "I15"}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_on_its_way_is_no_violation_before_the_end() -> None:
         ({"in_wal": set(), "rows": WHOLE_ROWS[:1], "ledger": {BATCH: 1}}, {"I9", "I10"}),
         ({"rows": WHOLE_ROWS[:1]}, {"I10", "I11"}),
         ({"rows": [*WHOLE_ROWS, WHOLE_ROWS[0]], "ledger": {BATCH: 3}}, {"I10"}),
-        ({"rows": [*WHOLE_ROWS, Stored("b", "p2", BATCH)], "ledger": {BATCH: 3}}, {"I10"}),
+        ({"rows": [*WHOLE_ROWS, StoredRow("b", "p2", BATCH)], "ledger": {BATCH: 3}}, {"I10"}),
         ({"ledger": {}}, {"I11"}),
         ({"failed": Counter()}, {"I10"}),
         ({"mirrored": Counter()}, {"I10"}),

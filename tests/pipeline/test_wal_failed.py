@@ -16,14 +16,14 @@ from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import Damaged, InvalidInput, NotFound
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.ingest.validation import Rule, Rules
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.ingest.validation import ValidationRule, ValidationRules
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.wal import Batch, Wal, segments
+from holdfast.pipeline.wal import Wal, WalBatch, segments
 from holdfast.pipeline.wal.batch import Segment
 from holdfast.pipeline.wal.records import Confirmation, Failure
 from holdfast.pipeline.warehouse import Column, FailedEvent, Table, Tables, open_warehouse
-from holdfast.pipeline.warehouse.duck_file import QUERIES
+from holdfast.pipeline.warehouse.duck import QUERIES
 
 COLUMNS = (Column("session_key", "$.session"), Column("total", "$.total", "integer"))
 TABLES = Tables({"orders": Table("events", COLUMNS)})
@@ -40,8 +40,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return place
 
 
-def service(place: Place, rules: Rules | None = None) -> FailedEvents:
-    return FailedEvents(place.wal, place.warehouse, place.tables, (rules or Rules()).problem)
+def service(place: Place, rules: ValidationRules | None = None) -> FailedEvents:
+    return FailedEvents(place.wal, place.warehouse, place.tables, (rules or ValidationRules()).problem)
 
 
 def named(place: Place, event_id: str) -> str:
@@ -192,7 +192,7 @@ def test_segments_of_a_batch_that_failed_as_a_whole_are_listed_for_themselves(
         assert pages(failed, limit) == found
 
 
-def expired(place: Place, batch: Batch) -> None:
+def expired(place: Place, batch: WalBatch) -> None:
     place.clock.advance(days=8)
     assert result(place.loader().load([batch])) == Result.EXPIRED
 
@@ -303,7 +303,7 @@ def test_a_retry_that_fails_again_says_why(place: Place) -> None:
 
 
 def test_a_retry_that_succeeds_resolves(place: Place) -> None:
-    any_bytes = Rules({"orders": Rule(payload="any")})
+    any_bytes = ValidationRules({"orders": ValidationRule(payload="any")})
     event = service(place, any_bytes).retry(named(place, "bytes"), "ann")
     assert (event.status, event.resolved_by) == ("resolved", "ann")
     assert place.ids() == ["bytes", "good"]
@@ -315,7 +315,10 @@ def test_a_retry_that_succeeds_resolves(place: Place) -> None:
 
 
 def test_a_retry_cut_short_can_be_repeated_and_loads_once(place: Place) -> None:
-    failed, name = service(place, Rules({"orders": Rule(payload="any")})), named(place, "bytes")
+    failed, name = (
+        service(place, ValidationRules({"orders": ValidationRule(payload="any")})),
+        named(place, "bytes"),
+    )
     with failpoints.active("loader.after_commit", "raise"), pytest.raises(FailpointError):
         failed.retry(name, "ann")
     assert failed.show(name).status == "retrying"
@@ -324,7 +327,10 @@ def test_a_retry_cut_short_can_be_repeated_and_loads_once(place: Place) -> None:
 
 
 def test_a_retry_while_the_warehouse_is_away_is_left_to_the_loader(place: Place) -> None:
-    failed, name = service(place, Rules({"orders": Rule(payload="any")})), named(place, "bytes")
+    failed, name = (
+        service(place, ValidationRules({"orders": ValidationRule(payload="any")})),
+        named(place, "bytes"),
+    )
     place.warehouse.close()
     there = Path(place.url.partition("://")[2])
     hidden = there.rename(there.with_suffix(".away"))
@@ -369,7 +375,7 @@ def test_a_damaged_batch_that_was_given_up_is_quarantined_and_holds_up_no_other(
     assert len(place.warehouse.failed()) == 2
 
 
-def given_up(place: Place, *names: str) -> list[Batch]:
+def given_up(place: Place, *names: str) -> list[WalBatch]:
     """A batch of one event for each name; all of them have expired."""
     batches = [place.commit(source_rows([name], first=10 + number)) for number, name in enumerate(names)]
     place.clock.advance(days=8)
@@ -377,13 +383,13 @@ def given_up(place: Place, *names: str) -> list[Batch]:
     return batches
 
 
-def own_record(place: Place, batch: Batch) -> Path:
+def own_record(place: Place, batch: WalBatch) -> Path:
     """The record of the one event of the first batch that failed by itself, as `typed`."""
     [found] = [event for event in service(place).find() if event.event_id == "typed"]
     return place.path_of(f"failed/{found.batch}/{found.channel}@{found.partition}@{found.position}.json")
 
 
-DAMAGES: dict[str, Callable[[Place, Batch], Path]] = {
+DAMAGES: dict[str, Callable[[Place, WalBatch], Path]] = {
     "segment": lambda place, batch: place.path_of(batch.segments[0].name),
     "batch": lambda place, batch: place.path_of(f"pending/{batch.name}.json"),
     "rest": lambda place, batch: place.path_of(f"failed/{batch.name}/rest.json"),
@@ -453,5 +459,5 @@ def test_an_event_that_fails_in_two_batches_has_failed_once(place: Place) -> Non
 
 
 def confirmations(place: Place) -> list[Confirmation]:
-    found = map(place.wal.confirmation, place.wal.journal.names("confirmed"))
+    found = map(place.wal.confirmation, place.wal.records.names("confirmed"))
     return [each for each in found if each is not None]

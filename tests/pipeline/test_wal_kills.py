@@ -10,31 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chaos.judge.ingest import judge
-from holdfast.chaos.trial import POINTS, Trial
+from holdfast_chaos.checks.pipeline import check_ingest
+from holdfast_chaos.scenario import POINTS, IngestScenario
 
 
 @pytest.mark.parametrize("kind", ["duckdb", pytest.param("delta", marks=pytest.mark.slow)])
 def test_a_kill_at_every_step_in_turn_loses_and_doubles_nothing(
     database: str, tmp_path: Path, kind: str
 ) -> None:
-    trial = Trial(database, tmp_path, kind)
+    trial = IngestScenario(database, tmp_path, kind)
     for point in POINTS:
         trial.publish(8)
         assert trial.drive(kill=point) == -signal.SIGKILL, point
-        assert judge(trial.history, trial.evidence(), drained=False) == [], point
+        assert check_ingest(trial.history, trial.state(), drained=False) == [], point
     assert trial.drive() == 0
-    assert judge(trial.history, trial.evidence(), drained=True) == []
+    assert check_ingest(trial.history, trial.state(), drained=True) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skip", [0, 1, 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_any_step_of_any_batch(database: str, tmp_path: Path, point: str, skip: int) -> None:
-    trial = Trial(database, tmp_path)
+    trial = IngestScenario(database, tmp_path)
     trial.publish(40)
     for _ in range(2):
         assert trial.drive(kill=point, skip=skip) in (-signal.SIGKILL, 0)
-        assert judge(trial.history, trial.evidence(), drained=False) == []
+        assert check_ingest(trial.history, trial.state(), drained=False) == []
     assert trial.drive() == 0
-    assert judge(trial.history, trial.evidence(), drained=True) == []
+    assert check_ingest(trial.history, trial.state(), drained=True) == []

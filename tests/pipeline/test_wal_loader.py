@@ -16,12 +16,12 @@ from walkit import Place, balance, load, position, result, source_rows
 from holdfast import failpoints
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest import validation as ingest_validation
-from holdfast.pipeline.loader.rebuild import rebuild
-from holdfast.pipeline.loader.results import Recovery, Result
+from holdfast.pipeline.loader.decisions import Recovery, Result
+from holdfast.pipeline.loader.loader import reload_confirmed
 from holdfast.pipeline.wal import segments
-from holdfast.pipeline.wal.entries import entries, status
-from holdfast.pipeline.wal.identity import transaction_id
-from holdfast.pipeline.wal.upkeep import Upkeep
+from holdfast.pipeline.wal.batch import transaction_id
+from holdfast.pipeline.wal.status import entries, status
+from holdfast.pipeline.wal.upkeep import WalUpkeep
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from holdfast.pipeline.warehouse.duck import DuckWarehouse
 
@@ -227,7 +227,7 @@ def test_expiry_is_a_transition_with_a_record(place: Place) -> None:
         ("b", "expired", "consumer_wal"),
     ]
     place.clock.advance(days=365)
-    Upkeep(place.wal).run_once()
+    WalUpkeep(place.wal).run_once()
     assert len(list(entries(place.wal, batch.name))) == 2, "no storage time limit removes what was not loaded"
 
 
@@ -292,7 +292,7 @@ def test_a_start_accounts_for_every_entry_it_finds(place: Place) -> None:
     place.wal.leases.claim(held.name, "other")
     fresh = place.commit(source_rows(["e", "f", "g"], first=5))
     expired = place.commit(source_rows(["h"], first=8))
-    journal = place.wal.journal
+    journal = place.wal.records
     body = journal.read(f"pending/{expired.name}") | {"created_at": "2026-01-01T00:00:00+00:00"}
     journal.remove(f"pending/{expired.name}")
     journal.add(f"pending/{expired.name}", body)
@@ -313,13 +313,13 @@ def test_a_lost_warehouse_is_rebuilt_from_the_wal(place: Place) -> None:
     place.file.unlink()
     fresh = DuckWarehouse(place.file, place.tables)
     failed = FailedEvents(place.wal, fresh, place.tables)
-    rebuilt = rebuild(place.wal, fresh, failed)
+    rebuilt = reload_confirmed(place.wal, fresh, failed)
     fresh.close()
     assert rebuilt == 2
     held, wanted = balance(place)
     assert held == wanted
     assert place.ids() == ["a", "b", "c"]
-    assert rebuild(place.wal, fresh, failed) == 2, "again changes nothing"
+    assert reload_confirmed(place.wal, fresh, failed) == 2, "again changes nothing"
     fresh.close()
     assert place.ids() == ["a", "b", "c"]
     assert [event.event_id for event in fresh.failed()] == ["x"]
@@ -335,7 +335,7 @@ def test_rows_that_were_there_before_stay_the_only_ones(place: Place) -> None:
     with duckdb.connect(str(place.file)) as connection:
         connection.execute("DELETE FROM holdfast_ledger")
         connection.execute("DELETE FROM events WHERE id = 'b'")
-    rebuild(place.wal, place.warehouse, FailedEvents(place.wal, place.warehouse, place.tables))
+    reload_confirmed(place.wal, place.warehouse, FailedEvents(place.wal, place.warehouse, place.tables))
     assert place.ids() == ["a", "b"]
     assert place.query("SELECT transaction_id FROM events WHERE id = 'a'") == [
         (transaction_id("orders", "default", "a"),)

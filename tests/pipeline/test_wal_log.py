@@ -13,14 +13,13 @@ from holdfast import failpoints
 from holdfast.model.errors import Damaged, LeaseLost
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
-from holdfast.pipeline.wal.entries import entries, status
-from holdfast.pipeline.wal.health import health
-from holdfast.pipeline.wal.leases import Hold
+from holdfast.pipeline.wal import Wal, WalBatch, WalSettings, segments
+from holdfast.pipeline.wal.log import HeldLease
 from holdfast.pipeline.wal.records import Confirmation
-from holdfast.pipeline.wal.upkeep import Upkeep
+from holdfast.pipeline.wal.status import entries, health, status
+from holdfast.pipeline.wal.upkeep import WalUpkeep
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_the_same_positions_are_committed_once(place: Place) -> None:
 
 def test_a_segment_that_is_gone_before_the_commit_stops_it(place: Place) -> None:
     batch = place.commit(source_rows(["a"]))
-    place.wal.journal.remove(f"pending/{batch.name}")
+    place.wal.records.remove(f"pending/{batch.name}")
     place.path_of(batch.segments[0].name).unlink()
     with pytest.raises(Damaged):
         place.wal.commit(batch)
@@ -91,7 +90,7 @@ def test_a_lease_keeps_others_out_until_it_ends(place: Place) -> None:
 def test_a_lease_is_extended_while_it_is_in_use(place: Place) -> None:
     lease = place.wal.leases.claim("b", "one")
     assert lease is not None
-    hold = Hold(place.wal.leases, lease)
+    hold = HeldLease(place.wal.leases, lease)
     for _ in range(5):
         place.clock.advance(seconds=90)
         hold.keep()
@@ -132,7 +131,7 @@ def test_a_damaged_note_stops_nobody(place: Place, record: str, caplog: pytest.L
     place.commit(source_rows(["c"], first=3))
     place.clock.advance(days=1)
     assert Result.LOADED in {result for _, result in place.loader().run_once()}
-    Upkeep(place.wal).run_once()
+    WalUpkeep(place.wal).run_once()
     FailedEvents(place.wal, place.warehouse, place.tables).mirror()
     assert place.ids() == ["a", "c"]
     assert file.stem in caplog.text
@@ -213,10 +212,10 @@ def test_confirmed_batches_go_after_their_time_and_failures_stay(place: Place) -
     place.loader().run_once()
     place.clock.advance(hours=23)
     waiting = place.commit(source_rows(["c"], first=3))
-    assert Upkeep(place.wal).run_once().batches == 0
+    assert WalUpkeep(place.wal).run_once().batches == 0
     place.clock.advance(hours=1)
-    assert Upkeep(place.wal).run_once().batches == 1
-    assert Upkeep(place.wal).run_once().batches == 0
+    assert WalUpkeep(place.wal).run_once().batches == 1
+    assert WalUpkeep(place.wal).run_once().batches == 0
     assert place.wal.pending() == [waiting]
     kinds = {entry.name.split("/")[0] for entry in place.wal.store.list()}
     assert kinds == {"failed", "owners", "pending", "planned", "segments"}
@@ -237,7 +236,7 @@ def test_a_cleanup_cut_short_never_brings_a_batch_back(place: Place) -> None:
         delete(name)
 
     place.wal.store.delete = recorded  # type: ignore[method-assign]
-    Upkeep(place.wal).run_once()
+    WalUpkeep(place.wal).run_once()
     assert removed[-1] == f"confirmed/{batch.name}.json"
     for cut in range(len(removed)):
         for name in removed[cut:]:
@@ -251,9 +250,9 @@ def test_orphans_go_after_a_day(place: Place) -> None:
     stage_only(place)
     kept = place.commit(source_rows(["b"], first=2))
     place.clock.advance(hours=24)
-    assert Upkeep(place.wal).run_once().segments == 0
+    assert WalUpkeep(place.wal).run_once().segments == 0
     place.clock.advance(seconds=1)
-    assert Upkeep(place.wal).run_once().segments == 1
+    assert WalUpkeep(place.wal).run_once().segments == 1
     assert [entry.name for entry in place.wal.store.list("segments")] == [kept.segments[0].name]
 
 
@@ -261,7 +260,7 @@ def test_nothing_is_taken_for_an_orphan_while_a_record_cannot_be_read(place: Pla
     batch = place.commit(source_rows(["b"]))
     damage(place.path_of(f"pending/{batch.name}.json"), "flip")
     place.clock.advance(days=2)
-    assert Upkeep(place.wal).run_once().segments == 0
+    assert WalUpkeep(place.wal).run_once().segments == 0
     assert place.path_of(batch.segments[0].name).exists()
 
 
@@ -280,7 +279,7 @@ def test_health_tells_what_waits_and_when_it_is_full(tmp_path: Path) -> None:
 
 
 def test_a_confirmation_is_written_once(place: Place) -> None:
-    batch: Batch = place.commit(source_rows(["a"]))
+    batch: WalBatch = place.commit(source_rows(["a"]))
     assert place.wal.confirm(batch, Confirmation(START, "one", 1, 1, 0, 0))
     assert not place.wal.confirm(batch, Confirmation(START, "two", 1, 1, 0, 0))
     found = place.wal.confirmation(batch.name)
@@ -297,5 +296,5 @@ def test_the_whole_wal_works_on_s3(aws: None, tmp_path: Path) -> None:
     assert place.loader().run_once() == [(batch, Result.LOADED)]
     assert place.ids() == ["a"]
     place.clock.advance(days=1)
-    assert Upkeep(place.wal).run_once().batches == 1
+    assert WalUpkeep(place.wal).run_once().batches == 1
     assert {entry.name.split("/")[0] for entry in place.wal.store.list()} == {"failed", "owners"}

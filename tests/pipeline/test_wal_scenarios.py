@@ -10,12 +10,12 @@ import duckdb
 import pytest
 
 import holdfast
-from holdfast.chaos.plain import ingest as plain_ingest
-from holdfast.chaos.plain.ingest import CHANNEL, PlainIngest
-from holdfast.chaos.process import FORKS
 from holdfast.embedded import Postgres
 from holdfast.model.errors import Unavailable
-from holdfast.pipeline.loader.results import Result
+from holdfast.pipeline.loader.decisions import Result
+from holdfast_chaos import without_spark as plain_ingest
+from holdfast_chaos.rig import FORKS
+from holdfast_chaos.without_spark import CHANNEL, SparklessIngest
 
 
 def publish(url: str, first: int, last: int) -> None:
@@ -44,7 +44,7 @@ def test_a_crash_in_the_middle_of_a_load_leaves_nothing_and_loses_nothing(
 
 def test_an_outage_of_the_warehouse_delays_and_loses_nothing(database: str, tmp_path: Path) -> None:
     """The source is read on meanwhile: its events are durable in the WAL, and the cursor moves."""
-    driver = PlainIngest(database, tmp_path)
+    driver = SparklessIngest(database, tmp_path)
     file = tmp_path / "warehouse.duckdb"
     file.mkdir()  # nobody can open it
     for first in (1, 4):
@@ -63,7 +63,7 @@ def test_while_the_store_is_down_what_the_wal_has_still_goes_in(tmp_path: Path) 
     with Postgres(settings={"fsync": "off"}) as server:
         url = server.create_database("shop")
         publish(url, 1, 3)
-        driver = PlainIngest(url, tmp_path)
+        driver = SparklessIngest(url, tmp_path)
         driver.step(10)
         publish(url, 4, 6)
         server.kill()
@@ -92,7 +92,7 @@ def test_after_a_power_failure_all_that_the_cursor_passed_is_on_the_disk(
 
     monkeypatch.setattr(os, "fsync", recorded)
     publish(database, 1, 5)
-    driver = PlainIngest(database, tmp_path)
+    driver = SparklessIngest(database, tmp_path)
     at_the_move: list[set[int]] = []
     move = driver.cursors.move
 

@@ -1,4 +1,4 @@
-"""Warehouses: rows and ledger in one transaction, replays, rivals, columns, failed events."""
+"""Warehouses: rows and ledger in one transaction, replays, conflicts, columns, failed events."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from walkit import CHANNEL, Place, load, name, position, result, source_rows
 from holdfast import failpoints
 from holdfast.failpoints import FailpointError
 from holdfast.model.errors import InvalidInput, Terminal, Unavailable
-from holdfast.pipeline.ingest.validation import Rule, Rules, to_segment_rows
-from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.query import Limits, ask
-from holdfast.pipeline.warehouse import Column, Load, Outcome, Table, Tables, open_warehouse
+from holdfast.pipeline.ingest.validation import ValidationRule, ValidationRules, to_segment_rows
+from holdfast.pipeline.loader.decisions import Result
+from holdfast.pipeline.query import QueryLimits, run_query
+from holdfast.pipeline.warehouse import Column, Load, LoadOutcome, Table, Tables, open_warehouse
 
 KEY, OTHER = "batch-1", "batch-2"
 Make = Callable[..., Place]
@@ -45,13 +45,15 @@ def place(make: Make) -> Place:
 
 def rows(ids: list[str], *data: bytes, **more: object) -> pa.Table:
     found = source_rows(ids, data=data or None, **more)  # type: ignore[arg-type]
-    return to_segment_rows(pa.Table.from_batches([found]), Rules({">": Rule(payload="any")}))
+    return to_segment_rows(
+        pa.Table.from_batches([found]), ValidationRules({">": ValidationRule(payload="any")})
+    )
 
 
 def test_rows_have_the_columns_of_the_source_and_their_own(place: Place) -> None:
     before = datetime.now(UTC)
     row = rows(["a"], b'{"x":1}', headers=[("b", "2"), ("a", "1")], key="k")
-    assert load(place.warehouse, KEY, row) == Outcome(1, 0, ())
+    assert load(place.warehouse, KEY, row) == LoadOutcome(1, 0, ())
     [found] = place.query("SELECT * EXCLUDE (time, ingested_at, transaction_hash) FROM events")
     assert found == (
         *("orders", 0, position(1), "a", "default", "event", "k", '{"a":"1","b":"2"}', '{"x":1}', None),
@@ -79,7 +81,7 @@ def test_a_replay_changes_nothing_and_answers_the_same(place: Place) -> None:
 def test_the_same_content_is_a_duplicate_and_other_content_a_conflict(place: Place) -> None:
     load(place.warehouse, KEY, rows(["a", "b", "c"]))
     again = rows(["a", "b", "c", "d"], b'{"id": "a"}', b'{"id": "changed"}', b'{"id": "c"}', b"{}", first=10)
-    assert load(place.warehouse, OTHER, again) == Outcome(1, 2, (name(again, 1),))
+    assert load(place.warehouse, OTHER, again) == LoadOutcome(1, 2, (name(again, 1),))
     assert place.ids() == ["a", "b", "c", "d"]
     assert place.query("SELECT data FROM events WHERE id = 'b'") == [('{"id": "b"}',)]
 
@@ -100,13 +102,13 @@ def test_content_is_type_key_and_data(place: Place, changed: dict[str, object], 
 
 def test_rivals_inside_one_batch_are_told_apart(place: Place) -> None:
     twice = rows(["a", "a", "a", "b"], b"1", b"1", b"2", b"3")
-    assert load(place.warehouse, KEY, twice) == Outcome(2, 1, (name(twice, 2),))
+    assert load(place.warehouse, KEY, twice) == LoadOutcome(2, 1, (name(twice, 2),))
     assert place.query("SELECT id, data FROM events ORDER BY id") == [("a", "1"), ("b", "3")]
 
 
 def of_channel(channel: str, ids: list[str], *data: bytes, first: int = 1) -> pa.Table:
     found = source_rows(ids, channel=channel, data=data or None, first=first)
-    return to_segment_rows(pa.Table.from_batches([found]), Rules())
+    return to_segment_rows(pa.Table.from_batches([found]), ValidationRules())
 
 
 def test_many_loads_go_in_together_and_each_has_its_outcome(place: Place) -> None:
@@ -121,7 +123,7 @@ def test_many_loads_go_in_together_and_each_has_its_outcome(place: Place) -> Non
         Load("third", (CHANNEL,), rival),
     ]
     found = place.warehouse.load(loads)
-    assert found == [Outcome(2, 1, ()), known, Outcome(1, 0, (name(rival, 0),))]
+    assert found == [LoadOutcome(2, 1, ()), known, LoadOutcome(1, 0, (name(rival, 0),))]
     assert place.warehouse.load(loads) == found
     assert place.ids() == ["a", "a", "b", "c", "d"]
     batches = place.query("SELECT channel, id, batch FROM events ORDER BY ALL")
@@ -132,10 +134,10 @@ def test_loads_of_several_tables_have_one_outcome(make: Make) -> None:
     place = make(tables=Tables({CHANNEL: Table("orders"), "returns": Table("returned")}))
     load(place.warehouse, "before", of_channel("returns", ["r"]))
     mixed = pa.concat_tables([rows(["a", "b"]), of_channel("returns", ["r", "s"], first=7)])
-    assert load(place.warehouse, KEY, mixed) == Outcome(2 + 1, 1, ())
-    assert place.warehouse.outcome(KEY, [CHANNEL, "returns"]) == Outcome(3, 1, ())
+    assert load(place.warehouse, KEY, mixed) == LoadOutcome(2 + 1, 1, ())
+    assert place.warehouse.outcome(KEY, [CHANNEL, "returns"]) == LoadOutcome(3, 1, ())
     assert (place.ids("orders"), place.ids("returned")) == (["a", "b"], ["r", "s"])
-    assert place.warehouse.refuse(KEY, [CHANNEL, "returns"], "expired") == Outcome(3, 1, ())
+    assert place.warehouse.refuse(KEY, [CHANNEL, "returns"], "expired") == LoadOutcome(3, 1, ())
 
 
 def test_one_row_that_does_not_fit_keeps_all_loads_out_of_all_tables(make: Make) -> None:
@@ -145,13 +147,13 @@ def test_one_row_that_does_not_fit_keeps_all_loads_out_of_all_tables(make: Make)
     with pytest.raises(Terminal):
         place.warehouse.load([Load(KEY, (CHANNEL,), good), Load(OTHER, ("returns",), bad)])
     assert place.warehouse.outcome(KEY, [CHANNEL]) is None
-    assert load(place.warehouse, KEY, good) == Outcome(1, 0, ())
+    assert load(place.warehouse, KEY, good) == LoadOutcome(1, 0, ())
 
 
 def test_a_load_without_rows_is_known_all_the_same(place: Place) -> None:
     empty = Load(KEY, (CHANNEL,), rows(["a"]).slice(1))
-    assert place.warehouse.load([empty]) == [Outcome(0, 0, ())]
-    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == Outcome(0, 0, ())
+    assert place.warehouse.load([empty]) == [LoadOutcome(0, 0, ())]
+    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == LoadOutcome(0, 0, ())
 
 
 def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
@@ -162,14 +164,16 @@ def test_equal_hashes_of_different_events_do_not_meet(place: Place) -> None:
         return table.set_column(place_of, "transaction_hash", pa.array([7] * table.num_rows, pa.int64()))
 
     load(place.warehouse, KEY, collide(rows(["a", "b"])))
-    assert load(place.warehouse, OTHER, collide(rows(["b", "c"], first=10))) == Outcome(1, 1, ())
+    assert load(place.warehouse, OTHER, collide(rows(["b", "c"], first=10))) == LoadOutcome(1, 1, ())
     assert place.ids() == ["a", "b", "c"]
 
 
 def test_the_same_id_from_another_source_or_channel_is_another_event(place: Place) -> None:
     load(place.warehouse, KEY, rows(["a"]))
     assert load(place.warehouse, OTHER, rows(["a"], b"1", first=2, source="other")).inserted == 1
-    third = to_segment_rows(pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), Rules())
+    third = to_segment_rows(
+        pa.Table.from_batches([source_rows(["a"], channel="x", data=[b"2"])]), ValidationRules()
+    )
     assert load(place.warehouse, "third", third).inserted == 1
 
 
@@ -220,6 +224,7 @@ def test_a_column_does_not_change_its_type(make: Make) -> None:
 @pytest.mark.parametrize("value", ['"x"', "1.5", '"1.5"', "99999999999999999999", "[]"])
 def test_a_value_that_its_type_cannot_hold_is_terminal_and_leaves_no_trace(make: Make, value: str) -> None:
     place = make(tables=NUMBERS)
+    load(place.warehouse, OTHER, rows(["before"], b'{"total":0}', first=9))
     bad = rows(["a", "b"], b'{"total":1}', f'{{"total":{value}}}'.encode())
     with pytest.raises(Terminal):
         place.warehouse.rehearse(bad)
@@ -227,7 +232,7 @@ def test_a_value_that_its_type_cannot_hold_is_terminal_and_leaves_no_trace(make:
         load(place.warehouse, KEY, bad)
     assert place.warehouse.outcome(KEY, [CHANNEL]) is None
     place.warehouse.rehearse(bad.slice(0, 1))
-    assert place.ids("orders") == []
+    assert place.ids("orders") == ["before"]
 
 
 def test_rows_are_visible_all_or_none(place: Place) -> None:
@@ -239,10 +244,10 @@ def test_rows_are_visible_all_or_none(place: Place) -> None:
 
 
 def test_what_was_refused_is_never_loaded_and_what_was_loaded_never_refused(place: Place) -> None:
-    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == Outcome(0, 0, (), "expired")
+    assert place.warehouse.refuse(KEY, [CHANNEL], "expired") == LoadOutcome(0, 0, (), "expired")
     assert load(place.warehouse, KEY, rows(["a"])).refused == "expired"
     load(place.warehouse, OTHER, rows(["b"]))
-    assert place.warehouse.refuse(OTHER, [CHANNEL], "expired") == Outcome(1, 0, ())
+    assert place.warehouse.refuse(OTHER, [CHANNEL], "expired") == LoadOutcome(1, 0, ())
     assert place.ids() == ["b"]
 
 
@@ -268,7 +273,7 @@ def test_two_loads_at_once_in_one_duckdb_cannot_miss_each_other(tmp_path: Path) 
     with failpoints.active("loader.before_commit", start_and_wait):
         load(place.warehouse, KEY, rows(["a"]))
     assert len(seen) == 1
-    assert load(second, OTHER, rows(["a"], first=2)) == Outcome(0, 1, ())
+    assert load(second, OTHER, rows(["a"], first=2)) == LoadOutcome(0, 1, ())
     second.close()
     assert place.ids() == ["a"]
 
@@ -278,8 +283,8 @@ def test_another_process_waits_until_the_file_is_let_go_of(tmp_path: Path) -> No
     load(place.warehouse, KEY, rows(["a"]))
     program = (
         "import sys\n"
-        "from holdfast.pipeline.warehouse import Tables, duck_file, open_warehouse\n"
-        "duck_file.PATIENCE = float(sys.argv[3])\n"
+        "from holdfast.pipeline.warehouse import Tables, duck, open_warehouse\n"
+        "duck.PATIENCE = float(sys.argv[3])\n"
         "print('asks', flush=True)\n"
         "print(open_warehouse(sys.argv[1], Tables()).outcome(sys.argv[2], ['orders']))"
     )
@@ -306,7 +311,9 @@ def test_words_in_an_event_or_a_query_are_no_damage(make: Make, text: str) -> No
     load(place.warehouse, OTHER, rows(["b"], b'{"total":1}'))
     place.warehouse.close()
     with pytest.raises(InvalidInput, match="Conversion"):
-        asyncio.run(ask(place.url, f"SELECT CAST('{text}' AS INTEGER) FROM events", Limits(), audit=True))
+        asyncio.run(
+            run_query(place.url, f"SELECT CAST('{text}' AS INTEGER) FROM events", QueryLimits(), audit=True)
+        )
 
 
 @pytest.mark.parametrize("how", ["changed", "cut", "gone"])
@@ -334,7 +341,7 @@ def test_a_damaged_file_is_named_with_what_to_do(place: Place, how: str) -> None
     with pytest.raises(Unavailable, match="damaged or gone"):  # and no row has failed for good
         load(place.warehouse, OTHER, rows(["a"]))
     with pytest.raises(Unavailable, match=wanted):
-        asyncio.run(ask(place.url, "SELECT max(data) FROM events", Limits(), audit=True))
+        asyncio.run(run_query(place.url, "SELECT max(data) FROM events", QueryLimits(), audit=True))
 
 
 @pytest.mark.parametrize("commit", ["of a batch", "of the table"])
@@ -359,7 +366,7 @@ def test_a_torn_commit_of_delta_is_named_and_goes(tmp_path: Path, commit: str, h
     with pytest.raises(Unavailable, match=wanted):
         load(place.warehouse, OTHER, rows(["c"], first=3))
     with pytest.raises(Unavailable, match=wanted):
-        asyncio.run(ask(place.url, "SELECT max(data) FROM events", Limits(), audit=True))
+        asyncio.run(run_query(place.url, "SELECT max(data) FROM events", QueryLimits(), audit=True))
     torn.unlink()
     assert result(place.loader().load([batch], at_once=True)) == Result.LOADED
     assert place.ids() == (["a", "b"] if commit == "of a batch" else ["b"])

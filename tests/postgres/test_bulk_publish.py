@@ -66,7 +66,7 @@ async def test_both_ways_write_the_same(bus: Bus, sql: Sql, at: datetime | None)
 
 async def test_receipts_tell_the_positions_in_the_log(backend: PostgresBackend, bus: Bus) -> None:
     receipts = await bus.publish_many(COPIED, [Event(number) for number in range(BATCH)])
-    log = await backend.read(COPIED, None, BATCH)
+    log = await backend.log.read(COPIED, None, BATCH)
     assert [(entry.event.id, entry.position) for entry in log] == [(r.id, r.position) for r in receipts]
     assert [entry.event.json() for entry in log] == list(range(BATCH))
     assert not any(receipt.duplicate for receipt in receipts)
@@ -111,7 +111,7 @@ async def test_publishers_that_share_ids_never_wait_in_a_circle(
     events = [Event(b"1", f"e-{number:03}") for number in reversed(range(count))]
     publish = "SELECT holdfast.publish(%s, '1', id => %s)"
     transaction.execute(publish, [COPIED, "e-000"])
-    publishing = asyncio.create_task(backend.publish(COPIED, events))
+    publishing = asyncio.create_task(backend.log.publish(COPIED, events))
     waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def waits() -> bool:
@@ -127,9 +127,9 @@ async def test_publishers_to_a_bounded_consumer_never_wait_in_a_circle(
     backend: PostgresBackend, sql: Sql, transaction: Sql
 ) -> None:
     """One of them has looked whether there is room, as whoever copies does first, the other has begun."""
-    await backend.subscribe(COPIED, "billing", Policy.of(max_depth=1_000))
+    await backend.channels.subscribe(COPIED, "billing", Policy.of(max_depth=1_000))
     transaction.execute("SELECT holdfast.begin_bulk(%s, 1)", [COPIED])
-    publishing = asyncio.create_task(backend.publish(COPIED, [Event(b"1", "e-000")]))
+    publishing = asyncio.create_task(backend.log.publish(COPIED, [Event(b"1", "e-000")]))
     waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def waits() -> bool:

@@ -29,29 +29,29 @@ async def late(bus: Bus, backend: PostgresBackend, transaction: Sql) -> str:
 
 
 async def lock(backend: PostgresBackend) -> Lock:
-    held = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    held = await backend.locks.acquire("gbe:lock:sweeper", "me", 60 * MINUTE)
     assert held is not None
     return held
 
 
 async def pages(backend: PostgresBackend, after: str | None, until: str) -> list[str]:
-    return [name async for page in backend.pages(CHANNEL, after, until, 10) for name in page.ids]
+    return [name async for page in backend.log.pages(CHANNEL, after, until, 10) for name in page.ids]
 
 
 async def test_bulk_reading_ends_below_it(backend: PostgresBackend, transaction: Sql, late: str) -> None:
     [before] = [entry.position for entry in await read_all(backend)]
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed, extent.first, extent.last) == (None, before, before)
-    assert [cut[:2] for cut in await backend.cuts(CHANNEL, None, 100, 10)] == [(before, 1)]
-    assert [cut[:2] for cut in await backend.cuts(CHANNEL, None, 100, 10, late)] == [(before, 1)]
+    assert [cut[:2] for cut in await backend.log.cuts(CHANNEL, None, 100, 10)] == [(before, 1)]
+    assert [cut[:2] for cut in await backend.log.cuts(CHANNEL, None, 100, 10, late)] == [(before, 1)]
     assert await pages(backend, None, late) == ["before"]
-    assert (await backend.behind(CHANNEL, None, 100)).events == 1
-    assert await backend.seek(CHANNEL, await backend.now() + MINUTE) == before
+    assert (await backend.log.behind(CHANNEL, None, 100)).events == 1
+    assert await backend.log.seek(CHANNEL, await backend.now() + MINUTE) == before
     transaction.commit()
-    assert (await backend.extent(CHANNEL)).last == late
-    assert [cut.rows for cut in await backend.cuts(CHANNEL, None, 100, 10)] == [3]
+    assert (await backend.log.extent(CHANNEL)).last == late
+    assert [cut.rows for cut in await backend.log.cuts(CHANNEL, None, 100, 10)] == [3]
     assert await pages(backend, None, late) == ["before", "late", "early"]
-    assert await backend.seek(CHANNEL, await backend.now() + MINUTE) == late
+    assert await backend.log.seek(CHANNEL, await backend.now() + MINUTE) == late
 
 
 @pytest.mark.parametrize("start", ["latest", "time"])
@@ -59,29 +59,29 @@ async def test_a_new_cursor_starts_below_it(
     backend: PostgresBackend, transaction: Sql, late: str, start: str
 ) -> None:
     time = await backend.now() + MINUTE
-    cursor = await backend.attach(CHANNEL, SINK, time if start == "time" else "latest")
+    cursor = await backend.cursors.attach(CHANNEL, SINK, time if start == "time" else "latest")
     transaction.commit()
     assert await pages(backend, cursor.position, late) == ["late", "early"]
 
 
 async def test_a_trim_ends_below_it(backend: PostgresBackend, transaction: Sql, late: str) -> None:
     held, before = await lock(backend), await backend.now() + MINUTE
-    step = await backend.trim(CHANNEL, before, 100, held)
+    step = await backend.retention.trim(CHANNEL, before, 100, held)
     assert (step.removed, step.more, step.hold) == (1, False, None)
-    trimmed = (await backend.extent(CHANNEL)).trimmed
+    trimmed = (await backend.log.extent(CHANNEL)).trimmed
     transaction.commit()
     assert await pages(backend, trimmed, late) == ["late", "early"]
     with pytest.raises(DataLost):
         await pages(backend, None, late)
-    assert (await backend.trim(CHANNEL, before, 100, held)).removed == 2
-    assert (await backend.extent(CHANNEL)).trimmed == late
+    assert (await backend.retention.trim(CHANNEL, before, 100, held)).removed == 2
+    assert (await backend.log.extent(CHANNEL)).trimmed == late
 
 
 async def test_what_is_trimmed_while_it_is_read_is_noticed(backend: PostgresBackend) -> None:
     receipts = await publish(backend, *(f"e-{n}" for n in range(9)))
-    reading = backend.pages(CHANNEL, None, receipts[-1].position, 3)
+    reading = backend.log.pages(CHANNEL, None, receipts[-1].position, 3)
     assert (await anext(reading)).ids == ["e-0", "e-1", "e-2"]
-    step = await backend.trim(CHANNEL, await backend.now() + MINUTE, 5, await lock(backend))
+    step = await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, 5, await lock(backend))
     assert (step.removed, step.more) == (5, True)
     with pytest.raises(DataLost, match=receipts[4].position):
         await anext(reading)
@@ -89,9 +89,9 @@ async def test_what_is_trimmed_while_it_is_read_is_noticed(backend: PostgresBack
 
 async def test_a_reader_behind_whom_it_is_trimmed_goes_on(backend: PostgresBackend) -> None:
     receipts = await publish(backend, *(f"e-{n}" for n in range(6)))
-    reading = backend.pages(CHANNEL, None, receipts[-1].position, 3)
+    reading = backend.log.pages(CHANNEL, None, receipts[-1].position, 3)
     await anext(reading)
-    await backend.trim(CHANNEL, await backend.now() + MINUTE, 3, await lock(backend))
+    await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, 3, await lock(backend))
     assert (await anext(reading)).ids == ["e-3", "e-4", "e-5"]
 
 
@@ -105,9 +105,9 @@ async def test_seek_finds_its_place_among_many_lives(backend: PostgresBackend, s
         await publish(backend, f"elsewhere-{turn}", channel="refunds")
         times.append(await backend.now())
         positions.append(receipts[-1].position)
-    assert [await backend.seek(CHANNEL, time) for time in times] == positions
+    assert [await backend.log.seek(CHANNEL, time) for time in times] == positions
 
 
 async def test_what_waits_is_weighed_exactly(backend: PostgresBackend) -> None:
-    await backend.publish(CHANNEL, [Event(0, "a"), Event("x" * 100_000, "b"), Event(0, "c")])
-    assert (await backend.waiting({CHANNEL: None}, 100))[CHANNEL].bytes == 100_004
+    await backend.log.publish(CHANNEL, [Event(0, "a"), Event("x" * 100_000, "b"), Event(0, "c")])
+    assert (await backend.log.waiting({CHANNEL: None}, 100))[CHANNEL].bytes == 100_004

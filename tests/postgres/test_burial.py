@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.model.job import Job, State
+from holdfast.model.job import Job
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -41,7 +42,7 @@ BREAK = """
 
 @pytest.fixture
 async def job(backend: PostgresBackend) -> Job:
-    await backend.create_channel(DEAD)
+    await backend.channels.create(DEAD)
     await subscribe(backend, dead_letter=DEAD, max_abandonments=1)
     await publish(backend, "a")
     return await claim_one(backend)
@@ -99,7 +100,7 @@ async def test_a_second_death_leaves_a_second_copy_and_one_dead_letter(
     backend: PostgresBackend, job: Job
 ) -> None:
     assert await bury(backend, job)
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     assert await bury(backend, await claim_one(backend))
     copies = await read_all(backend, DEAD)
     assert len({copy.event.id for copy in copies}) == 2, "each death has its own id, so that neither is lost"

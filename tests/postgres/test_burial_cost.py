@@ -16,10 +16,10 @@ async def test_a_burial_reads_no_other_dead_letter(database: str) -> None:
     backend = PostgresBackend(database)
     await backend.open()
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event({}, f"o-{number}") for number in range(BATCH * BATCHES)])
+    await backend.log.publish(CHANNEL, [Event({}, f"o-{number}") for number in range(BATCH * BATCHES)])
     for _ in range(BATCHES):
         burials = [Burial(job, Reason.TERMINAL, BOOM) for job in await claim(backend, BATCH)]
-        assert all(await backend.bury(burials))
+        assert all(await backend.leases.bury(burials))
     await backend.close()  # the statistics of a connection are complete when it ends
     read = await until(lambda: _read(database))
     assert read < 10 * BATCH * BATCHES, "a join over all dead letters would read millions"

@@ -9,14 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from explain import waiting
-from psycopg.types.json import Jsonb
 
-from holdfast.backends.postgres import PostgresBackend, migrate
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.deadletters import DeadCount, Drift, Fold
 from holdfast.model.decide import describe
 from holdfast.model.errors import LockLost
-from holdfast.model.job import Burial, Reason, State
-from holdfast.model.policy import Policy
+from holdfast.model.job import Burial, Reason
+from holdfast.model.states import State
 from holdfast.model.upkeep import Lock
 from kit import (
     BOOM,
@@ -40,14 +39,16 @@ ALL = 1_000_000
 
 @pytest.fixture
 async def lock(backend: PostgresBackend) -> Lock:
-    held = await backend.lock(SWEEPER, "me", 60 * MINUTE)
+    held = await backend.locks.acquire(SWEEPER, "me", 60 * MINUTE)
     assert held is not None
     return held
 
 
 async def die(backend: PostgresBackend, *ids: str) -> None:
     await publish(backend, *ids)
-    assert all(await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in await claim(backend, 1000)]))
+    assert all(
+        await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in await claim(backend, 1000)])
+    )
 
 
 def deltas(sql: Sql) -> int:
@@ -74,17 +75,17 @@ async def test_what_commits_late_is_counted_once(
     await subscribe(backend)
     await die(backend, "late", "early")
     late = await record(backend, "late")
-    assert await backend.revive(CHANNEL, CONSUMER, [late.id]) == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [late.id]) == [True]
     job = await claim_one(backend)
     transaction.execute(
         """SELECT holdfast.bury(ARRAY[consumer_id], ARRAY[seq], ARRAY[token], ARRAY['terminal'],
                                 ARRAY['{}'::jsonb], ARRAY['f'], false, false) FROM holdfast.jobs"""
     )
-    assert (await backend.fold_dead(NO_TIME, 0, lock)).folded == 2
+    assert (await backend.deadletters.fold(NO_TIME, 0, lock)).folded == 2
     assert counted(sql) == (1, 1)
     transaction.commit()
     assert counted(sql) == (2, 2)
-    assert await backend.fold_dead(NO_TIME, 0, lock) == Fold(1)
+    assert await backend.deadletters.fold(NO_TIME, 0, lock) == Fold(1)
     assert counted(sql) == (2, 2)
     assert not await bury(backend, job)
 
@@ -93,18 +94,18 @@ async def test_no_count_is_ever_negative(backend: PostgresBackend, sql: Sql, loc
     # CORRECTIONS 004.2: nothing is taken off that was not counted before, in whichever order it is folded.
     await subscribe(backend)
     await die(backend, "a", "b")
-    await backend.fold_dead(NO_TIME, 0, lock)
+    await backend.deadletters.fold(NO_TIME, 0, lock)
     dead = [(await record(backend, name)).id for name in ("a", "b")]
     for _ in range(3):
-        assert await backend.revive(CHANNEL, CONSUMER, dead) == [True, True]
+        assert await backend.deadletters.revive(CHANNEL, CONSUMER, dead) == [True, True]
         sql.execute("SELECT holdfast.fold_deltas(1)")
         assert counted(sql) == (0, 0)
         for job in await claim(backend):
             assert await bury(backend, job)
         sql.execute("SELECT holdfast.fold_deltas(1)")
         assert counted(sql) == (2, 2)
-    assert await backend.purge(CHANNEL, CONSUMER, dead) == [True, True]
-    await backend.fold_dead(NO_TIME, 0, lock)
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, dead) == [True, True]
+    await backend.deadletters.fold(NO_TIME, 0, lock)
     left = sql.execute("SELECT * FROM holdfast.dead_counts UNION ALL SELECT * FROM holdfast.dead_clusters")
     assert left.fetchall() == [], "what is zero is not kept"
 
@@ -140,13 +141,13 @@ async def test_what_was_there_is_counted_once_in_the_life_of_a_store(
     await subscribe(backend)
     await die(backend, "a", "b", "c")
     forget_counts(sql)
-    first = await backend.fold_dead(60 * MINUTE, ALL, lock)
+    first = await backend.deadletters.fold(60 * MINUTE, ALL, lock)
     assert (first.bootstrapped, first.skipped) == (True, False), "however fresh"
     assert counted(sql) == (3, 3)
-    assert await backend.dead_counts() == [DeadCount(CHANNEL, CONSUMER, "terminal", 3)]
-    assert [cluster.count for cluster in await backend.clusters(None, None, 10)] == [3]
+    assert await backend.deadletters.counts() == [DeadCount(CHANNEL, CONSUMER, "terminal", 3)]
+    assert [cluster.count for cluster in await backend.deadletters.clusters(None, None, 10)] == [3]
     for _ in range(2):
-        assert await backend.fold_dead(NO_TIME, 0, lock) == Fold(0)
+        assert await backend.deadletters.fold(NO_TIME, 0, lock) == Fold(0)
     assert counted(sql) == (3, 3)
 
 
@@ -154,10 +155,10 @@ async def test_a_store_without_dead_letters_is_not_counted_again_and_again(
     backend: PostgresBackend, sql: Sql, lock: Lock
 ) -> None:
     # CORRECTIONS 004.4: no dead jobs meant an empty summary, and that meant a full count each time.
-    assert await backend.fold_dead(NO_TIME, 0, lock) == Fold(0), "a new store has nothing to count"
+    assert await backend.deadletters.fold(NO_TIME, 0, lock) == Fold(0), "a new store has nothing to count"
     forget_counts(sql)
-    assert (await backend.fold_dead(NO_TIME, 0, lock)).bootstrapped
-    assert not (await backend.fold_dead(NO_TIME, 0, lock)).bootstrapped
+    assert (await backend.deadletters.fold(NO_TIME, 0, lock)).bootstrapped
+    assert not (await backend.deadletters.fold(NO_TIME, 0, lock)).bootstrapped
 
 
 async def test_a_count_that_outlasts_its_lock_counts_nothing(
@@ -168,16 +169,16 @@ async def test_a_count_that_outlasts_its_lock_counts_nothing(
     await die(backend, "a", "b", "c")
     forget_counts(sql)
     transaction.execute("SELECT holdfast.fold_lock()")
-    slow = asyncio.create_task(backend.fold_dead(NO_TIME, 0, lock))
+    slow = asyncio.create_task(backend.deadletters.fold(NO_TIME, 0, lock))
     await waiting(sql)
     await backend.advance(61 * MINUTE)
-    newer = await backend.lock(SWEEPER, "another", 60 * MINUTE)
+    newer = await backend.locks.acquire(SWEEPER, "another", 60 * MINUTE)
     assert newer is not None
     transaction.rollback()
     with pytest.raises(LockLost, match=SWEEPER):
         await slow
     assert counted(sql) == (0, 0)
-    assert (await backend.fold_dead(NO_TIME, 0, newer)).bootstrapped
+    assert (await backend.deadletters.fold(NO_TIME, 0, newer)).bootstrapped
     assert counted(sql) == (3, 3)
 
 
@@ -187,9 +188,9 @@ async def test_the_lock_can_be_renewed_while_the_count_goes_on(
     # CORRECTIONS 004.5
     forget_counts(sql)
     transaction.execute("SELECT holdfast.fold_lock()")
-    slow = asyncio.create_task(backend.fold_dead(NO_TIME, 0, lock))
+    slow = asyncio.create_task(backend.deadletters.fold(NO_TIME, 0, lock))
     await waiting(sql)
-    assert (await backend.renew(lock, 90 * MINUTE)).token == lock.token
+    assert (await backend.locks.renew(lock, 90 * MINUTE)).token == lock.token
     transaction.rollback()
     assert (await slow).bootstrapped
 
@@ -217,14 +218,14 @@ async def test_a_fresh_summary_is_left_alone_unless_too_much_waits(
     backend: PostgresBackend, sql: Sql, lock: Lock
 ) -> None:
     await subscribe(backend)
-    await backend.fold_dead(NO_TIME, 0, lock)
+    await backend.deadletters.fold(NO_TIME, 0, lock)
     await die(backend, "a")
-    assert await backend.fold_dead(10 * MINUTE, 1, lock) == Fold(0, skipped=True)
+    assert await backend.deadletters.fold(10 * MINUTE, 1, lock) == Fold(0, skipped=True)
     await die(backend, "b")
-    assert await backend.fold_dead(10 * MINUTE, 1, lock) == Fold(2), "more than one delta waits"
+    assert await backend.deadletters.fold(10 * MINUTE, 1, lock) == Fold(2), "more than one delta waits"
     await die(backend, "c")
     await backend.advance(10 * MINUTE)
-    assert await backend.fold_dead(10 * MINUTE, ALL, lock) == Fold(1), "it is no longer fresh"
+    assert await backend.deadletters.fold(10 * MINUTE, ALL, lock) == Fold(1), "it is no longer fresh"
     assert (deltas(sql), counted(sql)) == (0, (3, 3))
 
 
@@ -232,7 +233,7 @@ async def test_wrong_counts_are_told_and_mended(backend: PostgresBackend, sql: S
     await subscribe(backend)
     await subscribe(backend, "mail")
     await die(backend, "a", "b")
-    await backend.fold_dead(NO_TIME, 0, lock)
+    await backend.deadletters.fold(NO_TIME, 0, lock)
     sql.execute("UPDATE holdfast.dead_counts SET dead = 7")
     sql.execute(
         """INSERT INTO holdfast.dead_counts
@@ -244,11 +245,11 @@ async def test_wrong_counts_are_told_and_mended(backend: PostgresBackend, sql: S
         Drift(CHANNEL, CONSUMER, f"fingerprint {BOOM.fingerprint}", 0, 2),
         Drift(CHANNEL, "mail", "expired", 4, 0),
     ]
-    assert await backend.recount_dead(False, lock) == expected
-    assert await backend.recount_dead(True, lock) == expected
-    assert await backend.recount_dead(True, lock) == []
+    assert await backend.deadletters.recount(False, lock) == expected
+    assert await backend.deadletters.recount(True, lock) == expected
+    assert await backend.deadletters.recount(True, lock) == []
     assert counted(sql) == (2, 2)
-    assert await backend.dead_counts() == [DeadCount(CHANNEL, CONSUMER, "terminal", 2)]
+    assert await backend.deadletters.counts() == [DeadCount(CHANNEL, CONSUMER, "terminal", 2)]
 
 
 @pytest.mark.concurrency
@@ -261,11 +262,11 @@ async def test_a_repair_is_right_whatever_moves_meanwhile(
     transaction.execute(
         "DELETE FROM holdfast.dead_letters WHERE seq = (SELECT min(seq) FROM holdfast.dead_letters)"
     )
-    drifts = await backend.recount_dead(True, lock)
+    drifts = await backend.deadletters.recount(True, lock)
     assert [drift.found for drift in drifts] == [3, 3], "what is not committed has not moved"
     transaction.commit()
     assert counted(sql) == (2, 2)
-    assert await backend.recount_dead(False, lock) == []
+    assert await backend.deadletters.recount(False, lock) == []
 
 
 # the seed's summary
@@ -276,8 +277,8 @@ async def test_the_summary_has_the_columns_of_the_seed(
 ) -> None:
     await subscribe(backend)
     await subscribe(backend, "mail")
-    await backend.set_display(CHANNEL, None, "Order Events")
-    await backend.set_display(CHANNEL, CONSUMER, "Billing Service")
+    await backend.channels.set_display(CHANNEL, None, "Order Events")
+    await backend.channels.set_display(CHANNEL, CONSUMER, "Billing Service")
     await die(backend, "a", "b")
     cursor = sql.execute('SELECT * FROM holdfast.dlq_summary ORDER BY "consumerId"')
     assert [column.name for column in cursor.description or ()] == [
@@ -294,7 +295,7 @@ async def test_the_summary_has_the_columns_of_the_seed(
         ("mail", "mail", CHANNEL, "Order Events", 0),
     ]
     await backend.advance(MINUTE)
-    await backend.fold_dead(NO_TIME, 0, lock)
+    await backend.deadletters.fold(NO_TIME, 0, lock)
     [(later,)] = sql.execute("SELECT DISTINCT last_checked_at FROM holdfast.dlq_summary").fetchall()
     assert later - rows[0][5] >= MINUTE
 
@@ -306,10 +307,10 @@ async def test_a_patch_is_a_column_that_others_do_not_pay_for(backend: PostgresB
     await subscribe(backend)
     await die(backend, "a", "b")
     a = await record(backend, "a")
-    assert await backend.revive(CHANNEL, CONSUMER, [a.id], b"patched") == [True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [a.id], b"patched") == [True]
     assert sql.execute("SELECT data FROM holdfast.jobs").fetchall() == [(b"patched",)]
     assert sql.execute("SELECT data FROM holdfast.dead_letters").fetchall() == [(None,)]
-    assert await backend.complete([await claim_one(backend)]) == [True]
+    assert await backend.leases.complete([await claim_one(backend)]) == [True]
     assert await states(backend) == {State.DONE: 1, State.DEAD: 1}
     held = sql.execute(
         """SELECT table_name FROM information_schema.columns
@@ -324,45 +325,6 @@ async def test_two_kinds_of_error_are_two_groups_of_one_statement(backend: Postg
     failures = [describe(f"error of kind {'ab'[n % 2]}") for n in range(20)]
     jobs = await claim(backend)
     burials = [Burial(job, Reason.TERMINAL, failure) for job, failure in zip(jobs, failures, strict=True)]
-    assert all(await backend.bury(burials))
+    assert all(await backend.leases.bury(burials))
     found = sql.execute("SELECT reason, fingerprint, change FROM holdfast.dead_deltas").fetchall()
     assert sorted(found) == sorted(("terminal", failure.fingerprint, 10) for failure in set(failures))
-
-
-async def test_a_store_of_an_earlier_version_has_its_clusters_after_the_migration(
-    blank: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    earlier = {name: text for name, text in migrate.migrations().items() if name < "0010"}
-    with monkeypatch.context() as patch:
-        patch.setattr(migrate, "migrations", lambda: earlier)
-        old = PostgresBackend(blank)
-        await old.open()
-        await old.close()
-    with psycopg.connect(blank, autocommit=True) as connection:
-        connection.execute(
-            "SELECT holdfast.subscribe('orders', 'billing', %s, '5m', NULL, false, false, NULL, NULL, NULL)",
-            [Jsonb(Policy.of().to_json())],
-        )
-        for reason, count in (("terminal", 5), ("expired", 2)):
-            connection.execute(
-                """INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, tx, seq, token,
-                       created_at, died_at, priority, attempts, abandonments, reason, fingerprint, errors)
-                   SELECT id, channel_id, 1, 1, nextval('holdfast.event_seq'), 1, now(), now(), 0, 1, 0, %s,
-                          'f' || n / 3, '[]' FROM holdfast.consumers, generate_series(1, %s) n""",
-                [reason, count],
-            )
-    backend = PostgresBackend(blank)
-    assert (await backend.open())[0] == "0010_deadletters.sql"
-    try:
-        assert {each.reason: each.count for each in await backend.dead_counts()} == {
-            "terminal": 5,
-            "expired": 2,
-        }
-        found = {each.fingerprint: each.count for each in await backend.clusters(None, None, 10)}
-        assert found == {"f0": 4, "f1": 3}
-        lock = await backend.lock(SWEEPER, "me", MINUTE)
-        assert lock is not None
-        assert await backend.recount_dead(False, lock) == []
-        assert not (await backend.fold_dead(NO_TIME, 0, lock)).bootstrapped, "the migration has done that"
-    finally:
-        await backend.close()

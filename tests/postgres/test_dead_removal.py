@@ -15,7 +15,8 @@ from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, publish, subs
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 
-TABLES = ("jobs", "dead_letters", "job_log", "dead_counts", "dead_clusters", "dead_deltas", "lanes", "depths")
+TABLES = ("jobs", "dead_letters", "job_log", "dead_counts", "dead_clusters", "dead_deltas", "depths")
+TABLES += ("keys_to_wake",)
 
 
 def left(sql: Sql) -> dict[str, int]:
@@ -30,10 +31,10 @@ async def test_nothing_is_left_of_a_removed_consumer(backend: PostgresBackend, s
     await subscribe(backend, ordered=True, max_depth=100)
     await publish(backend, "k1", "k2", "k3", "k4", key="k")
     assert await bury(backend, await claim_one(backend))
-    assert await backend.complete([await claim_one(backend)]) == [True]
+    assert await backend.leases.complete([await claim_one(backend)]) == [True]
     sql.execute("SELECT holdfast.fold_deltas()")
     assert len(left(sql)) == 7
-    while not (await backend.remove_consumer(CHANNEL, CONSUMER, 1)).done:
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1)).done:
         assert "consumers" not in left(sql)
     assert left(sql) == {}
     assert sql.execute("SELECT bounded FROM holdfast.channels").fetchone() == (False,)
@@ -46,10 +47,10 @@ async def test_a_removal_does_not_overlook_a_job_on_its_way(
     await publish(backend, "a")
     assert await bury(backend, await claim_one(backend))
     transaction.execute("SELECT holdfast.requeue(consumer_id, seq) FROM holdfast.dead_letters")
-    first = await backend.remove_consumer(CHANNEL, CONSUMER, 100)
+    first = await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)
     assert (first.dead, first.done) == (0, False), "somebody is moving it"
     transaction.commit()
-    second = await backend.remove_consumer(CHANNEL, CONSUMER, 100)
+    second = await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)
     assert (second.jobs, second.done) == (1, True)
     assert left(sql) == {}
 
@@ -59,7 +60,7 @@ async def test_a_publish_in_flight_leaves_no_job_behind(
 ) -> None:
     await subscribe(backend)
     transaction.execute("SELECT * FROM holdfast.publish('orders', '{}', id => 'in flight')")
-    removing = asyncio.create_task(backend.remove_consumer(CHANNEL, CONSUMER, 100))
+    removing = asyncio.create_task(backend.channels.remove_consumer(CHANNEL, CONSUMER, 100))
     await waiting(sql)
     transaction.commit()
     done = await removing
@@ -70,7 +71,7 @@ async def test_a_publish_in_flight_leaves_no_job_behind(
 async def test_a_subscribe_does_not_wait_and_says_why(backend: PostgresBackend) -> None:
     await subscribe(backend)
     await publish(backend, "a", "b")
-    assert not (await backend.remove_consumer(CHANNEL, CONSUMER, 1)).done
+    assert not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1)).done
     with pytest.raises(Outdated, match="is being removed; wait until that is done"):
         await subscribe(backend)
 
@@ -85,6 +86,6 @@ async def test_what_is_being_removed_is_in_nobodys_way(backend: PostgresBackend,
         for consumer in (CONSUMER, "mail"):
             await claim(backend, consumer=consumer)
     await backend.advance(5 * MINUTE)
-    assert not (await backend.remove_consumer(CHANNEL, CONSUMER, 1)).done
-    assert [due.kind.value for due in (await backend.due(2)).due] == [kind] * 2
-    assert {job.consumer for job in await backend.stuck(2)} == ({"mail"} if kind == "lease" else set())
+    assert not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1)).done
+    assert [due.kind.value for due in (await backend.lifecycle.due(2)).due] == [kind] * 2
+    assert {job.consumer for job in await backend.leases.stuck(2)} == ({"mail"} if kind == "lease" else set())

@@ -12,11 +12,12 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.session import redacted, translate
+from holdfast.backends.postgres.session import translate
 from holdfast.bus.client import Bus
 from holdfast.embedded import Postgres
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.redact import address
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, MINUTE, claim, claim_one, complete, ids, publish, state, subscribe, until
 
 numbers = count()
@@ -54,33 +55,33 @@ async def test_a_server_that_is_gone_is_unavailable_for_every_verb_and_heals(
     await subscribe(mortal)
     await publish(mortal, "a", "b")
     job = await claim_one(mortal)
-    lock = await mortal.lock("sweeper", "me", MINUTE)
+    lock = await mortal.locks.acquire("sweeper", "me", MINUTE)
     assert lock is not None
     await asyncio.to_thread(server.kill)
     verbs: list[Callable[[], Awaitable[Any]]] = [
         mortal.now,
-        mortal.channels,
+        mortal.channels.names,
         lambda: publish(mortal, "lost"),
-        lambda: mortal.publish(CHANNEL, [Event(n, f"bulk-{n}") for n in range(500)]),
+        lambda: mortal.log.publish(CHANNEL, [Event(n, f"bulk-{n}") for n in range(500)]),
         lambda: claim(mortal),
-        lambda: mortal.complete([job]),
-        lambda: mortal.due(10),
-        lambda: mortal.read(CHANNEL, None, 10),
+        lambda: mortal.leases.complete([job]),
+        lambda: mortal.lifecycle.due(10),
+        lambda: mortal.log.read(CHANNEL, None, 10),
         lambda: subscribe(mortal, "late"),
-        lambda: mortal.consumer_stats(CHANNEL, CONSUMER),
-        lambda: mortal.requeue(CHANNEL, CONSUMER, job.id),
-        lambda: mortal.extent(CHANNEL),
-        lambda: mortal.cuts(CHANNEL, None, 10, 10),
-        lambda: anext(mortal.pages(CHANNEL, None, job.position, 10)),
-        lambda: mortal.attach(CHANNEL, "archiver"),
-        lambda: mortal.move(CHANNEL, "archiver", None, job.position),
-        lambda: mortal.lock("another", "me", MINUTE),
-        lambda: mortal.renew(lock, MINUTE),
-        lambda: mortal.trim(CHANNEL, lock.until, 10, lock),
-        lambda: mortal.size(CHANNEL),
-        lambda: mortal.purge_dead(CHANNEL, lock.until, 10, lock),
-        lambda: mortal.put_record("gbe.state.a", {}, 0),
-        lambda: mortal.due_records("gbe.", 10),
+        lambda: mortal.channels.consumer_stats(CHANNEL, CONSUMER),
+        lambda: mortal.leases.requeue(CHANNEL, CONSUMER, job.id),
+        lambda: mortal.log.extent(CHANNEL),
+        lambda: mortal.log.cuts(CHANNEL, None, 10, 10),
+        lambda: anext(mortal.log.pages(CHANNEL, None, job.position, 10)),
+        lambda: mortal.cursors.attach(CHANNEL, "archiver"),
+        lambda: mortal.cursors.move(CHANNEL, "archiver", None, job.position),
+        lambda: mortal.locks.acquire("another", "me", MINUTE),
+        lambda: mortal.locks.renew(lock, MINUTE),
+        lambda: mortal.retention.trim(CHANNEL, lock.until, 10, lock),
+        lambda: mortal.retention.size(CHANNEL),
+        lambda: mortal.retention.purge_dead(CHANNEL, lock.until, 10, lock),
+        lambda: mortal.records.put("gbe.state.a", {}, 0),
+        lambda: mortal.records.due("gbe.", 10),
     ]
     outcomes = await asyncio.gather(*(verb() for verb in verbs), return_exceptions=True)
     for outcome in outcomes:
@@ -172,8 +173,11 @@ def test_what_is_not_ours_is_not_renamed() -> None:
 
 
 def test_the_address_is_told_without_its_secrets() -> None:
-    assert redacted("postgresql://me:hush@db.example:6543/orders?sslmode=require") == "db.example:6543/orders"
-    assert "hush" not in redacted("postgresql://me:hush@[broken")
+    assert (
+        address("postgresql://me:hush@db.example:6543/orders?sslmode=require", 5432)
+        == "db.example:6543/orders"
+    )
+    assert "hush" not in address("postgresql://me:hush@[broken", 5432)
 
 
 async def test_a_server_without_room_is_unavailable(database: str, admin: psycopg.Connection) -> None:

@@ -1,5 +1,5 @@
 """Batches of the same jobs at once: every statement locks its rows in the order of the log, so that no two of
-them wait for each other, whatever the planner makes of them and however the rows lie on the disk."""
+them wait for each other, in whatever order they are named and lie on the disk."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ from kit import BOOM, CHANNEL, LEASE, MINUTE, claim, publish, step, subscribe, u
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 Verb = Callable[[PostgresBackend, Sequence[Job]], Awaitable[object]]
-PLANS = {
-    "as planned": "",
-    "in heap order": "-c enable_indexscan=off -c enable_indexonlyscan=off",
-    "without hash joins": "-c enable_hashjoin=off -c enable_mergejoin=off",
-    "without nested loops": "-c enable_nestloop=off -c enable_seqscan=off",
-}
 ON_LEASED: dict[str, Verb] = {
-    "complete": lambda backend, jobs: backend.complete(jobs),
-    "retry": lambda backend, jobs: backend.retry([Retry(job, None, BOOM) for job in jobs]),
-    "bury": lambda backend, jobs: backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs]),
-    "extend": lambda backend, jobs: backend.extend(jobs, MINUTE),
+    "complete": lambda backend, jobs: backend.leases.complete(jobs),
+    "retry": lambda backend, jobs: backend.leases.retry([Retry(job, None, BOOM) for job in jobs]),
+    "bury": lambda backend, jobs: backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs]),
+    "extend": lambda backend, jobs: backend.leases.extend(jobs, MINUTE),
 }
 ON_OVERDUE = {"abandon": {"max_abandonments": 3}, "bury what is overdue": {"max_abandonments": 1}}
 ORDERS: dict[str, Callable[[Sequence[Job]], Sequence[Job]]] = {
@@ -37,23 +31,13 @@ ORDERS: dict[str, Callable[[Sequence[Job]], Sequence[Job]]] = {
 }
 
 
-@pytest.fixture(params=list(PLANS))
-async def planned(database: str, request: pytest.FixtureRequest) -> Any:
-    """A backend whose statements are planned in a way of their own."""
-    options = PLANS[request.param]
-    opened = PostgresBackend(psycopg.conninfo.make_conninfo(database, options=options))
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
 async def leased(backend: PostgresBackend, **policy: Any) -> list[Job]:
     """Five jobs, in the order of the log, whose rows lie on the disk the other way round."""
     await subscribe(backend, **policy)
     await publish(backend, *"abcde")
     jobs = await claim(backend)
     for job in reversed(jobs):
-        assert await backend.extend([job], LEASE) == [True]
+        assert await backend.leases.extend([job], LEASE) == [True]
     return jobs
 
 
@@ -87,33 +71,33 @@ async def locks_in_order(
 @pytest.mark.parametrize("order", list(ORDERS))
 @pytest.mark.parametrize("verb", list(ON_LEASED))
 async def test_of_leased_jobs(
-    planned: PostgresBackend, transaction: Sql, sql: Sql, verb: str, order: str
+    backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str, order: str
 ) -> None:
-    jobs = ORDERS[order](await leased(planned))
-    await locks_in_order(ON_LEASED[verb](planned, jobs), transaction, sql)
+    jobs = ORDERS[order](await leased(backend))
+    await locks_in_order(ON_LEASED[verb](backend, jobs), transaction, sql)
 
 
 @pytest.mark.parametrize("verb", list(ON_OVERDUE))
-async def test_of_overdue_leases(planned: PostgresBackend, transaction: Sql, sql: Sql, verb: str) -> None:
-    await leased(planned, **ON_OVERDUE[verb])
-    await planned.advance(2 * LEASE)
-    await locks_in_order(step(planned), transaction, sql)
+async def test_of_overdue_leases(backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str) -> None:
+    await leased(backend, **ON_OVERDUE[verb])
+    await backend.advance(2 * LEASE)
+    await locks_in_order(step(backend), transaction, sql)
 
 
-async def test_of_scheduled_jobs(planned: PostgresBackend, transaction: Sql, sql: Sql) -> None:
-    jobs = await leased(planned)
+async def test_of_scheduled_jobs(backend: PostgresBackend, transaction: Sql, sql: Sql) -> None:
+    jobs = await leased(backend)
     for job in reversed(jobs):
-        await planned.retry([Retry(job, MINUTE, BOOM)])
-    await planned.advance(2 * MINUTE)
-    await locks_in_order(step(planned), transaction, sql)
+        await backend.leases.retry([Retry(job, MINUTE, BOOM)])
+    await backend.advance(2 * MINUTE)
+    await locks_in_order(step(backend), transaction, sql)
 
 
-async def test_of_what_expired_while_it_waited(planned: PostgresBackend, transaction: Sql, sql: Sql) -> None:
-    jobs = await leased(planned, expires_after=timedelta(minutes=3))
+async def test_of_what_expired_while_it_waited(backend: PostgresBackend, transaction: Sql, sql: Sql) -> None:
+    jobs = await leased(backend, expires_after=timedelta(minutes=3))
     for job in reversed(jobs):
-        await planned.retry([Retry(job, None, None)])
-    await planned.advance(2 * LEASE)
-    await locks_in_order(step(planned), transaction, sql)
+        await backend.leases.retry([Retry(job, None, None)])
+    await backend.advance(2 * LEASE)
+    await locks_in_order(step(backend), transaction, sql)
 
 
 async def many_consumers(backend: PostgresBackend) -> None:
@@ -123,22 +107,22 @@ async def many_consumers(backend: PostgresBackend) -> None:
     await publish(backend, "first")
     for name in reversed("abcde"):
         [job] = await claim(backend, consumer=name)
-        assert await backend.retry([Retry(job, None, None)]) == [True]
+        assert await backend.leases.retry([Retry(job, None, None)]) == [True]
 
 
 async def test_of_the_jobs_of_an_event_that_is_cancelled(
-    planned: PostgresBackend, transaction: Sql, sql: Sql
+    backend: PostgresBackend, transaction: Sql, sql: Sql
 ) -> None:
-    await many_consumers(planned)
-    await locks_in_order(planned.cancel(CHANNEL, DEFAULT_SOURCE, "first", None), transaction, sql)
+    await many_consumers(backend)
+    await locks_in_order(backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None), transaction, sql)
 
 
 async def test_of_the_depths_of_several_consumers(
-    planned: PostgresBackend, transaction: Sql, sql: Sql
+    backend: PostgresBackend, transaction: Sql, sql: Sql
 ) -> None:
     """A publish takes them in this order, too."""
-    await many_consumers(planned)
+    await many_consumers(backend)
     for ref in range(5, 0, -1):
         sql.execute("UPDATE holdfast.depths SET live = live WHERE consumer_id = %s", [ref])
-    cancelled = planned.cancel(CHANNEL, DEFAULT_SOURCE, "first", None)
+    cancelled = backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None)
     await locks_in_order(cancelled, transaction, sql, "holdfast.depths ORDER BY consumer_id")

@@ -18,7 +18,7 @@ Sql = psycopg.Connection[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 async def _channel(backend: PostgresBackend) -> None:
-    await backend.create_channel(CHANNEL)
+    await backend.channels.create(CHANNEL)
 
 
 class NaiveReader:
@@ -43,7 +43,7 @@ class OurReader:
         self._position: str | None = None
 
     async def read(self) -> None:
-        for entry in await self._backend.read(CHANNEL, self._position, 1000):
+        for entry in await self._backend.log.read(CHANNEL, self._position, 1000):
             assert self._position is None or entry.position > self._position
             self._position = entry.position
             self.seen.append(entry.event.id)

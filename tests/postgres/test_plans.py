@@ -50,8 +50,8 @@ async def fill(address: str) -> None:
     for start in range(0, WAITING // 2, 10_000):
         lane = "k" if start else "scheduled"
         events = [Event(b"{}", f"e-{n}", key=f"{lane}-{n % 5000}") for n in range(start, start + 10_000)]
-        await backend.publish(CHANNEL, events, at=later if start == 0 else None)
-    await backend.complete(await claim(backend, 50))
+        await backend.log.publish(CHANNEL, events, at=later if start == 0 else None)
+    await backend.leases.complete(await claim(backend, 50))
     await claim(backend, 50)
     await backend.close()
 

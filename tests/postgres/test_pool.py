@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.listener import PostgresListener
 from holdfast.backends.postgres.pool import ALERT
+from holdfast.backends.postgres.wakeups import PostgresListener
 
 
 class Silent:

@@ -16,7 +16,6 @@ from standby import Pair, ask, paired
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.chaos.plain.archive import archive
 from holdfast.embedded import Postgres
 from holdfast.model.errors import LockLost, Outdated
 from holdfast.model.job import Job
@@ -24,6 +23,7 @@ from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Hold, Lock
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.stores import open_store
+from holdfast_chaos.without_spark import archive
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -63,13 +63,13 @@ async def reconnected(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def locked(backend: PostgresBackend, name: str, owner: str) -> Lock:
-    lock = await backend.lock(name, owner, MINUTE)
+    lock = await backend.locks.acquire(name, owner, MINUTE)
     assert lock is not None
     return lock
 
 
 async def events(backend: PostgresBackend, channel: str, after: str | None = None) -> list[str]:
-    return [entry.event.id for entry in await backend.read(channel, after, 1000)]
+    return [entry.event.id for entry in await backend.log.read(channel, after, 1000)]
 
 
 class Lost(NamedTuple):
@@ -106,7 +106,7 @@ async def lost(
         await publish(backend, "both", channel=ARCHIVED)
         cold = ArchivePolicy(ARCHIVED, str(tmp_path_factory.mktemp("cold")))
         assert await archive([backend], open_store(cold.destination), cold, 10) == 1
-        kept = await backend.put_record(RECORD, {"by": "both"}, 0)
+        kept = await backend.records.put(RECORD, {"by": "both"}, 0)
         assert kept is not None
         pair.part()
 
@@ -114,7 +114,7 @@ async def lost(
         for channel in KINDS:
             for _ in range(3):
                 jobs[channel] = await claim_one(backend, channel=channel)
-                assert await backend.requeue(channel, CONSUMER, jobs[channel].id)
+                assert await backend.leases.requeue(channel, CONSUMER, jobs[channel].id)
             [jobs[channel]] = [j for j in await claim(backend, 2, channel=channel) if j.event.id == "a"] or [
                 await claim_one(backend, channel=channel)
             ]
@@ -123,10 +123,10 @@ async def lost(
         await publish(backend, "lost", channel=ARCHIVED)
         assert await archive([backend], open_store(cold.destination), cold, 10) == 1
         for owner in ("one", "two", "three"):
-            assert await backend.unlock(await locked(backend, SWEEPER, owner))
+            assert await backend.locks.release(await locked(backend, SWEEPER, owner))
         lock = await locked(backend, SWEEPER, "old")
         revision = (await subscribe(backend, max_attempts=3)).revision
-        written = await backend.put_record(RECORD, {"by": "the old"}, kept)
+        written = await backend.records.put(RECORD, {"by": "the old"}, kept)
         assert written is not None
         position = (await read_all(backend))[-1].position
         ids = {job.id for job in await claim(backend, LOST + 1)}
@@ -143,11 +143,11 @@ async def test_a_completion_from_before_is_refused_and_the_new_holders_is_accept
 ) -> None:
     backend, stale = lost.backend, lost.jobs[kind]
     if "requeued" in kind:
-        assert await backend.requeue(kind, CONSUMER, stale.id)
+        assert await backend.leases.requeue(kind, CONSUMER, stale.id)
     if kind == "revived":
         for job in await claim(backend, 2, channel=kind):
             assert await bury(backend, job)
-            assert await backend.revive(kind, CONSUMER, [job.id]) == [True]
+            assert await backend.deadletters.revive(kind, CONSUMER, [job.id]) == [True]
     jobs = {job.event.id: job for job in await claim(backend, 2, channel=kind)}
     fresh = jobs[stale.event.id]
     assert fresh.token > stale.token
@@ -160,23 +160,23 @@ async def test_the_tokens_of_locks_rise(lost: Lost) -> None:
     new = await locked(backend, SWEEPER, "new")
     assert new.token > lost.lock.token
     with pytest.raises(LockLost):
-        await backend.renew(lost.lock, MINUTE)
+        await backend.locks.renew(lost.lock, MINUTE)
     with pytest.raises(LockLost):
-        await backend.trim(CHANNEL, await backend.now(), 10, lost.lock)
-    assert (await backend.trim(CHANNEL, await backend.now() - MINUTE, 10, new)).removed == 0
-    assert await backend.unlock(new)
+        await backend.retention.trim(CHANNEL, await backend.now(), 10, lost.lock)
+    assert (await backend.retention.trim(CHANNEL, await backend.now() - MINUTE, 10, new)).removed == 0
+    assert await backend.locks.release(new)
     assert (await locked(backend, SWEEPER, "next")).token == new.token + 1
 
 
 async def test_no_revision_is_given_twice(lost: Lost) -> None:
     backend = lost.backend
-    other = await backend.put_record(RECORD, {"by": "the new"}, lost.kept)
+    other = await backend.records.put(RECORD, {"by": "the new"}, lost.kept)
     assert other is not None
     assert other > lost.record
-    assert await backend.put_record(RECORD, {"by": "the old"}, lost.record) is None, "it never saw the new"
+    assert await backend.records.put(RECORD, {"by": "the old"}, lost.record) is None, "it never saw the new"
     assert (await subscribe(backend, max_attempts=4)).revision > lost.revision
     with pytest.raises(Outdated):
-        await backend.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=5), revision=lost.revision)
+        await backend.channels.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=5), revision=lost.revision)
 
 
 async def test_a_reader_passes_over_nothing_that_is_acknowledged_afterwards(
@@ -192,14 +192,14 @@ async def test_a_reader_passes_over_nothing_that_is_acknowledged_afterwards(
     assert set(await events(backend, CHANNEL, lost.position)) == new
     assert lost.position in caplog.text, "what it has read is no longer there, and it is told so"
     caplog.clear()
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert extent.last is not None
-    pages = [page async for page in backend.pages(CHANNEL, lost.position, extent.last, 50)]
+    pages = [page async for page in backend.log.pages(CHANNEL, lost.position, extent.last, 50)]
     assert {event for page in pages for event in page.ids} == new
     assert lost.position in caplog.text
-    assert (await backend.behind(CHANNEL, lost.position, 1000)).events == len(new)
+    assert (await backend.log.behind(CHANNEL, lost.position, 1000)).events == len(new)
     caplog.clear()
-    [both] = await backend.read(CHANNEL, None, 1)
+    [both] = await backend.log.read(CHANNEL, None, 1)
     assert set(await events(backend, CHANNEL, both.position)) == new
     assert not caplog.records, "this reader has seen nothing that is gone"
     assert not lost.ids & {job.id for job in await claim(backend, 300) if job.event.id != "both"}
@@ -209,19 +209,19 @@ async def test_an_archiver_ahead_of_the_new_log_goes_on_and_holds_the_sweeper_ba
     """The archive has what is lost; the cursor came back from before that, and nothing follows it yet."""
     backend, cold = lost.backend, open_store(lost.cold.destination)
     lock = await locked(backend, "gbe:lock:archived", "sweeper")
-    [came_back] = await backend.cursors(ARCHIVED)
+    [came_back] = await backend.cursors.all(ARCHIVED)
     assert came_back.position == (await read_all(backend, ARCHIVED))[-1].position
     assert await archive([backend], cold, lost.cold, 10) == 0
-    [ahead] = await backend.cursors(ARCHIVED)
+    [ahead] = await backend.cursors.all(ARCHIVED)
     assert ahead.position is not None
     assert ahead.position > came_back.position
     await publish(backend, "new-1", "new-2", channel=ARCHIVED)
     later = await backend.now() + MINUTE
-    trim = await backend.trim(ARCHIVED, later, 10, lock)
+    trim = await backend.retention.trim(ARCHIVED, later, 10, lock)
     assert (trim.removed, trim.hold) == (1, Hold(ahead.name, ahead.position))
     assert await events(backend, ARCHIVED, ahead.position) == ["new-1", "new-2"]
     assert await archive([backend], cold, lost.cold, 10) == 1
-    assert (await backend.trim(ARCHIVED, later, 10, lock)).removed == 2
+    assert (await backend.retention.trim(ARCHIVED, later, 10, lock)).removed == 2
 
 
 async def test_a_server_knows_at_once_that_it_was_promoted_and_reports_it(
@@ -242,7 +242,7 @@ async def test_a_server_knows_at_once_that_it_was_promoted_and_reports_it(
 
         async def refused() -> bool:
             with pytest.raises(holdfast.Unavailable) as raised:
-                await backend.read(CHANNEL, None, 10)
+                await backend.log.read(CHANNEL, None, 10)
             return "takes no writes" in str(raised.value)
 
         await until(refused)

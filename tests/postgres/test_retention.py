@@ -26,7 +26,7 @@ FILL = """
 
 @pytest.fixture
 async def lock(backend: PostgresBackend) -> Lock:
-    held = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    held = await backend.locks.acquire("gbe:lock:sweeper", "me", 60 * MINUTE)
     assert held is not None
     return held
 
@@ -37,11 +37,11 @@ async def test_a_large_log_is_estimated_from_statistics(
 ) -> None:
     sql.execute("ALTER TABLE holdfast.log SET (autovacuum_enabled = false)")
     for channel, count in ((CHANNEL, 130_000), ("refunds", 40_000)):
-        await backend.create_channel(channel)
+        await backend.channels.create(channel)
         sql.execute(FILL, [count, channel])
     if analyzed:
         sql.execute("ANALYZE holdfast.log")
-    large, small = await backend.size(CHANNEL), await backend.size("refunds")
+    large, small = await backend.retention.size(CHANNEL), await backend.retention.size("refunds")
     assert 100_000 <= large.events <= 200_000
     assert small.events == 40_000
     assert 1 / 2 <= large.bytes / (130_000 * 200) <= 2
@@ -51,8 +51,8 @@ async def test_a_large_log_is_estimated_from_statistics(
 async def test_a_size_knows_both_ends_of_the_log(backend: PostgresBackend) -> None:
     for number, size in enumerate((2000, 10)):
         events = [holdfast.Event(b"x" * size, f"{number}-{n}") for n in range(1000)]
-        await backend.publish(CHANNEL, events)
-    assert 1 / 2 <= (await backend.size(CHANNEL)).bytes / (1000 * 2010) <= 2
+        await backend.log.publish(CHANNEL, events)
+    assert 1 / 2 <= (await backend.retention.size(CHANNEL)).bytes / (1000 * 2010) <= 2
 
 
 async def test_forget_goes_round_and_round(backend: PostgresBackend, sql: Sql, lock: Lock) -> None:
@@ -61,7 +61,7 @@ async def test_forget_goes_round_and_round(backend: PostgresBackend, sql: Sql, l
     for job in await claim(backend, 250):
         assert await complete(backend, job)
     later = await backend.now() + MINUTE
-    steps = [await backend.forget(later, later, 100, lock) for _ in range(4)]
+    steps = [await backend.retention.forget(later, later, 100, lock) for _ in range(4)]
     assert [(step.keys, step.jobs, step.more) for step in steps] == [
         (100, 100, True),
         (100, 100, True),
@@ -69,7 +69,9 @@ async def test_forget_goes_round_and_round(backend: PostgresBackend, sql: Sql, l
         (0, 0, False),
     ]
     await publish(backend, "again")
-    assert await backend.forget(later, later, 100, lock) == Forgotten(1, 0, more=False), "it began anew"
+    assert await backend.retention.forget(later, later, 100, lock) == Forgotten(1, 0, more=False), (
+        "it began anew"
+    )
 
 
 async def test_the_key_of_a_scheduled_event_is_kept_until_it_is_due(
@@ -79,26 +81,26 @@ async def test_the_key_of_a_scheduled_event_is_kept_until_it_is_due(
     due = await backend.now() + 60 * MINUTE
     [first] = await publish(backend, "a", at=due)
     soon = due - MINUTE
-    assert (await backend.forget(soon, soon, 100, lock)).keys == 0
+    assert (await backend.retention.forget(soon, soon, 100, lock)).keys == 0
     [again] = await publish(backend, "a", at=due)
     assert (again.position, again.duplicate) == (first.position, True)
-    assert await backend.cancel(CHANNEL, "default", "a", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "a", None) == 1
     later = due + MINUTE
-    assert (await backend.forget(later, later, 100, lock)).keys == 1
+    assert (await backend.retention.forget(later, later, 100, lock)).keys == 1
 
 
 async def test_a_full_channel_refuses_whoever_publishes_with_sql(
     bus: Bus, backend: PostgresBackend, sql: Sql, transaction: Sql
 ) -> None:
     await publish(backend, "a")
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     with pytest.raises(psycopg.Error, match="max_bytes") as caught:
         sql.execute("SELECT * FROM holdfast.publish('orders', '{}')")
     assert caught.value.sqlstate == "HF002"
     with pytest.raises(holdfast.Overloaded, match="raise max_bytes"):
         await bus.publish(CHANNEL, 1, id="b", connection=transaction)
     transaction.rollback()
-    await backend.set_full(CHANNEL, False)
+    await backend.retention.set_full(CHANNEL, False)
     sql.execute("SELECT * FROM holdfast.publish('orders', '{}')")
     await bus.publish(CHANNEL, 1, id="b", connection=transaction)
 
@@ -107,9 +109,9 @@ async def test_a_bound_that_is_being_set_is_not_undone(
     backend: PostgresBackend, transaction: Sql, sql: Sql
 ) -> None:
     await subscribe(backend)
-    await backend.set_full(CHANNEL, True)
+    await backend.retention.set_full(CHANNEL, True)
     transaction.execute("SELECT holdfast.set_max_depth(channel_id, id, 1) FROM holdfast.consumers")
-    opening = asyncio.create_task(backend.set_full(CHANNEL, False))
+    opening = asyncio.create_task(backend.retention.set_full(CHANNEL, False))
     await waiting(sql)
     transaction.commit()
     await opening
@@ -120,4 +122,4 @@ async def test_a_bound_that_is_being_set_is_not_undone(
 
 async def test_an_unknown_channel_cannot_be_full(backend: PostgresBackend) -> None:
     with pytest.raises(holdfast.NotFound, match="nowhere"):
-        await backend.set_full("nowhere", True)
+        await backend.retention.set_full("nowhere", True)

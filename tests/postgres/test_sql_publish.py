@@ -15,7 +15,7 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, claim, claim_one, ids, publish, read_all, state, states, step, subscribe
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -74,7 +74,7 @@ async def test_plain_sql_schedules(sql: Sql, backend: PostgresBackend) -> None:
     sql.execute(
         "SELECT holdfast.publish('orders', '1', id => 'later', at => %s, priority => 7::smallint)", [later]
     )
-    [found] = await backend.find_jobs(CHANNEL, "default", "later")
+    [found] = await backend.leases.find_jobs(CHANNEL, "default", "later")
     assert (found.state, found.priority, found.due_at) == (State.SCHEDULED, 7, later)
 
 

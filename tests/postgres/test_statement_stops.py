@@ -12,7 +12,7 @@ import pytest
 import stops
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, claim, ids, publish, record, states, subscribe
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -34,16 +34,16 @@ async def test_a_claim_beside_a_cancel_of_the_same_range(
 ) -> None:
     """The claim sees the range as it was; by the time it has the row, a cancel has shortened it."""
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     await stops.stop_at(stoppable, 1)
     (jobs, _), stopped = await stops.while_stopped(
-        database, claim(stoppable, 10), backend.cancel(CHANNEL, "default", "b-300", None)
+        database, claim(stoppable, 10), backend.leases.cancel(CHANNEL, "default", "b-300", None)
     )
     assert stopped
     assert ids(jobs) == [f"b-{number}" for number in range(10)]
     rest = await claim(backend, 1000)
     assert ids(rest) == [f"b-{number}" for number in range(10, 600) if number != 300]
-    assert await backend.complete([*jobs, *rest]) == [True] * 599
+    assert await backend.leases.complete([*jobs, *rest]) == [True] * 599
 
 
 @pytest.mark.concurrency
@@ -52,12 +52,12 @@ async def test_a_claim_beside_a_requeue_of_the_same_range(
     database: str, backend: PostgresBackend, stoppable: PostgresBackend, at: str
 ) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     name = {"first": "b-0", "middle": "b-300", "last": "b-599"}[at]
     job = await record(backend, name)
     await stops.stop_at(stoppable, 1)
     (jobs, _), stopped = await stops.while_stopped(
-        database, claim(stoppable, 1000), backend.requeue(CHANNEL, CONSUMER, job.id)
+        database, claim(stoppable, 1000), backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     )
     assert stopped
     rest = await claim(backend, 1000)
@@ -83,7 +83,7 @@ async def test_a_claim_that_fails_later_hands_out_what_it_has_leased(
     backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     rows, calls = backend._session.rows, 0
 
     async def rows_once(name: str, **parameters: Any) -> list[tuple[Any, ...]]:
@@ -105,19 +105,19 @@ async def test_many_who_claim_and_cancel_at_once_leave_nothing_behind(
 ) -> None:
     await subscribe(backend)
     for batch in range(4):
-        await backend.publish(CHANNEL, [Event(b"{}", f"{batch}-{number}") for number in range(600)])
+        await backend.log.publish(CHANNEL, [Event(b"{}", f"{batch}-{number}") for number in range(600)])
 
     async def work() -> list[str]:
         done: list[str] = []
         while jobs := await claim(backend, 7):
-            assert all(await backend.complete(jobs))
+            assert all(await backend.leases.complete(jobs))
             done += ids(jobs)
         return done
 
     async def cancel(batch: int) -> int:
         return sum(
             [
-                await backend.cancel(CHANNEL, "default", f"{batch}-{number}", None)
+                await backend.leases.cancel(CHANNEL, "default", f"{batch}-{number}", None)
                 for number in range(0, 600, 7)
             ]
         )

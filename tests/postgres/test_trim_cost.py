@@ -20,13 +20,13 @@ FEW = 500  # pages; the log has more than 400, its index 200, and a look at each
 async def filled(backend: PostgresBackend) -> PostgresBackend:
     """A log of 20,000 events without a consumer."""
     for start in range(0, EVENTS, 5000):
-        await backend.publish(CHANNEL, [Event(b"{}", f"e-{n}") for n in range(start, start + 5000)])
+        await backend.log.publish(CHANNEL, [Event(b"{}", f"e-{n}") for n in range(start, start + 5000)])
     return backend
 
 
 async def trim(backend: PostgresBackend, limit: int, before: Any = "infinity") -> tuple[Any, int]:
     """What a trim answers, and how many pages it looked at. It is rolled back."""
-    held = await backend.lock("sweeper", "me", MINUTE)
+    held = await backend.locks.acquire("sweeper", "me", MINUTE)
     assert held is not None
     parameters = {"channel": CHANNEL, "before": before, "limit": limit, "ignore": [], "groups": []}
     parameters |= {"lock": held.name, "token": held.token}
@@ -51,7 +51,7 @@ async def test_nothing_old_enough_costs_nothing(filled: PostgresBackend) -> None
 
 
 async def test_a_hold_at_the_beginning_costs_nothing(filled: PostgresBackend) -> None:
-    await filled.attach(CHANNEL, "archiver")
+    await filled.cursors.attach(CHANNEL, "archiver")
     row, pages = await trim(filled, 10_000)
     assert row[:3] == (0, False, "archiver")
     assert pages <= FEW
@@ -59,7 +59,7 @@ async def test_a_hold_at_the_beginning_costs_nothing(filled: PostgresBackend) ->
 
 async def test_a_backlog_costs_nothing(backend: PostgresBackend) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(b"{}", f"e-{n}") for n in range(EVENTS)])
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"e-{n}") for n in range(EVENTS)])
     row, pages = await trim(backend, 10_000)
     assert row[:3] == (0, False, CONSUMER)
     assert pages <= FEW
@@ -71,9 +71,9 @@ async def test_what_dead_letters_keep_is_passed_over_once(backend: PostgresBacke
     await publish(backend, *(f"e-{n}" for n in range(2000)))
     for job in await claim(backend, 2000):
         assert await bury(backend, job)
-    held = await backend.lock("another", "me", MINUTE)
+    held = await backend.locks.acquire("another", "me", MINUTE)
     assert held is not None
-    assert (await backend.trim(CHANNEL, await backend.now() + MINUTE, 5000, held)).removed == 0
+    assert (await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, 5000, held)).removed == 0
     row, pages = await trim(backend, 5000)
     assert row[:3] == (0, False, None)
     assert pages <= FEW

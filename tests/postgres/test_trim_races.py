@@ -12,7 +12,7 @@ from explain import waiting
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.errors import LockLost
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.model.upkeep import Hold, Lock, Trim
 from kit import (
     CHANNEL,
@@ -38,14 +38,14 @@ SWEEPER = "gbe:lock:sweeper"
 
 @pytest.fixture
 async def lock(backend: PostgresBackend) -> Lock:
-    held = await backend.lock(SWEEPER, "me", 60 * MINUTE)
+    held = await backend.locks.acquire(SWEEPER, "me", 60 * MINUTE)
     assert held is not None
     return held
 
 
 async def trim(backend: PostgresBackend, lock: Lock, limit: int = 100) -> Trim:
     """Everything that is there is old enough."""
-    return await backend.trim(CHANNEL, await backend.now() + MINUTE, limit, lock)
+    return await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, limit, lock)
 
 
 async def left(backend: PostgresBackend) -> list[str]:
@@ -81,7 +81,7 @@ async def test_a_consumer_that_comes_after_the_trim_starts_after_it(
     transaction.execute(
         "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
     )
-    attaching = asyncio.create_task(backend.attach(CHANNEL, "archiver"))
+    attaching = asyncio.create_task(backend.cursors.attach(CHANNEL, "archiver"))
     await waiting(sql)
     transaction.commit()
     assert (await attaching).position == receipts[-1].position
@@ -95,7 +95,7 @@ async def test_nobody_takes_the_lock_over_in_the_midst_of_a_step(
     transaction.execute(
         "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
     )
-    taking = asyncio.create_task(backend.lock(SWEEPER, "you", MINUTE))
+    taking = asyncio.create_task(backend.locks.acquire(SWEEPER, "you", MINUTE))
     await waiting(sql)
     transaction.commit()
     taken = await taking
@@ -114,11 +114,11 @@ async def test_a_holder_that_was_paused_past_its_deadline_is_refused(
     await backend.advance(60 * MINUTE)
     now = await backend.now()
     steps = {
-        "trim": lambda held: backend.trim(CHANNEL, now, 10, held),
-        "forget": lambda held: backend.forget(now, now, 10, held),
-        "purge_dead": lambda held: backend.purge_dead(CHANNEL, now, 10, held),
+        "trim": lambda held: backend.retention.trim(CHANNEL, now, 10, held),
+        "forget": lambda held: backend.retention.forget(now, now, 10, held),
+        "purge_dead": lambda held: backend.retention.purge_dead(CHANNEL, now, 10, held),
     }
-    newer = await backend.lock(SWEEPER, "you", MINUTE)
+    newer = await backend.locks.acquire(SWEEPER, "you", MINUTE)
     assert newer is not None
     with pytest.raises(LockLost, match=f"token {lock.token}"):
         await steps[verb](lock)
@@ -155,7 +155,7 @@ async def test_a_requeue_behind_a_trim_in_flight_leaves_nothing_over(
     transaction.execute(
         "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
     )
-    requeuing = asyncio.create_task(backend.requeue(CHANNEL, CONSUMER, jobs[0].id))
+    requeuing = asyncio.create_task(backend.leases.requeue(CHANNEL, CONSUMER, jobs[0].id))
     await waiting(sql)
     transaction.commit()
     assert await requeuing
@@ -181,9 +181,12 @@ async def test_what_a_dead_letter_kept_goes_once_it_is_purged(
     assert (await trim(backend, lock)).removed == 1
     assert await left(backend) == ["a"]
     await backend.advance(MINUTE)
-    assert await backend.purge_dead(CHANNEL, await backend.now(), 1, lock) in ({CONSUMER: 1}, {"mail": 1})
+    assert await backend.retention.purge_dead(CHANNEL, await backend.now(), 1, lock) in (
+        {CONSUMER: 1},
+        {"mail": 1},
+    )
     assert (await trim(backend, lock)).removed == 0, "the other one's dead letter keeps it"
-    await backend.purge_dead(CHANNEL, await backend.now(), 1, lock)
+    await backend.retention.purge_dead(CHANNEL, await backend.now(), 1, lock)
     assert (await trim(backend, lock)).removed == 1
     assert await left(backend) == []
     assert sql.execute("SELECT count(*) FROM holdfast.released").fetchone() == (0,)
@@ -200,8 +203,8 @@ async def test_a_kept_event_that_is_too_young_for_the_new_limit_stays(
     await publish(backend, "a")
     assert await bury(backend, await claim_one(backend))
     assert (await trim(backend, lock)).removed == 0
-    await backend.purge_dead(CHANNEL, await backend.now() + MINUTE, 10, lock)
-    assert (await backend.trim(CHANNEL, start, 100, lock)).removed == 0
+    await backend.retention.purge_dead(CHANNEL, await backend.now() + MINUTE, 10, lock)
+    assert (await backend.retention.trim(CHANNEL, start, 100, lock)).removed == 0
     assert (await trim(backend, lock)).removed == 1
 
 
@@ -247,8 +250,8 @@ async def test_history_and_views_survive_a_trim(backend: PostgresBackend, sql: S
 async def test_a_group_that_is_listed_holds_everything(backend: PostgresBackend, lock: Lock) -> None:
     await publish(backend, "a")
     assert not backend.capabilities.foreign_groups
-    assert await backend.groups(MINUTE) == []
-    step = await backend.trim(CHANNEL, await backend.now() + MINUTE, 10, lock, groups=["theirs"])
+    assert await backend.groups.all(MINUTE) == []
+    step = await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, 10, lock, groups=["theirs"])
     assert step == Trim(0, False, Hold("theirs", None))
 
 
@@ -257,7 +260,7 @@ async def test_trims_beside_publishers_workers_and_readers_lose_nothing(
 ) -> None:
     """Everything at once: each event is done once, and a guarded reader sees each."""
     await subscribe(backend, backoff=["0s"])
-    await backend.attach(CHANNEL, "archiver")
+    await backend.cursors.attach(CHANNEL, "archiver")
     expected, done, read = 400, list[str](), list[str]()
 
     async def publisher(number: int) -> None:
@@ -273,11 +276,11 @@ async def test_trims_beside_publishers_workers_and_readers_lose_nothing(
     async def reader() -> None:
         position: str | None = None
         while len(read) < expected:
-            if cuts := await backend.cuts(CHANNEL, position, 20, 10):
+            if cuts := await backend.log.cuts(CHANNEL, position, 20, 10):
                 read.extend(
-                    [n async for p in backend.pages(CHANNEL, position, cuts[-1][0], 10) for n in p.ids]
+                    [n async for p in backend.log.pages(CHANNEL, position, cuts[-1][0], 10) for n in p.ids]
                 )
-                assert await backend.move(CHANNEL, "archiver", position, cuts[-1][0])
+                assert await backend.cursors.move(CHANNEL, "archiver", position, cuts[-1][0])
                 position = cuts[-1][0]
 
     async def sweeper() -> None:

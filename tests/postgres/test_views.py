@@ -11,7 +11,8 @@ from psycopg.rows import dict_row
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
-from holdfast.model.job import Retry, State
+from holdfast.model.job import Retry
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     CONSUMER,
@@ -82,8 +83,8 @@ async def test_event_log_shows_how_everything_ended(sql: Sql, backend: PostgresB
     # CORRECTIONS 001.6: the payload's type, and an error column.
     await subscribe(backend, backoff=["0s"])
     for name in ("done", "dead", "cancelled"):
-        await backend.publish(CHANNEL, [Event({"n": name}, name, type="order.placed")])
-    await backend.cancel(CHANNEL, "default", "cancelled", None)
+        await backend.log.publish(CHANNEL, [Event({"n": name}, name, type="order.placed")])
+    await backend.leases.cancel(CHANNEL, "default", "cancelled", None)
     assert await fail(backend, await claim_one(backend))
     for job in await claim(backend):
         assert await (complete if job.event.id == "done" else bury)(backend, job)
@@ -129,7 +130,7 @@ async def test_what_is_no_json_is_shown_as_base64_and_breaks_no_view(
     sql: Sql, backend: PostgresBackend, data: bytes
 ) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event(data, "odd"), Event({"n": 1}, "plain")])
+    await backend.log.publish(CHANNEL, [Event(data, "odd"), Event({"n": 1}, "plain")])
     rows = dict(sql.execute("SELECT event_id, event FROM holdfast.events").fetchall())
     assert rows["plain"] == {"n": 1}
     for job in await claim(backend):
@@ -154,7 +155,7 @@ async def test_dead_totals_are_exact_before_and_after_folding(sql: Sql, backend:
     await claim(backend)
     assert (await abandon(backend)).buried == 5
     assert totals(sql) == {"terminal": 4, "crash_loop": 5}
-    assert await backend.requeue(CHANNEL, CONSUMER, (await record(backend, "e-0")).id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, (await record(backend, "e-0")).id)
     assert totals(sql) == {"terminal": 3, "crash_loop": 5}
     sql.execute("SELECT holdfast.fold_deltas(3)")
     assert totals(sql) == {"terminal": 3, "crash_loop": 5}
@@ -206,7 +207,7 @@ async def test_a_lease_keeps_its_beginning_when_it_is_extended(
     job = await claim_one(backend)
     began = job.lease_until - timedelta(minutes=5)
     await backend.advance(4 * MINUTE)
-    assert await backend.extend([job], 60 * MINUTE) == [True]
+    assert await backend.leases.extend([job], 60 * MINUTE) == [True]
     [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
     assert row["processing_started_at"] == began
     assert began + 4 * MINUTE <= row["updated_at"] < began + 5 * MINUTE, "it is being worked on"
@@ -216,7 +217,7 @@ async def test_a_lease_keeps_its_beginning_when_it_is_extended(
     await subscribe(backend, ordered=ordered, lease="1h")
     [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
     assert row["processing_started_at"] == began, "whatever the policy says by now"
-    assert await backend.requeue(CHANNEL, CONSUMER, job.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     [row] = select(sql, "SELECT * FROM holdfast.events WHERE event_id = 'a'")
     assert (row["status"], row["processing_started_at"]) == ("PENDING", None)
     again = {each.event.id: each for each in await claim(backend)}["a"]
@@ -226,7 +227,7 @@ async def test_a_lease_keeps_its_beginning_when_it_is_extended(
 
 async def test_every_job_of_a_bulk_says_when_its_lease_began(sql: Sql, backend: PostgresBackend) -> None:
     await subscribe(backend)
-    await backend.publish(CHANNEL, [Event({"n": n}, str(n)) for n in range(300)])
+    await backend.log.publish(CHANNEL, [Event({"n": n}, str(n)) for n in range(300)])
     await claim(backend, 10)
     rows = select(sql, "SELECT status, processing_started_at, updated_at, created_at FROM holdfast.events")
     leased = [row for row in rows if row["status"] == "PROCESSING"]
@@ -240,7 +241,7 @@ async def test_nothing_was_updated_in_the_future(sql: Sql, backend: PostgresBack
     await publish(backend, "failed", "released")
     failed, released = await claim(backend)
     assert await fail(backend, failed, 60 * MINUTE)
-    assert await backend.retry([Retry(released, 60 * MINUTE)]) == [True]
+    assert await backend.leases.retry([Retry(released, 60 * MINUTE)]) == [True]
     await publish(backend, "scheduled", at=await backend.now() + 60 * MINUTE)
     rows = select(sql, "SELECT event_id, updated_at < holdfast.now() AS past FROM holdfast.events")
     assert {row["event_id"]: row["past"] for row in rows} == {
@@ -253,18 +254,18 @@ async def test_nothing_was_updated_in_the_future(sql: Sql, backend: PostgresBack
 async def test_history_knows_a_trimmed_event_by_its_id_and_type(sql: Sql, backend: PostgresBackend) -> None:
     await subscribe(backend)
     for name in ("done", "cancelled", "purged", "dead"):
-        await backend.publish(CHANNEL, [Event({"n": name}, name, type="order.placed", source="shop")])
-    assert await backend.cancel(CHANNEL, "shop", "cancelled", None) == 1
+        await backend.log.publish(CHANNEL, [Event({"n": name}, name, type="order.placed", source="shop")])
+    assert await backend.leases.cancel(CHANNEL, "shop", "cancelled", None) == 1
     jobs = {job.event.id: job for job in await claim(backend)}
     assert await complete(backend, jobs["done"])
     for name in ("purged", "dead"):
         assert await bury(backend, jobs[name])
     await backend.advance(MINUTE)
-    lock = await backend.lock("sweeper", "tester", timedelta(days=365))
+    lock = await backend.locks.acquire("sweeper", "tester", timedelta(days=365))
     assert lock is not None
-    assert (await backend.trim(CHANNEL, await backend.now(), 100, lock)).removed == 2
-    assert await backend.purge(CHANNEL, CONSUMER, [jobs["purged"].id]) == [True]
-    assert (await backend.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 2
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [jobs["purged"].id]) == [True]
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
     rows = {row["event_id"]: row for row in select(sql, "SELECT * FROM holdfast.event_log")}
     assert {name: (row["trimmed"], row["payload"]) for name, row in rows.items()} == {
         "done": (True, None),
@@ -274,14 +275,14 @@ async def test_history_knows_a_trimmed_event_by_its_id_and_type(sql: Sql, backen
     }
     assert {(row["event_type"], row["event_source"]) for row in rows.values()} == {("order.placed", "shop")}
     assert all((row["trimmed_at"] is None) != row["trimmed"] for row in rows.values())
-    shown = await backend.job(CHANNEL, CONSUMER, jobs["done"].id)
+    shown = await backend.leases.job(CHANNEL, CONSUMER, jobs["done"].id)
     assert shown is not None
     assert (shown.event_id, shown.source) == ("done", "shop")
     now = await backend.now()
     hour = timedelta(hours=1)
-    assert (await backend.forget(now - hour, now - hour, 100, lock)).jobs == 0
+    assert (await backend.retention.forget(now - hour, now - hour, 100, lock)).jobs == 0
     assert {row["event_id"] for row in select(sql, "SELECT event_id FROM holdfast.event_log")} == set(rows)
     await backend.advance(timedelta(days=1))
     later = await backend.now() - MINUTE
-    assert (await backend.forget(later, later, 100, lock)).jobs == 3
+    assert (await backend.retention.forget(later, later, 100, lock)).jobs == 3
     assert select(sql, "SELECT count(*) FROM holdfast.trimmed") == [{"count": 0}]

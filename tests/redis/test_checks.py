@@ -79,9 +79,9 @@ async def test_a_log_that_is_used_does_not_expire(backend: RedisBackend, client:
     await publish(backend, "b")
     assert client.ttl(CHANNEL) == -1
     client.expire(CHANNEL, 3600)
-    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     assert lock is not None
-    await backend.trim(CHANNEL, await backend.now() - MINUTE, 10, lock)
+    await backend.retention.trim(CHANNEL, await backend.now() - MINUTE, 10, lock)
     assert client.ttl(CHANNEL) == -1
 
 

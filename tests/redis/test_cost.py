@@ -22,7 +22,7 @@ async def cost(client: redis.Redis, verb: str, backend: RedisBackend) -> float:
     spent = []
     for _ in range(15):
         client.config_resetstat()
-        await (backend.due(500) if verb == "due" else claim(backend, 5))
+        await (backend.lifecycle.due(500) if verb == "due" else claim(backend, 5))
         spent.append(float(client.info("commandstats")["cmdstat_evalsha"]["usec"]))
     return median(spent)
 
@@ -31,7 +31,7 @@ async def fill(backend: RedisBackend, start: int, stop: int) -> None:
     at = await backend.now() + 60 * MINUTE
     for first in range(start, stop, 2_000):
         events = [Event(n, f"e-{n}") for n in range(first, min(first + 2_000, stop))]
-        await backend.publish(CHANNEL, events, at=at if first % 4_000 else None)
+        await backend.log.publish(CHANNEL, events, at=at if first % 4_000 else None)
 
 
 async def test_a_lifecycle_read_does_not_depend_on_how_many_jobs_wait(
@@ -42,13 +42,13 @@ async def test_a_lifecycle_read_does_not_depend_on_how_many_jobs_wait(
     before = await cost(client, "due", backend)
     await fill(backend, FEW, MANY)
     after = await cost(client, "due", backend)
-    assert (await backend.due(1)).load == MANY
+    assert (await backend.lifecycle.due(1)).load == MANY
     assert after < 3 * before + 50, f"{before} µs with {FEW}, {after} µs with {MANY}"
 
 
 async def test_a_long_lane_costs_the_other_keys_nothing(backend: RedisBackend, client: redis.Redis) -> None:
     await subscribe(backend, ordered=True)
-    await backend.publish(CHANNEL, [Event(n, f"hot-{n}", key="hot") for n in range(5000)])
+    await backend.log.publish(CHANNEL, [Event(n, f"hot-{n}", key="hot") for n in range(5000)])
     head = await claim_one(backend)
     for n in range(200):
         await publish(backend, f"cold-{n}", key=f"key-{n}")
@@ -69,7 +69,7 @@ async def test_a_retry_does_not_write_every_earlier_error_again(
     for turn in range(100):
         before = int(client.info("persistence")["aof_current_size"])
         job = await claim_one(backend)
-        assert await backend.retry([Retry(job, timedelta(0), describe(f"{turn} " + "x" * 3000))])
+        assert await backend.leases.retry([Retry(job, timedelta(0), describe(f"{turn} " + "x" * 3000))])
         written.append(int(client.info("persistence")["aof_current_size"]) - before)
     assert max(written) < 30_000, "some pages, and not the 300 kB of all of them"
     errors = (await record(backend, "a")).errors

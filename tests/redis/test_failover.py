@@ -10,10 +10,10 @@ import redis
 
 import holdfast
 from holdfast.backends.redis import RedisBackend
-from holdfast.chaos.proxy import Proxy
 from holdfast.embedded import Redis
 from holdfast.model.errors import LockLost, Outdated
 from holdfast.model.policy import Policy
+from holdfast_chaos.proxy import Proxy
 from kit import CHANNEL, CONSUMER, MINUTE, claim_one, complete, publish, read_all, subscribe, until
 
 SWEEPER = "gbe:lock:sweeper"
@@ -81,43 +81,43 @@ async def test_a_token_that_the_failover_lost_is_not_given_again(
     await replicated(servers)
     servers.promote()
     stale = await claim_one(backend)
-    old = await backend.lock(SWEEPER, "old", MINUTE)
+    old = await backend.locks.acquire(SWEEPER, "old", MINUTE)
     assert old is not None
     proxy._server = ("127.0.0.1", servers.replica.port)
     await proxy.reset()
     other = backend.fork()
     await other.open()
     fresh = await claim_one(other)
-    new = await other.lock(SWEEPER, "new", MINUTE)
+    new = await other.locks.acquire(SWEEPER, "new", MINUTE)
     assert new is not None
     assert (fresh.token > stale.token, new.token > old.token) == (True, True)
     assert not await complete(other, stale), "its lease was lost with the claim"
     with pytest.raises(LockLost):
-        await other.renew(old, MINUTE)
+        await other.locks.renew(old, MINUTE)
     assert await complete(other, fresh)
     await other.close()
 
 
 async def test_no_revision_is_given_twice(servers: Pair, proxy: Proxy, backend: RedisBackend) -> None:
     await subscribe(backend)
-    both = await backend.put_record(RECORD, {"by": "both"}, 0) or 0
+    both = await backend.records.put(RECORD, {"by": "both"}, 0) or 0
     await replicated(servers)
     servers.promote()
-    written = await backend.put_record(RECORD, {"by": "the old"}, both)
+    written = await backend.records.put(RECORD, {"by": "the old"}, both)
     revision = (await subscribe(backend, max_attempts=3)).revision
     assert written is not None
     proxy._server = ("127.0.0.1", servers.replica.port)
     await proxy.reset()
     other = backend.fork()
     await other.open()
-    new = await other.put_record(RECORD, {"by": "the new"}, both)
+    new = await other.records.put(RECORD, {"by": "the new"}, both)
     assert new is not None
     assert new > written
-    assert await other.put_record(RECORD, {"by": "the old"}, written) is None, "it never saw the new"
-    assert await other.put_record(RECORD, {"by": "the new"}, new) == new + 1
+    assert await other.records.put(RECORD, {"by": "the old"}, written) is None, "it never saw the new"
+    assert await other.records.put(RECORD, {"by": "the new"}, new) == new + 1
     assert (await subscribe(other, max_attempts=4)).revision > revision
     with pytest.raises(Outdated):
-        await other.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=5), revision=revision)
+        await other.channels.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=5), revision=revision)
     await other.close()
 
 
@@ -138,9 +138,9 @@ async def test_a_demoted_primary_is_left_for_the_new_one(
 
 
 async def test_an_empty_server_gives_no_token_of_a_lock_again(servers: Pair, backend: RedisBackend) -> None:
-    old = await backend.lock(SWEEPER, "old", MINUTE)
+    old = await backend.locks.acquire(SWEEPER, "old", MINUTE)
     servers.first.flushall()
-    new = await backend.lock(SWEEPER, "new", MINUTE)
+    new = await backend.locks.acquire(SWEEPER, "new", MINUTE)
     assert old is not None
     assert new is not None
     assert new.token > old.token

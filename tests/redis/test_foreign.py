@@ -11,7 +11,7 @@ import redis
 import holdfast
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import (
     CHANNEL,
     MINUTE,
@@ -74,7 +74,7 @@ async def test_it_is_counted_and_cancelled_before_anybody_polls(
     for number in range(2500):  # more than two pages
         client.xadd(CHANNEL, {"id": f"f-{number}", "data": "1"})
     assert await states(backend) == {State.READY: 2500}
-    assert await backend.cancel(CHANNEL, "default", "f-2499", None) == 1
+    assert await backend.leases.cancel(CHANNEL, "default", "f-2499", None) == 1
     assert len(await claim(backend, 3000)) == 2499
 
 
@@ -91,7 +91,7 @@ async def test_its_priority_and_schedule_count(backend: RedisBackend, client: re
 
 
 async def test_nonsense_in_known_fields_stops_nobody(backend: RedisBackend, client: redis.Redis) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead", ordered=True)
     nonsense = ["nan", "inf", "0x10", "1e400", "", "-", "9" * 40, "soon", "[1]", "\x00"]
     for field in ("priority", "at", "published", "headers", "time", "type", "source", "key", "id"):
@@ -112,10 +112,10 @@ async def test_the_same_event_twice_is_one_job(backend: RedisBackend, client: re
     for _ in range(3):
         client.xadd(CHANNEL, {"id": "f-1", "data": "same"})
     assert ids(await claim(backend)) == ["f-1"]
-    [again] = await backend.publish(CHANNEL, [Event(b"same", "f-1")])
+    [again] = await backend.log.publish(CHANNEL, [Event(b"same", "f-1")])
     assert again.duplicate
     with pytest.raises(holdfast.IdConflict):
-        await backend.publish(CHANNEL, [Event(b"other", "f-1")])
+        await backend.log.publish(CHANNEL, [Event(b"other", "f-1")])
 
 
 @pytest.mark.parametrize("size", [1, 300, 6000])
@@ -125,8 +125,8 @@ async def test_a_publish_repeats_what_nobody_has_looked_at_yet(
     await subscribe(backend)
     client.xadd(CHANNEL, {"id": "f-1", "data": "same"})
     events = [Event(b"same", "f-1"), *(Event(n, f"e-{n}") for n in range(size)), Event(b"same", "f-1")]
-    first, *_, last = await backend.publish(CHANNEL, events)
-    [foreign] = await backend.read(CHANNEL, None, 1)
+    first, *_, last = await backend.log.publish(CHANNEL, events)
+    [foreign] = await backend.log.read(CHANNEL, None, 1)
     assert (first.duplicate, first.position) == (last.duplicate, last.position) == (True, foreign.position)
     assert (await states(backend))[State.READY] == size + 1
     assert client.xlen(CHANNEL) == size + 1
@@ -138,7 +138,7 @@ async def test_a_publish_with_other_content_than_a_foreign_append_is_a_conflict(
     await subscribe(backend)
     client.xadd(CHANNEL, {"id": "f-1", "data": "theirs"})
     with pytest.raises(holdfast.IdConflict):
-        await backend.publish(CHANNEL, [Event(1, "e"), Event(b"ours", "f-1")])
+        await backend.log.publish(CHANNEL, [Event(1, "e"), Event(b"ours", "f-1")])
     assert ids(await claim(backend)) == ["f-1"]
 
 
@@ -149,9 +149,9 @@ async def test_in_a_large_batch_it_is_appended_and_not_taken_for_a_repeat(
     client.xadd(CHANNEL, {"id": "f-1", "data": "theirs"})
     events = [Event(b"ours", "f-1"), *(Event(n, f"e-{n}") for n in range(300)), Event(b"ours", "f-1")]
     with pytest.raises(holdfast.IdConflict):
-        await backend.publish(CHANNEL, [*events, Event(b"not so", "f-1")])
+        await backend.log.publish(CHANNEL, [*events, Event(b"not so", "f-1")])
     assert client.xlen(CHANNEL) == 1
-    first, *_, last = await backend.publish(CHANNEL, events)
+    first, *_, last = await backend.log.publish(CHANNEL, events)
     assert (first.duplicate, last.duplicate, last.position) == (False, True, first.position)
     assert (await states(backend))[State.READY] == 302
 
@@ -189,7 +189,7 @@ async def test_a_foreign_stream_can_be_read_and_keeps_its_positions(
 
 
 async def test_a_foreign_client_reads_what_we_publish(backend: RedisBackend, client: redis.Redis) -> None:
-    await backend.publish(
+    await backend.log.publish(
         "gbe.events.audit",
         [Event({"n": 1}, "a", source="shop", type="t", key="k", headers={"h": "ü"})],
         priority=3,
@@ -208,7 +208,7 @@ async def test_a_foreign_client_reads_what_we_publish(backend: RedisBackend, cli
 
 
 async def test_a_foreign_event_dies_like_ours(backend: RedisBackend, client: redis.Redis) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, dead_letter="dead")
     client.xadd(CHANNEL, {"data": "1", "headers": "no json"})
     job = await claim_one(backend)
@@ -243,7 +243,7 @@ async def test_a_claim_that_cannot_fetch_its_events_gives_the_jobs_back(
         raise ValueError("as if the server had answered nonsense")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend._leases, "_entries", broken)
+        patch.setattr(backend.leases, "_entries", broken)
         with pytest.raises(ValueError, match="nonsense"):
             await claim(backend)
     assert await states(backend) == {State.READY: 2}

@@ -11,7 +11,7 @@ import redis
 import holdfast
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.event import Event
-from holdfast.model.job import State
+from holdfast.model.states import State
 from holdfast.upkeep.rules import Keep, Rules
 from holdfast.upkeep.sweeper import Sweeper
 from kit import CHANNEL, LEASE, MINUTE, bury, claim, publish, read_all, states, step, subscribe
@@ -27,27 +27,27 @@ def full(client: redis.Redis) -> Iterator[redis.Redis]:
 
 
 async def test_the_log_is_read_archived_and_trimmed(backend: RedisBackend, full: redis.Redis) -> None:
-    await backend.attach(CHANNEL, "archiver")
-    await backend.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(700)])
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.log.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(700)])
     for n in range(1200):
         full.xadd(CHANNEL, {"data": n})  # nobody has noted milestones of these
     await backend.advance(DAY)
     full.config_set("maxmemory", 1)
     with pytest.raises(holdfast.Overloaded):
         await publish(backend, "more")
-    assert (await backend.size(CHANNEL)).events == len(await read_all(backend)) == 1900
-    extent = await backend.extent(CHANNEL)
+    assert (await backend.retention.size(CHANNEL)).events == len(await read_all(backend)) == 1900
+    extent = await backend.log.extent(CHANNEL)
     assert extent.last is not None
-    assert sum(cut.rows for cut in await backend.cuts(CHANNEL, None, 5_000, 1_000)) == 1900
-    pages = [page async for page in backend.pages(CHANNEL, None, extent.last, 1_000)]
+    assert sum(cut.rows for cut in await backend.log.cuts(CHANNEL, None, 5_000, 1_000)) == 1900
+    pages = [page async for page in backend.log.pages(CHANNEL, None, extent.last, 1_000)]
     assert sum(len(page.ids) for page in pages) == 1900
-    assert await backend.move(CHANNEL, "archiver", None, extent.last)
-    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    assert await backend.cursors.move(CHANNEL, "archiver", None, extent.last)
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     assert lock is not None
-    lock = await backend.renew(lock, MINUTE)
-    trimmed = await backend.trim(CHANNEL, await backend.now(), 10_000, lock)
+    lock = await backend.locks.renew(lock, MINUTE)
+    trimmed = await backend.retention.trim(CHANNEL, await backend.now(), 10_000, lock)
     assert (trimmed.removed, await read_all(backend)) == (1900, [])
-    assert await backend.unlock(lock)
+    assert await backend.locks.release(lock)
 
 
 async def test_jobs_go_through_their_lives(backend: RedisBackend, full: redis.Redis) -> None:
@@ -61,9 +61,9 @@ async def test_jobs_go_through_their_lives(backend: RedisBackend, full: redis.Re
     applied = await step(backend)
     assert (applied.abandoned, applied.promoted) == (1, 1)
     assert len(await claim(backend)) == 2
-    lock = await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     assert lock is not None
-    assert await backend.purge_dead(CHANNEL, await backend.now(), 10, lock) == {"billing": 1}
+    assert await backend.retention.purge_dead(CHANNEL, await backend.now(), 10, lock) == {"billing": 1}
     assert await states(backend) == {State.LEASED: 2, State.PURGED: 1}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import redis
 
 from holdfast import failpoints
 from holdfast.backends.redis import RedisBackend, keys
+from holdfast.backends.redis.session import SCRIPTS
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Reason
 from kit import BOOM, CHANNEL, MINUTE, bury, claim, claim_one, complete, publish, subscribe
@@ -22,19 +24,19 @@ def test_a_channel_and_its_stream_name_each_other(channel: str) -> None:
 
 
 async def test_every_key_is_documented_with_its_type(backend: RedisBackend, client: redis.Redis) -> None:
-    await backend.create_channel("dead")
+    await backend.channels.create("dead")
     await subscribe(backend, ordered=True, dead_letter="dead", expires_after="1h")
     await subscribe(backend, "late", start="earliest")
     await publish(backend, "later", at=await backend.now() + MINUTE)
-    await backend.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k {n % 3}") for n in range(6000)])
+    await backend.log.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k {n % 3}") for n in range(6000)])
     await bury(backend, await claim_one(backend))
     await complete(backend, await claim_one(backend))
     await claim(backend, 1)
-    await backend.attach(CHANNEL, "archiver")
-    await backend.set_full(CHANNEL, True)
-    await backend.lock("gbe:lock:sweeper", "me", MINUTE)
+    await backend.cursors.attach(CHANNEL, "archiver")
+    await backend.retention.set_full(CHANNEL, True)
+    await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
     for name in ("gbe.state.t-1", "gbe.state.tasks.t-1"):
-        await backend.put_record(name, {"state": "running"}, 0, due=await backend.now())
+        await backend.records.put(name, {"state": "running"}, 0, due=await backend.now())
     await leave_half_done(backend)
     shown = {CHANNEL: "stream", "dead": "stream", "gbe:lock:sweeper": "string", "gbe:lock:census": "string"}
     shown |= {"gbe:state:t-1": "hash", "gbe:state:tasks:t-1": "hash", "crowd": "stream"}
@@ -51,16 +53,16 @@ async def test_every_key_is_documented_with_its_type(backend: RedisBackend, clie
 
 async def leave_half_done(backend: RedisBackend) -> None:
     """A recount and a removal that somebody did not end."""
-    lock = await backend.lock("gbe:lock:census", "me", MINUTE)
+    lock = await backend.locks.acquire("gbe:lock:census", "me", MINUTE)
     assert lock is not None
     for consumer in ("crowded", "going"):
         await subscribe(backend, consumer, channel="crowd")
-    await backend.publish("crowd", [Event(n, f"e-{n}") for n in range(600)])
+    await backend.log.publish("crowd", [Event(n, f"e-{n}") for n in range(600)])
     jobs = await claim(backend, 600, channel="crowd", consumer="crowded")
-    await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs])
+    await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs])
     with failpoints.active("dead.mid_recount", "raise"), pytest.raises(failpoints.FailpointError):
-        await backend.recount_dead(False, lock)
-    assert not (await backend.remove_consumer("crowd", "going", 1)).done
+        await backend.deadletters.recount(False, lock)
+    assert not (await backend.channels.remove_consumer("crowd", "going", 1)).done
 
 
 def test_the_table_and_the_script_that_builds_the_names_agree() -> None:
@@ -70,8 +72,9 @@ def test_the_table_and_the_script_that_builds_the_names_agree() -> None:
 
 
 def test_every_script_says_which_keys_it_touches() -> None:
-    folder = files("holdfast.backends.redis").joinpath("lua")
-    for script in folder.iterdir():
-        if script.name.endswith(".lua"):
-            head = script.read_text().split("\nlocal ")[0]
-            assert "{holdfast}:" in head, script.name
+    folder = Path(str(files("holdfast.backends.redis").joinpath("lua")))
+    scripts = [script for script in folder.glob("*/*.lua") if script.parent.name != "shared"]
+    assert len(scripts) == len(SCRIPTS)
+    for script in scripts:
+        head = script.read_text().split("\nlocal ")[0]
+        assert "{holdfast}:" in head, script.name

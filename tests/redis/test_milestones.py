@@ -17,10 +17,10 @@ EVERY = 2_000
 
 
 async def fill(backend: RedisBackend, count: int, batch: int = 1_000, size: int = 50) -> None:
-    before = (await backend.size(CHANNEL)).events
+    before = (await backend.retention.size(CHANNEL)).events
     for first in range(before, before + count, batch):
         names = range(first, min(first + batch, before + count))
-        await backend.publish(CHANNEL, [Event(b"x" * size, f"e-{n}") for n in names])
+        await backend.log.publish(CHANNEL, [Event(b"x" * size, f"e-{n}") for n in names])
 
 
 def append(client: redis.Redis, count: int) -> None:
@@ -34,7 +34,7 @@ def append(client: redis.Redis, count: int) -> None:
 async def check(backend: RedisBackend, cuts: list[Cut], after: str | None = None) -> None:
     """Each slice holds as many events as it says, one after the other."""
     for start, cut in pairwise([Cut(after or "", 0, 0), *cuts]):
-        pages = backend.pages(CHANNEL, start.position or None, cut.position, 10_000)
+        pages = backend.log.pages(CHANNEL, start.position or None, cut.position, 10_000)
         assert sum([len(page.ids) async for page in pages]) == cut.rows
 
 
@@ -63,7 +63,7 @@ async def test_the_cost_of_cutting_does_not_depend_on_how_long_the_log_is(
     for _ in range(3):
         await fill(backend, 6_000)
         meter = Meter(client)
-        cuts = await backend.cuts(CHANNEL, None, 2_500, EVERY)
+        cuts = await backend.log.cuts(CHANNEL, None, 2_500, EVERY)
         sent.append(meter.sent)
         assert meter.ranges == 0, "no entry was read"
         assert 2_500 <= sum(cut.rows for cut in cuts) < 2_500 + EVERY
@@ -75,18 +75,18 @@ async def test_the_cost_of_cutting_does_not_depend_on_how_long_the_log_is(
 async def test_the_next_batch_begins_at_a_milestone(backend: RedisBackend, client: redis.Redis) -> None:
     await fill(backend, 12_000)
     after, rows = None, 0
-    while cuts := await backend.cuts(CHANNEL, after, 5_000, EVERY):
+    while cuts := await backend.log.cuts(CHANNEL, after, 5_000, EVERY):
         await check(backend, cuts, after)
         after, rows = cuts[-1].position, rows + sum(cut.rows for cut in cuts)
         meter = Meter(client)
-        await backend.cuts(CHANNEL, after, 5_000, EVERY)
+        await backend.log.cuts(CHANNEL, after, 5_000, EVERY)
         assert meter.ranges == 0
     assert rows == 12_000
 
 
 async def test_slices_are_about_as_large_as_asked(backend: RedisBackend) -> None:
     await fill(backend, 9_000, batch=130)
-    cuts = await backend.cuts(CHANNEL, None, 1_000_000, EVERY)
+    cuts = await backend.log.cuts(CHANNEL, None, 1_000_000, EVERY)
     assert all(EVERY <= cut.rows < 1.5 * EVERY for cut in cuts[:-1])
     assert sum(cut.rows for cut in cuts) == 9_000
     assert [round(cut.bytes / cut.rows) for cut in cuts] == [50] * len(cuts)
@@ -98,7 +98,7 @@ async def test_entries_of_others_in_between_are_counted(backend: RedisBackend, c
         await fill(backend, 700, batch=90)
         append(client, 200)
     meter = Meter(client)
-    cuts = await backend.cuts(CHANNEL, None, 100_000, EVERY)
+    cuts = await backend.log.cuts(CHANNEL, None, 100_000, EVERY)
     assert meter.ranges == 0, "the next publish has counted them"
     assert sum(cut.rows for cut in cuts) == 5_400
     await check(backend, cuts)
@@ -109,10 +109,10 @@ async def test_a_log_that_only_others_append_to_is_walked_once(
 ) -> None:
     append(client, 6_000)
     meter = Meter(client)
-    first = await backend.cuts(CHANNEL, None, 5_000, EVERY)
+    first = await backend.log.cuts(CHANNEL, None, 5_000, EVERY)
     walked = meter.ranges
     assert walked >= 5
-    assert await backend.cuts(CHANNEL, None, 5_000, EVERY) == first
+    assert await backend.log.cuts(CHANNEL, None, 5_000, EVERY) == first
     assert meter.ranges == walked, "what was found was kept"
     await check(backend, first)
 
@@ -122,7 +122,7 @@ async def test_a_position_in_the_middle_is_as_good(backend: RedisBackend, client
     entries = await read_all(backend)
     after, until = entries[1234].position, entries[7003].position
     meter = Meter(client)
-    cuts = await backend.cuts(CHANNEL, after, 100_000, EVERY, until)
+    cuts = await backend.log.cuts(CHANNEL, after, 100_000, EVERY, until)
     assert meter.ranges <= 2, "to the next milestone, and to the end"
     assert (sum(cut.rows for cut in cuts), cuts[-1].position) == (7003 - 1234, until)
     await check(backend, cuts, after)
@@ -135,35 +135,35 @@ async def test_what_others_trimmed_makes_no_slice_wrong_for_long(
     await fill(backend, 6_000)
     gone = (await read_all(backend))[-maxlen - 1].position
     client.xtrim(CHANNEL, maxlen=maxlen, approximate=False)
-    trimmed = (await backend.extent(CHANNEL)).trimmed
+    trimmed = (await backend.log.extent(CHANNEL)).trimmed
     assert trimmed is not None, "a milestone tells that something is gone"
     assert trimmed <= gone
     await fill(backend, 6_000)
-    cuts = await backend.cuts(CHANNEL, trimmed, 100_000, EVERY)
-    assert cuts[-1].position == (await backend.extent(CHANNEL)).last, "the ends are right in any case"
+    cuts = await backend.log.cuts(CHANNEL, trimmed, 100_000, EVERY)
+    assert cuts[-1].position == (await backend.log.extent(CHANNEL)).last, "the ends are right in any case"
     assert len(cuts) >= maxlen // (2 * EVERY)
 
 
 async def test_a_trim_takes_its_milestones_with_it(backend: RedisBackend, client: redis.Redis) -> None:
     await fill(backend, 10_000)
-    lock = await backend.lock("sweeper", "me", MINUTE)
+    lock = await backend.locks.acquire("sweeper", "me", MINUTE)
     assert lock is not None
     before = client.zcard(CHART)
     await backend.advance(MINUTE)
-    assert (await backend.trim(CHANNEL, await backend.now(), 6_100, lock)).removed == 6_100
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 6_100, lock)).removed == 6_100
     assert client.zcard(CHART) < before / 2
-    after = (await backend.extent(CHANNEL)).trimmed
-    cuts = await backend.cuts(CHANNEL, after, 100_000, EVERY)
+    after = (await backend.log.extent(CHANNEL)).trimmed
+    cuts = await backend.log.cuts(CHANNEL, after, 100_000, EVERY)
     assert sum(cut.rows for cut in cuts) == 3_900
     await check(backend, cuts, after)
-    await backend.trim(CHANNEL, await backend.now(), 10_000, lock)
+    await backend.retention.trim(CHANNEL, await backend.now(), 10_000, lock)
     assert client.zcard(CHART) == 0
-    assert await backend.cuts(CHANNEL, None, 100, 10) == []
+    assert await backend.log.cuts(CHANNEL, None, 100, 10) == []
 
 
 async def test_how_far_behind_is_known_without_reading(backend: RedisBackend, client: redis.Redis) -> None:
     await fill(backend, 8_000)
     meter = Meter(client)
-    assert (await backend.behind(CHANNEL, None, 1_000_000)).events == 8_000
+    assert (await backend.log.behind(CHANNEL, None, 1_000_000)).events == 8_000
     assert meter.ranges == 1, "the first event, for its age"
-    assert (await backend.behind(CHANNEL, None, 777)).events == 777
+    assert (await backend.log.behind(CHANNEL, None, 777)).events == 777

@@ -14,7 +14,7 @@ from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.session import Session
 from holdfast.embedded import Redis
 from holdfast.model.event import Event, Receipt
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, claim, claim_one, complete, publish, read_all, states, subscribe, until
 
 
@@ -54,7 +54,7 @@ async def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
         assert sum(counts.values()) == len(logged), "each event has one job, in one state"
         assert counts[State.DONE] >= len(completed)
         for name in completed:
-            [job] = await backend.find_jobs(CHANNEL, "default", name)
+            [job] = await backend.leases.find_jobs(CHANNEL, "default", name)
             assert job.state is State.DONE
         await backend.close()
 
@@ -130,7 +130,7 @@ async def test_a_server_that_stands_still_is_unavailable_and_comes_back() -> Non
 async def test_text_that_cannot_be_sent_leaves_the_connection_usable(backend: RedisBackend) -> None:
     for _ in range(8):
         with pytest.raises(holdfast.InvalidInput):
-            await backend.read("\ud800", None, 10)
+            await backend.log.read("\ud800", None, 10)
     await publish(backend, "a")
     assert len(await read_all(backend)) == 1
 
@@ -158,7 +158,7 @@ async def test_a_cursor_beyond_a_lost_tail_reads_what_was_written_since(
     reborn = backend.fork()
     await reborn.open()
     client.xadd(CHANNEL, {"data": "3"}, id="5000-0")
-    [since] = await reborn.read(CHANNEL, lost.position, 10)
+    [since] = await reborn.log.read(CHANNEL, lost.position, 10)
     assert (since.event.data, since.position > lost.position) == (b"3", True)
     await reborn.close()
 
@@ -175,7 +175,7 @@ async def test_a_job_outlives_a_restart_with_its_lease() -> None:
         backend = RedisBackend(server.url)
         await backend.open()
         await subscribe(backend)
-        await backend.publish(CHANNEL, [Event(1, "a")])
+        await backend.log.publish(CHANNEL, [Event(1, "a")])
         job = await claim_one(backend)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)

@@ -12,17 +12,17 @@ from kit import CHANNEL, publish, read_all
 
 
 async def pages(backend: RedisBackend, size: int) -> list[Page]:
-    last = (await backend.extent(CHANNEL)).last
-    return [] if last is None else [page async for page in backend.pages(CHANNEL, None, last, size)]
+    last = (await backend.log.extent(CHANNEL)).last
+    return [] if last is None else [page async for page in backend.log.pages(CHANNEL, None, last, size)]
 
 
 async def test_pages_say_what_read_says_whatever_the_entries_are(
     backend: RedisBackend, client: redis.Redis
 ) -> None:
     now = await backend.now()
-    await backend.publish(CHANNEL, [Event(n, f"plain-{n}") for n in range(300)])
-    await backend.publish(CHANNEL, [Event(n, f"keyed-{n}", key=f"k-{n % 3}") for n in range(300)])
-    await backend.publish(
+    await backend.log.publish(CHANNEL, [Event(n, f"plain-{n}") for n in range(300)])
+    await backend.log.publish(CHANNEL, [Event(n, f"keyed-{n}", key=f"k-{n % 3}") for n in range(300)])
+    await backend.log.publish(
         CHANNEL, [Event(b"\xff\x00", "all", "shop", "order", "k", now, {"h": "ü"})], priority=3
     )
     await publish(backend, "later", at=now)
@@ -49,7 +49,7 @@ async def test_pages_say_what_read_says_whatever_the_entries_are(
 async def test_a_page_of_large_events_is_read_in_small_pieces(
     backend: RedisBackend, client: redis.Redis
 ) -> None:
-    await backend.publish(CHANNEL, [Event(b"x" * 500_000, f"e-{n}") for n in range(200)])
+    await backend.log.publish(CHANNEL, [Event(b"x" * 500_000, f"e-{n}") for n in range(200)])
     client.config_resetstat()
     sizes = [len(page.ids) for page in await pages(backend, 10_000)]
     assert sum(sizes) == 200
@@ -65,15 +65,15 @@ async def test_a_position_of_an_earlier_life_reads_what_was_written_since(
     reborn = backend.fork()
     await reborn.open()
     client.xadd(CHANNEL, {"id": "new", "data": "1"})
-    extent = await reborn.extent(CHANNEL)
+    extent = await reborn.log.extent(CHANNEL)
     assert (extent.first, extent.last) == (receipts[0].position, (await read_all(reborn))[-1].position)
     assert extent.last is not None
     assert extent.last > receipts[2].position
-    read = [page.ids async for page in reborn.pages(CHANNEL, receipts[2].position, extent.last, 10)]
+    read = [page.ids async for page in reborn.log.pages(CHANNEL, receipts[2].position, extent.last, 10)]
     assert read == [["new"]]
-    assert [cut.rows for cut in await reborn.cuts(CHANNEL, receipts[2].position, 100, 10)] == [1]
-    assert (await reborn.behind(CHANNEL, receipts[2].position, 100)).events == 1
-    assert (await reborn.behind(CHANNEL, receipts[0].position, 100)).events == 2
+    assert [cut.rows for cut in await reborn.log.cuts(CHANNEL, receipts[2].position, 100, 10)] == [1]
+    assert (await reborn.log.behind(CHANNEL, receipts[2].position, 100)).events == 1
+    assert (await reborn.log.behind(CHANNEL, receipts[0].position, 100)).events == 2
     await reborn.close()
 
 
@@ -83,7 +83,7 @@ async def test_an_end_that_another_client_deleted_is_no_reason_to_leave_out_the_
     receipts = await publish(backend, *(f"e-{n}" for n in range(10)))
     entries = [entry for entry, _ in client.xrange(CHANNEL)]
     client.xdel(CHANNEL, entries[7])
-    cuts = await backend.cuts(CHANNEL, None, 100, 3, until=receipts[7].position)
+    cuts = await backend.log.cuts(CHANNEL, None, 100, 3, until=receipts[7].position)
     assert [cut.rows for cut in cuts] == [3, 3, 1]
     assert cuts[-1].position == receipts[6].position
 
@@ -93,7 +93,7 @@ async def test_a_log_that_others_emptied_is_known_to_have_lost_everything(
 ) -> None:
     receipts = await publish(backend, "a", "b")
     client.xtrim(CHANNEL, maxlen=0)
-    extent = await backend.extent(CHANNEL)
+    extent = await backend.log.extent(CHANNEL)
     assert (extent.trimmed, extent.first, extent.last) == (receipts[1].position, None, None)
-    cursor = await backend.attach(CHANNEL, "archiver")
+    cursor = await backend.cursors.attach(CHANNEL, "archiver")
     assert cursor.position == receipts[1].position

@@ -12,13 +12,14 @@ import pytest
 import redis
 
 from holdfast import failpoints
-from holdfast.backends.redis import RedisBackend, census
-from holdfast.backends.redis.scripts import SCRIPTS
+from holdfast.backends.redis import RedisBackend, deadletters
+from holdfast.backends.redis.session import SCRIPTS
 from holdfast.model.deadletters import DeadFilter, Drift
 from holdfast.model.decide import describe
 from holdfast.model.errors import TooLarge
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Failure, Job, Reason, Retry, State
+from holdfast.model.job import Burial, Failure, Job, Reason, Retry
+from holdfast.model.states import State
 from holdfast.model.upkeep import Lock
 from kit import (
     BOOM,
@@ -41,23 +42,25 @@ LATER = describe("another error")
 
 @pytest.fixture
 async def lock(backend: RedisBackend) -> Lock:
-    taken = await backend.lock("gbe:lock:sweeper", "me", 60 * MINUTE)
+    taken = await backend.locks.acquire("gbe:lock:sweeper", "me", 60 * MINUTE)
     assert taken is not None
     return taken
 
 
 async def die(backend: RedisBackend, count: int, *, consumer: str = CONSUMER) -> list[Job]:
     """So many dead letters, all of one moment."""
-    await backend.publish(CHANNEL, [Event(n, f"{consumer}-{n}") for n in range(count)])
+    await backend.log.publish(CHANNEL, [Event(n, f"{consumer}-{n}") for n in range(count)])
     jobs = await claim(backend, count, consumer=consumer)
-    assert all(await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs]))
+    assert all(await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs]))
     return jobs
 
 
 async def counted(backend: RedisBackend) -> tuple[dict[str, int], dict[str, int]]:
     """The store's counts by reason and by fingerprint."""
-    counts = {each.reason: each.count for each in await backend.dead_counts()}
-    return counts, {each.fingerprint: each.count for each in await backend.clusters(None, None, 100)}
+    counts = {each.reason: each.count for each in await backend.deadletters.counts()}
+    return counts, {
+        each.fingerprint: each.count for each in await backend.deadletters.clusters(None, None, 100)
+    }
 
 
 # counting anew
@@ -88,13 +91,13 @@ async def test_what_moves_between_two_pages_of_a_recount_is_counted_once(
     error = '{"error":"x"}'
     moves = between_pages(
         client,
-        ("purge", OWNER, behind[0], before[0]),
-        ("revive", OWNER, "", behind[1], before[1]),
-        ("bury", "held", OWNER, held.id, held.token, "crash_loop", error, LATER.fingerprint),
-        ("requeue", OWNER, order[499]),
+        ("deadletters/purge", OWNER, behind[0], before[0]),
+        ("deadletters/revive", OWNER, "", behind[1], before[1]),
+        ("leases/bury", "held", OWNER, held.id, held.token, "crash_loop", error, LATER.fingerprint),
+        ("leases/requeue", OWNER, order[499]),
     )
     with failpoints.active("dead.mid_recount", moves):
-        assert await backend.recount_dead(False, lock) == []
+        assert await backend.deadletters.recount(False, lock) == []
     assert await counted(backend) == (
         {"terminal": 1195, "crash_loop": 1},
         {BOOM.fingerprint: 1195, LATER.fingerprint: 1},
@@ -108,37 +111,37 @@ async def test_a_recount_that_was_cut_off_goes_on_and_is_exact(
     jobs = await die(backend, 700)
     client.hincrby("{holdfast}:counts:1", "dead:terminal", 5)
     with failpoints.active("dead.mid_recount", "raise"), pytest.raises(failpoints.FailpointError):
-        await backend.recount_dead(False, lock)
+        await backend.deadletters.recount(False, lock)
     assert 0 < client.pttl("{holdfast}:recount:1") <= 3_600_000, "one that nobody ends is forgotten"
-    await backend.purge(CHANNEL, CONSUMER, [job.id for job in jobs[::7]])
+    await backend.deadletters.purge(CHANNEL, CONSUMER, [job.id for job in jobs[::7]])
     drift = Drift(CHANNEL, CONSUMER, "terminal", 605, 600)
-    assert await backend.recount_dead(False, lock) == [drift]
+    assert await backend.deadletters.recount(False, lock) == [drift]
     client.delete("{holdfast}:recount:1")
-    assert await backend.recount_dead(False, lock) == [drift]
+    assert await backend.deadletters.recount(False, lock) == [drift]
 
 
 async def test_recounts_in_small_pages_are_exact_while_others_move(
     backend: RedisBackend, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(census, "_PAGE", 7)
+    monkeypatch.setattr(deadletters, "_RECOUNT", 7)
     await subscribe(backend)
     await die(backend, 120)
 
     async def move(number: int) -> None:
         chance = random.Random(number)
         for _ in range(15):
-            page = await backend.dead_letters(DeadFilter(CHANNEL, CONSUMER), None, 120)
+            page = await backend.deadletters.page(DeadFilter(CHANNEL, CONSUMER), None, 120)
             dead = [each.record.id for each in page.letters]
-            await backend.revive(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 3))
-            await backend.purge(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 50))
+            await backend.deadletters.revive(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 3))
+            await backend.deadletters.purge(CHANNEL, CONSUMER, chance.sample(dead, len(dead) // 50))
             for job in await claim(backend, 20):
                 assert await bury(backend, job, chance.choice([BOOM, LATER]))
 
     async with asyncio.TaskGroup() as group:
         movers = [group.create_task(move(number)) for number in range(3)]
         while not all(mover.done() for mover in movers):
-            assert await backend.recount_dead(False, lock) == []
-    assert await backend.recount_dead(False, lock) == []
+            assert await backend.deadletters.recount(False, lock) == []
+    assert await backend.deadletters.recount(False, lock) == []
 
 
 async def test_a_repair_makes_every_count_right(
@@ -151,11 +154,11 @@ async def test_a_repair_makes_every_count_right(
     client.zrem(f"{{holdfast}}:cluster:1:{BOOM.fingerprint}", jobs[0].id)
     wrong = [("expired", 2, 0), ("nobody has it", 2, 0), ("terminal", 7, 4)]
     found = [Drift(CHANNEL, CONSUMER, *each) for each in wrong]
-    assert await backend.recount_dead(False, lock) == found
-    assert await backend.recount_dead(True, lock) == found
-    assert await backend.recount_dead(True, lock) == []
+    assert await backend.deadletters.recount(False, lock) == found
+    assert await backend.deadletters.recount(True, lock) == found
+    assert await backend.deadletters.recount(True, lock) == []
     assert await counted(backend) == ({"terminal": 4}, {BOOM.fingerprint: 4})
-    assert (await backend.consumer_stats(CHANNEL, CONSUMER)).states == {State.DEAD: 4}
+    assert (await backend.channels.consumer_stats(CHANNEL, CONSUMER)).states == {State.DEAD: 4}
 
 
 async def test_what_an_older_version_buried_is_counted_once(
@@ -164,14 +167,16 @@ async def test_what_an_older_version_buried_is_counted_once(
     await subscribe(backend)
     jobs = await die(backend, 700)
     client.delete("{holdfast}:clusters:1", f"{{holdfast}}:cluster:1:{BOOM.fingerprint}")
-    assert await backend.clusters(None, None, 10) == []
+    assert await backend.deadletters.clusters(None, None, 10) == []
     await publish(backend, "newer")
     assert await bury(backend, await claim_one(backend))
-    assert await backend.purge(CHANNEL, CONSUMER, [jobs[0].id]) == [True], "one that was in no cluster"
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [jobs[0].id]) == [True], (
+        "one that was in no cluster"
+    )
     assert await counted(backend) == ({"terminal": 700}, {BOOM.fingerprint: 1})
-    assert (await backend.fold_dead(MINUTE, 0, lock)).bootstrapped
+    assert (await backend.deadletters.fold(MINUTE, 0, lock)).bootstrapped
     assert await counted(backend) == ({"terminal": 700}, {BOOM.fingerprint: 700})
-    assert not (await backend.fold_dead(MINUTE, 0, lock)).bootstrapped
+    assert not (await backend.deadletters.fold(MINUTE, 0, lock)).bootstrapped
 
 
 # pages
@@ -187,7 +192,7 @@ async def test_a_page_of_many_consumers_is_in_one_order(backend: RedisBackend) -
         for name in names[:: number % 3 + 1]:
             assert await bury(backend, held[name][number])
     everything, after = [], None
-    while page := await backend.dead_letters(DeadFilter(), after, 7):
+    while page := await backend.deadletters.page(DeadFilter(), after, 7):
         everything += [each.record for each in page.letters]
         after = page.after
         if after is None:
@@ -199,20 +204,20 @@ async def test_a_page_of_many_consumers_is_in_one_order(backend: RedisBackend) -
 async def test_a_patch_is_gone_when_the_job_is_done(backend: RedisBackend, client: redis.Redis) -> None:
     await subscribe(backend)
     done, purged = await die(backend, 2)
-    assert await backend.revive(CHANNEL, CONSUMER, [done.id, purged.id], b"patch") == [True, True]
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [done.id, purged.id], b"patch") == [True, True]
     again = await claim(backend)
     assert [job.event.data for job in again] == [b"patch", b"patch"]
     assert await complete(backend, again[0])
     assert client.hget(f"{{holdfast}}:job:1:{purged.id}", "patch") == "patch"
     assert await bury(backend, again[1])
-    assert await backend.purge(CHANNEL, CONSUMER, [purged.id]) == [True]
+    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [purged.id]) == [True]
     for job in (done, purged):
         assert client.hmget(f"{{holdfast}}:job:1:{job.id}", "patch", "entry") == [None, None]
 
 
 async def test_no_more_than_a_thousand_move_in_one_step(backend: RedisBackend) -> None:
     await subscribe(backend)
-    for verb in (backend.revive, backend.purge):
+    for verb in (backend.deadletters.revive, backend.deadletters.purge):
         with pytest.raises(TooLarge, match="1001"):
             await verb(CHANNEL, CONSUMER, ["1-0"] * 1001)
 
@@ -223,7 +228,7 @@ async def test_a_server_without_memory_lets_go_of_the_dead(
     await subscribe(backend)
     jobs = await die(backend, 10)
     client.config_set("maxmemory", 1)
-    assert all(await backend.purge(CHANNEL, CONSUMER, [job.id for job in jobs[:3]]))
+    assert all(await backend.deadletters.purge(CHANNEL, CONSUMER, [job.id for job in jobs[:3]]))
     await remove(backend)
     assert of_the_consumer(client) == {}
 
@@ -234,12 +239,12 @@ async def test_a_server_without_memory_lets_go_of_the_dead(
 async def populate(backend: RedisBackend) -> None:
     """Jobs in every state, on an ordered consumer that holds keys of every kind."""
     await subscribe(backend, ordered=True, expires_after="1d")
-    await backend.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k-{n % 20}") for n in range(60)])
+    await backend.log.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k-{n % 20}") for n in range(60)])
     jobs = await claim(backend, 20)
-    assert all(await backend.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs[:5]]))
-    assert all(await backend.complete(jobs[5:10]))
-    assert await backend.retry([Retry(job, MINUTE, LATER) for job in jobs[10:13]])
-    assert all(await backend.purge(CHANNEL, CONSUMER, [job.id for job in jobs[:2]]))
+    assert all(await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs[:5]]))
+    assert all(await backend.leases.complete(jobs[5:10]))
+    assert await backend.leases.retry([Retry(job, MINUTE, LATER) for job in jobs[10:13]])
+    assert all(await backend.deadletters.purge(CHANNEL, CONSUMER, [job.id for job in jobs[:2]]))
 
 
 def of_the_consumer(client: redis.Redis) -> dict[str, Any]:
@@ -254,7 +259,7 @@ def of_the_consumer(client: redis.Redis) -> dict[str, Any]:
 
 async def remove(backend: RedisBackend, limit: int = 7) -> int:
     steps = 1
-    while not (await backend.remove_consumer(CHANNEL, CONSUMER, limit)).done:
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, limit)).done:
         steps += 1
     return steps
 
@@ -278,8 +283,8 @@ async def test_a_removal_that_was_cut_off_is_ended_by_another(
 ) -> None:
     await populate(backend)
     with failpoints.active(point, "raise"), pytest.raises(failpoints.FailpointError):
-        await backend.remove_consumer(CHANNEL, CONSUMER, 7)
-    assert await backend.consumers() == []
+        await backend.channels.remove_consumer(CHANNEL, CONSUMER, 7)
+    assert await backend.channels.consumers() == []
     other = backend.fork()
     await other.open()
     await remove(other)
@@ -294,9 +299,9 @@ async def test_a_walk_begins_anew_where_the_server_was_restarted(
     jobs = await die(backend, 1500)
     for start in (0, 750):
         part = [job.id for job in jobs[start : start + 750]]
-        assert all(await backend.purge(CHANNEL, CONSUMER, part))
+        assert all(await backend.deadletters.purge(CHANNEL, CONSUMER, part))
     while not client.hexists("{holdfast}:consumer:1", "walk"):
-        assert not (await backend.remove_consumer(CHANNEL, CONSUMER, 1000)).done
+        assert not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1000)).done
     client.hset("{holdfast}:consumer:1", "walk", "0 7")  # a place of another life
     await remove(backend, 1000)
     assert of_the_consumer(client) == {}
@@ -305,7 +310,7 @@ async def test_a_walk_begins_anew_where_the_server_was_restarted(
 async def test_a_spoilt_dead_letter_channel_or_log_stops_no_other_burial(
     backend: RedisBackend, client: redis.Redis
 ) -> None:
-    await backend.create_channel("grave")
+    await backend.channels.create("grave")
     await subscribe(backend, dead_letter="grave", max_abandonments=1)
     await subscribe(backend, "other", max_abandonments=1)
     await subscribe(backend, channel="gone", max_abandonments=1)
@@ -317,7 +322,7 @@ async def test_a_spoilt_dead_letter_channel_or_log_stops_no_other_burial(
     client.delete("gone")
     client.set("gone", "something else")
     assert (await abandon(backend)).buried == 5
-    assert {(each.channel, each.consumer): each.count for each in await backend.dead_counts()} == {
+    assert {(each.channel, each.consumer): each.count for each in await backend.deadletters.counts()} == {
         (CHANNEL, "billing"): 2,
         (CHANNEL, "other"): 2,
         ("gone", "billing"): 1,
@@ -334,7 +339,7 @@ async def test_of_very_many_errors_the_first_and_the_latest_are_kept(
     await subscribe(backend, max_attempts="unlimited")
     await publish(backend, "a")
     for number in range(400):
-        [accepted] = await backend.retry(
+        [accepted] = await backend.leases.retry(
             [Retry(await claim_one(backend), timedelta(0), Failure(f"{number} {'x' * 3_900}"))]
         )
         assert accepted

@@ -22,7 +22,7 @@ LONG = timedelta(hours=1)
 
 @pytest.fixture
 async def lock(backend: RedisBackend) -> Lock:
-    taken = await backend.lock("gbe:lock:sweeper", "me", LONG)
+    taken = await backend.locks.acquire("gbe:lock:sweeper", "me", LONG)
     assert taken is not None
     return taken
 
@@ -38,7 +38,7 @@ def appear(client: redis.Redis, member: str) -> None:
 
 
 async def only(backend: RedisBackend, alive: timedelta = LONG) -> Group:
-    [group] = await backend.groups(alive)
+    [group] = await backend.groups.all(alive)
     return group
 
 
@@ -50,8 +50,8 @@ async def all_idle(backend: RedisBackend) -> bool:
 async def test_we_have_no_groups_of_our_own(backend: RedisBackend) -> None:
     assert backend.capabilities.foreign_groups
     await publish(backend, "a")
-    await backend.attach(CHANNEL, "archiver")
-    assert await backend.groups(LONG) == []
+    await backend.cursors.attach(CHANNEL, "archiver")
+    assert await backend.groups.all(LONG) == []
 
 
 async def test_a_group_is_described(backend: RedisBackend, client: redis.Redis) -> None:
@@ -78,14 +78,16 @@ async def test_what_a_member_left_behind_goes_to_one_that_lives(
     left = read(client, "gone", 7)
     own = read(client, "slow", 2)
     await until(lambda: all_idle(backend))
-    assert await backend.reclaim(await only(backend), ALIVE, 100, lock) == 0, "nobody is there to take it"
+    assert await backend.groups.reclaim(await only(backend), ALIVE, 100, lock) == 0, (
+        "nobody is there to take it"
+    )
     own += read(client, "slow")
     assert len(own) == 3
     group = await only(backend, ALIVE)
     assert (group.members, group.stale) == (1, 7)
-    assert await backend.reclaim(group, ALIVE, 5, lock) == 5
-    assert await backend.reclaim(group, ALIVE, 5, lock) == 2
-    assert await backend.reclaim(group, ALIVE, 5, lock) == 0
+    assert await backend.groups.reclaim(group, ALIVE, 5, lock) == 5
+    assert await backend.groups.reclaim(group, ALIVE, 5, lock) == 2
+    assert await backend.groups.reclaim(group, ALIVE, 5, lock) == 0
     pending = client.xpending_range(CHANNEL, "mail", "-", "+", 100)
     assert [(each["message_id"], each["consumer"]) for each in pending] == [(e, "slow") for e in left + own]
     assert {each["times_delivered"] for each in pending} == {1}, "a handover is no delivery"
@@ -102,7 +104,7 @@ async def test_a_living_member_keeps_its_own_entries_however_long_it_holds_them(
     await until(lambda: all_idle(backend))
     read(client, "quick", 1)
     appear(client, "slow")
-    assert await backend.reclaim(await only(backend), ALIVE, 100, lock) == 0
+    assert await backend.groups.reclaim(await only(backend), ALIVE, 100, lock) == 0
 
 
 async def test_a_group_is_removed_only_once_nobody_was_seen(
@@ -115,12 +117,12 @@ async def test_a_group_is_removed_only_once_nobody_was_seen(
     seen = await only(backend)
     await until(lambda: all_idle(backend))
     appear(client, "m-1")  # back again, after somebody had decided
-    assert not await backend.remove_group(seen, ALIVE, lock)
+    assert not await backend.groups.remove(seen, ALIVE, lock)
     await until(lambda: all_idle(backend))
-    assert await backend.remove_group(seen, ALIVE, lock)
-    assert await backend.groups(LONG) == []
-    assert not await backend.remove_group(seen, ALIVE, lock), "a repeat changes nothing"
-    assert await backend.reclaim(seen, ALIVE, 10, lock) == 0
+    assert await backend.groups.remove(seen, ALIVE, lock)
+    assert await backend.groups.all(LONG) == []
+    assert not await backend.groups.remove(seen, ALIVE, lock), "a repeat changes nothing"
+    assert await backend.groups.reclaim(seen, ALIVE, 10, lock) == 0
 
 
 async def test_a_member_that_had_nothing_to_read_may_still_be_there(
@@ -132,11 +134,11 @@ async def test_a_member_that_had_nothing_to_read_may_still_be_there(
     read(client, "m-1")
     await until(lambda: all_idle(backend))
     group = await only(backend)
-    assert not await backend.remove_group(group, ALIVE, lock), "it may be waiting for news"
+    assert not await backend.groups.remove(group, ALIVE, lock), "it may be waiting for news"
     await publish(backend, "b")
-    assert not await backend.remove_group(group, ALIVE, lock), "it has had no time to come"
+    assert not await backend.groups.remove(group, ALIVE, lock), "it has had no time to come"
     await backend.advance(2 * ALIVE)
-    assert await backend.remove_group(group, ALIVE, lock)
+    assert await backend.groups.remove(group, ALIVE, lock)
 
 
 async def test_a_group_on_a_stream_that_is_gone_stops_nobody(
@@ -144,10 +146,10 @@ async def test_a_group_on_a_stream_that_is_gone_stops_nobody(
 ) -> None:
     await publish(backend, "a")
     client.delete(CHANNEL)
-    assert await backend.groups(LONG) == []
+    assert await backend.groups.all(LONG) == []
     lost = Group(CHANNEL, "mail", 0, None, 0, 0, None)
-    assert await backend.reclaim(lost, ALIVE, 10, lock) == 0
-    assert not await backend.remove_group(lost, ALIVE, lock)
+    assert await backend.groups.reclaim(lost, ALIVE, 10, lock) == 0
+    assert not await backend.groups.remove(lost, ALIVE, lock)
 
 
 async def test_a_holder_from_the_past_touches_no_group(
@@ -157,11 +159,11 @@ async def test_a_holder_from_the_past_touches_no_group(
     client.xgroup_create(CHANNEL, "mail", id="0")
     group = await only(backend)
     await backend.advance(LONG)
-    assert await backend.lock(lock.name, "another", MINUTE) is not None
-    for verb in (backend.reclaim(group, ALIVE, 10, lock), backend.remove_group(group, ALIVE, lock)):
+    assert await backend.locks.acquire(lock.name, "another", MINUTE) is not None
+    for verb in (backend.groups.reclaim(group, ALIVE, 10, lock), backend.groups.remove(group, ALIVE, lock)):
         with pytest.raises(LockLost):
             await verb
-    assert len(await backend.groups(LONG)) == 1
+    assert len(await backend.groups.all(LONG)) == 1
 
 
 async def swept(backend: RedisBackend, **rules: Any) -> list[tuple[int, int, bool]]:
@@ -189,14 +191,14 @@ async def test_a_group_that_left_nothing_pending_is_no_alert(
 
     async def idle() -> bool:
         assert read(client, "polls") == []
-        groups = await backend.groups(ALIVE)
+        groups = await backend.groups.all(ALIVE)
         return all(not group.members for group in groups)
 
     await until(idle)
     for dead in (DeadConsumers(ALIVE, ALIVE), DeadConsumers(ALIVE, ALIVE, "remove")):
         assert await swept(backend, dead_consumers=dead) == []
     assert await alerts(backend) == []
-    assert {group.name for group in await backend.groups(LONG)} == {"mail", "never read"}
+    assert {group.name for group in await backend.groups.all(LONG)} == {"mail", "never read"}
 
 
 async def test_a_sweep_reports_reclaims_and_by_policy_removes(
@@ -220,4 +222,4 @@ async def test_a_sweep_reports_reclaims_and_by_policy_removes(
     guarded = {"dead_consumers": remove, "guard_groups": {">": ["mail"]}}
     assert await swept(backend, **guarded) == [(2, 0, False)], "one that guards is never removed"
     assert await swept(backend, dead_consumers=remove) == [(2, 0, True)]
-    assert await backend.groups(LONG) == []
+    assert await backend.groups.all(LONG) == []

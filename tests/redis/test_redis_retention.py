@@ -20,14 +20,14 @@ ALIVE = timedelta(minutes=5)
 
 @pytest.fixture
 async def lock(backend: RedisBackend) -> Lock:
-    taken = await backend.lock(LOCK, "instance-1", MINUTE)
+    taken = await backend.locks.acquire(LOCK, "instance-1", MINUTE)
     assert taken is not None
     return taken
 
 
 async def trim(backend: RedisBackend, lock: Lock, groups: Sequence[str] = (), channel: str = CHANNEL) -> Trim:
     await backend.advance(timedelta(hours=1))
-    return await backend.trim(channel, await backend.now(), 1000, lock, groups=groups)
+    return await backend.retention.trim(channel, await backend.now(), 1000, lock, groups=groups)
 
 
 def read(client: redis.Redis, count: int, group: str = "archiver", member: str = "m-1") -> list[str]:
@@ -87,16 +87,16 @@ async def test_a_listed_group_that_does_not_exist_guards_everything(
 
 async def test_a_reader_that_died_before_its_cursor_moved_reads_the_same_again(backend: RedisBackend) -> None:
     await publish(backend, "a", "b", "c")
-    cursor = await backend.attach(CHANNEL, "archiver")
-    last = (await backend.extent(CHANNEL)).last
+    cursor = await backend.cursors.attach(CHANNEL, "archiver")
+    last = (await backend.log.extent(CHANNEL)).last
     assert last is not None
-    first = [page.ids async for page in backend.pages(CHANNEL, cursor.position, last, 10)]
+    first = [page.ids async for page in backend.log.pages(CHANNEL, cursor.position, last, 10)]
     reborn = backend.fork()
     await reborn.open()
-    [again] = await reborn.cursors(CHANNEL)
+    [again] = await reborn.cursors.all(CHANNEL)
     assert again == cursor
     await publish(backend, "d")
-    assert [page.ids async for page in reborn.pages(CHANNEL, again.position, last, 10)] == first
+    assert [page.ids async for page in reborn.log.pages(CHANNEL, again.position, last, 10)] == first
     await reborn.close()
 
 
@@ -107,8 +107,8 @@ async def test_a_plain_del_by_somebody_else_frees_nothing(
     backend: RedisBackend, client: redis.Redis, lock: Lock
 ) -> None:
     assert client.delete(LOCK) == 1
-    assert await backend.lock(LOCK, "instance-2", MINUTE) is None
-    assert (await backend.renew(lock, MINUTE)).token == lock.token
+    assert await backend.locks.acquire(LOCK, "instance-2", MINUTE) is None
+    assert (await backend.locks.renew(lock, MINUTE)).token == lock.token
     assert client.get(LOCK) == "instance-1", "and it is shown again"
 
 
@@ -117,10 +117,10 @@ async def test_a_sweep_that_outlasted_its_lock_frees_and_changes_nothing(
 ) -> None:
     await publish(backend, "a")
     await backend.advance(MINUTE)
-    newer = await backend.lock(LOCK, "instance-2", MINUTE)
+    newer = await backend.locks.acquire(LOCK, "instance-2", MINUTE)
     assert newer is not None
     assert newer.token > lock.token
-    assert not await backend.unlock(lock)
+    assert not await backend.locks.release(lock)
     assert client.get(LOCK) == "instance-2"
     with pytest.raises(LockLost):
         await trim(backend, lock)
@@ -132,7 +132,7 @@ async def test_the_token_goes_on_after_the_lock_expired_and_was_removed(
 ) -> None:
     await backend.advance(MINUTE)
     client.delete(LOCK)
-    again = await backend.lock(LOCK, "instance-1", MINUTE)
+    again = await backend.locks.acquire(LOCK, "instance-1", MINUTE)
     assert again is not None
     assert again.token == lock.token + 1
 
@@ -142,12 +142,12 @@ async def test_a_plain_set_nx_is_kept_out_and_is_respected(
 ) -> None:
     assert 0 < client.pttl(LOCK) <= 60_000
     assert client.set(LOCK, "foreign", nx=True, px=60_000) is None
-    assert await backend.unlock(lock)
+    assert await backend.locks.release(lock)
     assert client.set(LOCK, "foreign", nx=True, px=60_000)
-    assert await backend.lock(LOCK, "instance-1", MINUTE) is None
+    assert await backend.locks.acquire(LOCK, "instance-1", MINUTE) is None
     with pytest.raises(LockLost):
-        await backend.renew(lock, MINUTE)
-    assert not await backend.unlock(lock)
+        await backend.locks.renew(lock, MINUTE)
+    assert not await backend.locks.release(lock)
     assert client.get(LOCK) == "foreign"
 
 
@@ -163,7 +163,7 @@ async def test_a_pattern_selects_channels_and_never_becomes_a_key(
     assert client.xtrim(keys.stream(pattern), minid="9999999999999") == 0, (
         "it would trim nothing, and say nothing"
     )
-    chosen = [channel for channel in await backend.channels() if matches(pattern, channel)]
+    chosen = [channel for channel in await backend.channels.names() if matches(pattern, channel)]
     for channel in chosen:
         assert (await trim(backend, lock, channel=channel)).removed == 1
     assert {str(key) for key in client.scan_iter("gbe:events:*")} == {
@@ -187,6 +187,6 @@ async def test_work_that_nobody_has_done_is_not_trimmed_however_old(
     assert await trim(backend, lock) == Trim(0, more=False, hold=Hold("billing", None))
     jobs = await claim(backend)
     assert sorted(ids(jobs)) == ["a", "b", "foreign"]
-    assert all(await backend.complete(jobs))
+    assert all(await backend.leases.complete(jobs))
     assert await trim(backend, lock) == Trim(3, more=False, hold=None)
     assert await read_all(backend) == []

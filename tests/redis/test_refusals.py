@@ -19,7 +19,7 @@ from redis.exceptions import (
 
 import holdfast
 from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.errors import is_demoted, translate
+from holdfast.backends.redis.session import is_demoted, translate
 from holdfast.embedded import Redis
 from holdfast.model.errors import LockLost
 from holdfast.model.event import Event
@@ -83,9 +83,9 @@ async def test_a_primary_without_enough_replicas_is_unavailable(
     try:
         for call in (
             publish(backend, "b"),
-            backend.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(300)]),
+            backend.log.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(300)]),
             claim(backend),
-            backend.lock("l", "me", MINUTE),
+            backend.locks.acquire("l", "me", MINUTE),
         ):
             with pytest.raises(Unavailable, match="NOREPLICAS"):
                 await call
@@ -105,7 +105,7 @@ async def test_what_a_user_may_not_do_is_said_in_our_words(
         if right == "-multi" and size == 1:
             continue
         with pytest.raises(Unavailable, match="does not let this user"):
-            await backend.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(size)])
+            await backend.log.publish(CHANNEL, [Event(n, f"e-{n}") for n in range(size)])
     await backend.close()
 
 
@@ -123,8 +123,8 @@ async def test_a_url_does_not_change_how_replies_are_read(relaxed_redis: Redis, 
     await subscribe(backend)
     await publish(backend, "a")
     assert [job.event.id for job in await claim(backend)] == ["a"]
-    await backend.put_record("gbe.state.t-1", {"state": "running"}, 0)
-    found = await backend.record("gbe.state.t-1")
+    await backend.records.put("gbe.state.t-1", {"state": "running"}, 0)
+    found = await backend.records.get("gbe.state.t-1")
     assert found is not None
     assert found.fields == {"state": "running"}
     assert await backend.check()
@@ -138,6 +138,6 @@ async def test_only_a_publish_is_overloaded_by_a_lack_of_memory(
     client.script_flush()
     for _ in range(2):  # the first call sends the script
         with pytest.raises(Unavailable):
-            await backend.create_channel("new")
+            await backend.channels.create("new")
         with pytest.raises(Overloaded):
             await publish(backend, "a")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from house import House
+from application import Application
 
 MIB = 1 << 20
 CHUNK = 64 << 10
@@ -56,7 +56,7 @@ class Cost:
         return f"{self.status}, {self.size / MIB:.1f} MiB, {1000 * self.seconds:.1f} ms in {self.step}"
 
 
-async def measure(found: House, request: Hostile) -> Cost:
+async def measure(found: Application, request: Hostile) -> Cost:
     """Its time first, then its memory, which takes time to note."""
     cost, again = await _timed(found, request), Cost()
     for _ in range(TRIES - 1):
@@ -71,7 +71,7 @@ async def measure(found: House, request: Hostile) -> Cost:
     return cost
 
 
-async def _timed(found: House, request: Hostile) -> Cost:
+async def _timed(found: Application, request: Hostile) -> Cost:
     cost = Cost()
     with watched(cost):
         await ask(found, request, cost)
@@ -96,7 +96,7 @@ def watched(cost: Cost) -> Iterator[None]:
         asyncio.Handle._run = run  # type: ignore[method-assign]
 
 
-async def ask(found: House, request: Hostile, cost: Cost) -> None:
+async def ask(found: Application, request: Hostile, cost: Cost) -> None:
     """Send it to the application, and throw its answer away. Whoever watches a live page leaves soon."""
     places, enough = iter(range(0, max(len(request.body), 1), CHUNK)), asyncio.Event()
 

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.bus.client import Bus
 from holdfast.config.config import Config
-from holdfast.server.http import HttpPart
-from holdfast.server.ledgers import Ledgers
-from holdfast.server.supervisor import Kept, Part, Supervisor
-from holdfast.server.system import Choice, assemble
+from holdfast.server.app import Choice, assemble
+from holdfast.server.http import HttpService
+from holdfast.server.pipeline_port import PipelinePort
+from holdfast.server.supervisor import Service, Supervised, Supervisor
 from kit import until
 
 Samples = dict[tuple[str, ...], float]
@@ -54,8 +54,8 @@ class Running:
     supervisor: Supervisor
     client: httpx.AsyncClient
 
-    def kept(self, name: str) -> Kept:
-        [found] = [each for each in self.supervisor.kept if each.part.name == name]
+    def supervised(self, name: str) -> Supervised:
+        [found] = [each for each in self.supervisor.services if each.service.name == name]
         return found
 
     async def readiness(self, status: int) -> dict[str, object]:
@@ -92,18 +92,18 @@ async def running(
     bus: Bus,
     *,
     sweeper: bool = False,
-    parts: Iterable[Part] = (),
+    parts: Iterable[Service] = (),
     server: Mapping[str, object] = {},
-    ledgers: Ledgers | None = None,
+    pipeline: PipelinePort | None = None,
     **config: object,
 ) -> AsyncIterator[Running]:
     """A system on a free port, which needs no token unless `server` says so; it must stop as it should."""
     effective = Config.model_validate({"server": {"port": 0, "open": True, **server}, **config})
     watcher = Supervisor(first=0.01, longest=0.02)
-    supervisor = assemble(bus, effective, Choice(sweeper=sweeper), watcher, ledgers)
+    supervisor = assemble(bus, effective, Choice(sweeper=sweeper), watcher, pipeline)
     for part in parts:
         supervisor.add(part)
-    [http] = [each.part for each in supervisor.kept if isinstance(each.part, HttpPart)]
+    [http] = [each.service for each in supervisor.services if isinstance(each.service, HttpService)]
     stop = asyncio.Event()
     task = asyncio.create_task(supervisor.run(stop))
     try:

@@ -15,13 +15,11 @@ from running import Running, running
 import holdfast
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest.freshness import Freshness
-from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.metrics import Freshness, IngestMetrics, WalReport
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.ingest.validation import ValidationRules
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.loader.results import Result
 from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.wal import Wal, WalSettings
@@ -63,7 +61,7 @@ def ingest(folder: Path, tables: Tables, channel: str, events: list[tuple[str, s
         }
         for name, position in events
     ]
-    staged = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], Rules(), {}, now)
+    staged = stage(wal.store, [pa.RecordBatch.from_pylist(rows, SCHEMA)], ValidationRules(), {}, now)
     batch = wal.commit(batch_of(staged, now))
     warehouse = open_warehouse(f"duckdb://{folder}/warehouse.duckdb", tables)
     try:
@@ -88,7 +86,7 @@ async def eventful(bus: holdfast.Bus, folder: Path) -> AsyncIterator[Running]:
     store = bus.partitions.all[0].backend
     await subscribe(store)
     await publish(store, "a", "b", "c")
-    await store.attach(CHANNEL, "archiver")
+    await store.cursors.attach(CHANNEL, "archiver")
     await bury(store, (await claim(store, 2))[0])
     [job] = await bus.poll(CHANNEL, CONSUMER)
     await bus.finalize(job, success=True)

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 import schemathesis
 from schemathesis.generation import GenerationMode
 
-from holdfast.server.api.failed import FAILED
-from holdfast.server.auth.cursors import SEAL
-from holdfast.server.parameters import ITEM, LOCAL, NAME
+from holdfast.server.api.failed_events import FAILED
+from holdfast.server.api.models import ITEM, LOCAL, NAME
+from holdfast.server.auth.signing import SEAL
 
 WORLD = "HOLDFAST_SCHEMATHESIS_WORLD"
 """The variable that names a file with `known`, in JSON, which may change at any time."""

@@ -31,16 +31,17 @@ from schema_hooks import WORLD
 from world import CHANNEL, CONSUMER, World, settle
 
 import holdfast
-from holdfast.cli.ledgers import PipelineLedgers, ledgers
+from holdfast.cli.pipeline import PipelineAccess, pipeline_access
 from holdfast.config.load import load
-from holdfast.deadletters.operation import Options, Request
+from holdfast.deadletters.operation import OperationOptions, Request
 from holdfast.deadletters.operations import Operations
 from holdfast.deadletters.service import DeadLetters
 from holdfast.embedded import Postgres
 from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.event import new_id
-from holdfast.model.job import Job, State
+from holdfast.model.job import Job
 from holdfast.model.scopes import scope_of
+from holdfast.model.states import State
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from holdfast.server.auth.tokens import Tokens
 from kit import bury, claim, in_memory, publish, subscribe
@@ -67,7 +68,7 @@ LISTS = {
 class Stock:
     """What there is to ask about. Thousands of requests end, remove and use it up: it is made anew."""
 
-    def __init__(self, bus: holdfast.Bus, books: PipelineLedgers, world: World, file: Path) -> None:
+    def __init__(self, bus: holdfast.Bus, books: PipelineAccess, world: World, file: Path) -> None:
         self._bus, self._store = bus, bus.partitions.all[0].backend
         assert books.records is not None
         self._records, self._file = books.records, file
@@ -90,7 +91,7 @@ class Stock:
     async def fill(self, client: httpx.AsyncClient) -> None:
         """Once. The client gets the cursors, which hold for its token alone."""
         with suppress(HoldfastError):
-            await self._store.attach(CHANNEL, READER)
+            await self._store.cursors.attach(CHANNEL, READER)
         await self._consumer()
         self._dead = [each for each in self._dead if await self._state(each) is State.DEAD]
         while len(self._dead) < 3:
@@ -125,18 +126,18 @@ class Stock:
 
     async def _consumer(self) -> None:
         try:
-            found = await self._store.consumer(CHANNEL, CONSUMER)
+            found = await self._store.channels.consumer(CHANNEL, CONSUMER)
         except NotFound:
             found = await subscribe(self._store, CONSUMER, channel=CHANNEL)
         if found.paused:
-            await self._store.set_paused(CHANNEL, CONSUMER, False)
+            await self._store.channels.set_paused(CHANNEL, CONSUMER, False)
 
     async def _operation_of(self) -> str:
         """One that somebody could cancel, or resume."""
         operations = Operations(DeadLetters(self._bus))
         if not self._operation or not (await operations.show(self._operation)).active:
             items = tuple(f"job:{CHANNEL}:{CONSUMER}:{number}" for number in range(900_000, 900_100))
-            slow = Request("requeue", items=items, options=Options(rate=1))
+            slow = Request("requeue", items=items, options=OperationOptions(rate=1))
             self._operation = (await operations.ask(slow, "alpha-operator")).id
         return self._operation
 
@@ -146,7 +147,7 @@ class Stock:
         return job
 
     async def _state(self, job: Job) -> State | None:
-        found = await self._store.job(CHANNEL, CONSUMER, job.id)
+        found = await self._store.leases.job(CHANNEL, CONSUMER, job.id)
         return None if found is None else found.state
 
 
@@ -185,8 +186,8 @@ async def _ask(
         await with_store(url, ingest_reporter(folder).look)
         token = (await Tokens(bus, "gbe").create(scope_of(*scope))).text
         file = folder / "holdfast.yaml"
-        with ledgers(load(file).config, file, [url]) as books:
-            async with running(bus, server=SERVER, ledgers=books) as system:
+        with pipeline_access(load(file).config, file, [url]) as books:
+            async with running(bus, server=SERVER, pipeline=books) as system:
                 await system.readiness(200)
                 system.client.headers["Authorization"] = f"Bearer {token}"
                 assert books is not None

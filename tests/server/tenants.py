@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from house import House
+from application import Application
 
 from holdfast.bus.client import Bus
 from holdfast.deadletters.items import Filter
@@ -91,12 +91,12 @@ class Target:
         return Target({**self.names, **ids, "item": item}, message, other.cursor, other.lease)
 
 
-async def settle(found: House, name: str, failed: str) -> Target:
+async def settle(found: Application, name: str, failed: str) -> Target:
     """A tenant with a dead, a leased and a ready job, a copy of the dead one, a cursor and an operation."""
     bus = found.system.bus
     store, channel, consumer = bus.partitions.all[0].backend, f"{name}.orders", f"{name}-worker"
     copies = f"gbe._deadletter.{name}"
-    await store.create_channel(copies)
+    await store.channels.create(copies)
     await subscribe(store, consumer, channel=channel, dead_letter=copies)
     await publish(
         store, *(f"{name}-{each}" for each in ("dead", "again", "leased", "ready")), channel=channel
@@ -105,11 +105,11 @@ async def settle(found: House, name: str, failed: str) -> Target:
         assert await bury(store, job)
         dead = job
     [leased] = await claim(store, 1, channel=channel, consumer=consumer)
-    await store.attach(channel, f"{name}-reader")
+    await store.cursors.attach(channel, f"{name}-reader")
     wanted = Filter.of(channel=channel, consumer=consumer, reason="nothing")
     operation = await found.system.operations.ask(Request("purge", wanted), f"{name}-operator")
-    [*_, copy] = await store.read(copies, None, 10)
-    page = await found.system.letters.find(Filter.of(channel=channel, kinds=["job"]), None, 1)
+    [*_, copy] = await store.log.read(copies, None, 10)
+    page = await found.system.deadletters.find(Filter.of(channel=channel, kinds=["job"]), None, 1)
     names = {
         "channel": channel,
         "channelId": channel,
@@ -139,7 +139,7 @@ def unknown(like: Target, own: str, name: str) -> Target:
     return Target(names, message, f"{'e' * 32}{like.cursor[32:]}", like.lease)
 
 
-async def picture(found: House, target: Target) -> dict[str, Any]:
+async def picture(found: Application, target: Target) -> dict[str, Any]:
     """Everything of a tenant that a call could have changed."""
     bus: Bus = found.system.bus
     store, channel, consumer = (
@@ -147,15 +147,15 @@ async def picture(found: House, target: Target) -> dict[str, Any]:
         target.names["channel"],
         target.names["consumer"],
     )
-    records = found.system.ledgers.records if found.system.ledgers is not None else None
+    records = found.system.pipeline.records if found.system.pipeline is not None else None
     return {
-        "channels": [each for each in await store.channels() if each == channel],
-        "consumer": await store.consumer(channel, consumer),
-        "stats": await store.consumer_stats(channel, consumer),
-        "log": await store.read(channel, None, 100),
-        "copies": await store.read(target.message.split(":")[1], None, 100),
-        "cursors": await store.cursors(channel),
-        "dead": [each for each in await store.dead_counts() if each.channel == channel],
+        "channels": [each for each in await store.channels.names() if each == channel],
+        "consumer": await store.channels.consumer(channel, consumer),
+        "stats": await store.channels.consumer_stats(channel, consumer),
+        "log": await store.log.read(channel, None, 100),
+        "copies": await store.log.read(target.message.split(":")[1], None, 100),
+        "cursors": await store.cursors.all(channel),
+        "dead": [each for each in await store.deadletters.counts() if each.channel == channel],
         "operation": await found.system.operations.show(target.names["operation"]),
         "failed": records.show(target.names["failed"]) if records is not None else None,
     }

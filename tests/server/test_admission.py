@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 from world import CHANNEL, CONSUMER, asked, settle
 
 import holdfast
 from holdfast.server import pages
-from holdfast.server.admission import Admitted
+from holdfast.server.auth.guard import GuardedRoute
 from holdfast.server.routes import routes_of
 
 JSON = {"Content-Type": "application/json"}
@@ -29,7 +29,9 @@ class Unread:
         yield b"{}"
 
 
-async def ask(found: House, method: str, path: str, headers: dict[str, str]) -> tuple[httpx.Response, bool]:
+async def ask(
+    found: Application, method: str, path: str, headers: dict[str, str]
+) -> tuple[httpx.Response, bool]:
     """The answer, and whether the body was read."""
     body = Unread()
     answer = await found.client.request(method, path, content=body, headers=headers)
@@ -38,9 +40,9 @@ async def ask(found: House, method: str, path: str, headers: dict[str, str]) -> 
 
 async def test_every_route_lets_its_callers_in_before_it_reads_what_they_send(bus: holdfast.Bus) -> None:
     world = await settle(bus)
-    async with house(bus, open=False) as found:
+    async with application(bus, open=False) as found:
         for route in routes_of(found.app):
-            assert isinstance(route.original_route, Admitted), route.path
+            assert isinstance(route.original_route, GuardedRoute), route.path
         other = await found.bearer("channel", "other")
         for each in asked(found):
             if each.need.verb == "read" or each.need.filtered:
@@ -56,7 +58,7 @@ async def test_what_is_signed_by_a_stranger_or_too_late_is_not_read(
     bus: holdfast.Bus, token: str | None, age: int
 ) -> None:
     await settle(bus)
-    async with house(bus, open=False) as found:
+    async with application(bus, open=False) as found:
         signer = token or (await found.token("admin")).split("_")[1]
         at = (await found.tokens.now()).timestamp() - age
         header = f"HF1 id={signer},time={at:.3f},signature={'0' * 64}"
@@ -67,7 +69,7 @@ async def test_what_is_signed_by_a_stranger_or_too_late_is_not_read(
 
 async def test_a_form_is_not_read_for_somebody_without_a_session(bus: holdfast.Bus) -> None:
     await settle(bus)
-    async with house(bus, open=False) as found:
+    async with application(bus, open=False) as found:
         await found.token("admin")
         posts = [
             route
@@ -88,19 +90,19 @@ async def test_a_form_is_not_read_for_somebody_without_a_session(bus: holdfast.B
 @pytest.mark.parametrize(
     ("body", "kind", "status"),
     [
-        (b"a=" + b"b" * (pages.house.FORM + 1), FORM["Content-Type"], 413),
-        (b"a&" * (pages.house.FIELDS + 1), FORM["Content-Type"], 413),
+        (b"a=" + b"b" * (pages.layout.FORM + 1), FORM["Content-Type"], 413),
+        (b"a&" * (pages.layout.FIELDS + 1), FORM["Content-Type"], 413),
         (b"--x\r\n\r\n--x--", "multipart/form-data; boundary=x", 415),
     ],
 )
 async def test_a_form_is_bounded(bus: holdfast.Bus, body: bytes, kind: str, status: int) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         answer = await found.client.post("/login", content=body, headers={**FORM, "Content-Type": kind})
         assert answer.status_code == status
 
 
 async def test_a_problem_names_ten_errors_at_most(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         body = b'{"events":[' + b",".join([b"1"] * 1000) + b"]}"
         answer = await found.client.post("/api/v1/channels/c/events/batch", content=body, headers=JSON)
         told = problem(answer, 422)
@@ -109,7 +111,7 @@ async def test_a_problem_names_ten_errors_at_most(bus: holdfast.Bus) -> None:
 
 
 async def test_a_batch_over_its_limit_is_refused_whole(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for count, status in ((1001, 413), (1000, 201)):
             body = b'{"events":[' + b",".join([b"{}"] * count) + b"]}"
             answer = await found.client.post("/api/v1/channels/c/events/batch", content=body, headers=JSON)
@@ -121,7 +123,7 @@ async def test_a_caller_who_leaves_in_the_middle_is_no_error_of_ours(
     bus: holdfast.Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a server sees it whose client has closed the connection."""
-    async with house(bus) as found:
+    async with application(bus) as found:
         for path, kind in (("", "application/json"), ("/stream", "application/x-ndjson")):
             messages = [
                 {"type": "http.request", "body": b'{"data":', "more_body": True},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from house import house, problem
+from application import application, problem
 
 import holdfast
 from holdfast.model.event import Event
@@ -12,7 +12,7 @@ V1 = "/api/v1"
 
 
 async def test_a_channel_is_made_and_named_once(each: holdfast.Bus) -> None:
-    async with house(each) as found:
+    async with application(each) as found:
         problem(await found.client.get(f"{V1}/channels/orders"), 404)
         made = await found.client.put(f"{V1}/channels/orders", json={"display_name": "Orders"})
         again = await found.client.put(f"{V1}/channels/orders", json={"display_name": "All orders"})
@@ -34,7 +34,7 @@ async def test_lists_go_page_by_page_and_show_what_the_token_covers(bus: holdfas
     names = [f"orders.{letter}" for letter in "abcde"]
     for name in [*names, "secret"]:
         await bus.create_channel(name)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers, seen, after = await found.bearer("reader", "orders.>"), [], None
         while True:
             query = {"limit": 2} | ({"after": after} if after else {})
@@ -49,7 +49,7 @@ async def test_lists_go_page_by_page_and_show_what_the_token_covers(bus: holdfas
 
 async def test_a_log_is_read_from_where_the_reader_was(each: holdfast.Bus) -> None:
     await each.publish_many("orders", [Event({"n": n}, f"e-{n}") for n in range(5)])
-    async with house(each) as found:
+    async with application(each) as found:
         seen, after = [], None
         for _ in range(4):
             query = {"limit": 2} | ({"after": after} if after else {})
@@ -68,7 +68,7 @@ async def test_a_log_is_read_from_where_the_reader_was(each: holdfast.Bus) -> No
 )
 async def test_what_cannot_be_read_is_told(bus: holdfast.Bus, query: dict[str, str], status: int) -> None:
     await bus.create_channel("orders")
-    async with house(bus) as found:
+    async with application(bus) as found:
         problem(await found.client.get(f"{V1}/channels/orders/events", params=query), status)
         problem(await found.client.get(f"{V1}/channels/nothing/events"), 404)
 
@@ -78,12 +78,12 @@ async def test_a_page_of_channels_asks_the_store_for_a_hundred_of_them_at_most(b
     for n in range(130):
         await bus.create_channel(f"c{n:03}")
     await bus.subscribe("c129", "w")
-    async with house(bus) as found:
+    async with application(bus) as found:
         first = (await found.client.get(f"{V1}/channels?limit=1000")).json()
         assert [each["name"] for each in first["items"]] == [f"c{n:03}" for n in range(100)]
         assert first["after"] == "c099"
         rest = (await found.client.get(f"{V1}/channels?limit=1000&after=c099")).json()
-        names = [name for name in await store.channels() if name > "c099"]
+        names = [name for name in await store.channels.names() if name > "c099"]
         assert [each["name"] for each in rest["items"]] == names
         assert {each["name"]: each["consumers"] for each in rest["items"]}["c129"] == ["w"]
         assert rest["after"] is None
@@ -101,7 +101,7 @@ async def test_a_token_makes_no_channels_without_end(each: holdfast.Bus, how: st
     """A new one counts with all that the token covers, whoever made them; others have room of their own."""
     await each.create_channel("a.other")
     await each.create_channel("b.other")
-    async with house(each, local=False, limits={"channels": 3}) as found:
+    async with application(each, local=False, limits={"channels": 3}) as found:
         mine, theirs = await found.bearer("producer", "a.*"), await found.bearer("producer", "b.*")
 
         async def published(name: str, token: dict[str, str]) -> int:
@@ -121,11 +121,11 @@ async def test_a_token_makes_no_channels_without_end(each: holdfast.Bus, how: st
         assert await published("b.new", theirs) < 300
         assert await published("a.4", await found.bearer("channel", "a.4")) < 300  # made to have this one
         assert await published("a.5", await found.bearer("admin")) < 300
-        assert "a.2" not in await each.partitions.all[0].backend.channels()
+        assert "a.2" not in await each.partitions.all[0].backend.channels.names()
 
 
 async def test_a_channel_gets_no_consumers_without_end(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False, limits={"consumers": 2}) as found:
+    async with application(bus, local=False, limits={"consumers": 2}) as found:
         headers = await found.bearer("channel", "c")
 
         async def put(name: str, sent: dict[str, str]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.model.event import Event
@@ -18,13 +18,13 @@ LIST = f"{V1}/channels/{CHANNEL}/consumers"
 PATH = f"{LIST}/{CONSUMER}"
 
 
-async def put(found: House, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+async def put(found: Application, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await found.client.put(PATH, json=body or {}, headers=named)
 
 
 async def test_a_consumer_is_made_and_changed_under_its_etag(each: holdfast.Bus) -> None:
-    async with house(each) as found:
+    async with application(each) as found:
         made = await put(found, {"max_attempts": 2, "backoff": ["1s", "10s"]}, If_None_Match="*")
         assert made.status_code == 201
         assert made.json()["policy"]["backoff"] == ["1s", "10s"]
@@ -43,7 +43,7 @@ async def test_a_consumer_is_made_and_changed_under_its_etag(each: holdfast.Bus)
 
 
 async def test_attempts_can_be_without_a_limit(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         made = await put(found, {"max_attempts": "unlimited"})
         assert (made.status_code, made.json()["policy"]["max_attempts"]) == (201, "unlimited")
         assert (await found.client.get(PATH)).json()["policy"]["max_attempts"] == "unlimited"
@@ -52,7 +52,7 @@ async def test_attempts_can_be_without_a_limit(bus: holdfast.Bus) -> None:
 
 
 async def test_a_change_that_means_one_makes_none(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for etag in ("*", '"1"', 'W/"1"', f'"{10**30}"'):
             problem(await put(found, {}, If_Match=etag), 412)
             problem(await found.client.delete(PATH, headers={"If-Match": etag}), 404)
@@ -61,7 +61,7 @@ async def test_a_change_that_means_one_makes_none(bus: holdfast.Bus) -> None:
 
 async def test_conditions_that_cannot_hold_are_told(bus: holdfast.Bus) -> None:
     await subscribe(bus.partitions.all[0].backend)
-    async with house(bus) as found:
+    async with application(bus) as found:
         problem(await put(found, {}, If_Match='"two"'), 400)
         problem(await put(found, {}, If_None_Match='"1"'), 400)
         problem(await found.client.delete(PATH, headers={"If-Match": '"9"'}), 412)
@@ -79,7 +79,7 @@ async def test_conditions_that_cannot_hold_are_told(bus: holdfast.Bus) -> None:
 )
 async def test_of_those_who_saw_the_same_one_wins(each: holdfast.Bus, bodies: list[dict[str, Any]]) -> None:
     await each.subscribe(CHANNEL, CONSUMER)
-    async with house(each) as found:
+    async with application(each) as found:
         etag = (await found.client.get(PATH)).headers["ETag"]
         answers = await asyncio.gather(*(put(found, body, If_Match=etag) for body in bodies))
         [won] = [answer for answer in answers if answer.status_code == 200]
@@ -96,7 +96,7 @@ async def test_a_policy_that_makes_no_sense_is_refused(bus: holdfast.Bus) -> Non
         ({"start": "2030-01-31T09:00:00"}, 422),
         ({"max_attempt": 3}, 422),
     ]
-    async with house(bus) as found:
+    async with application(bus) as found:
         for body, status in wrong:
             problem(await put(found, body), status)
         problem(await found.client.get(PATH), 404)
@@ -106,7 +106,7 @@ async def test_lists_go_page_by_page(bus: holdfast.Bus) -> None:
     for name in ("a", "b", "c"):
         await bus.subscribe(CHANNEL, name)
     await bus.subscribe("other", "d")
-    async with house(bus) as found:
+    async with application(bus) as found:
         first = (await found.client.get(LIST, params={"limit": 2})).json()
         rest = (await found.client.get(LIST, params={"limit": 2, "after": first["after"]})).json()
         assert [one["name"] for one in first["items"] + rest["items"]] == ["a", "b", "c"]
@@ -121,7 +121,7 @@ async def test_a_consumer_goes_with_its_jobs_dead_letters_and_counts(each: holdf
     await publish(store, "a", "b", "c")
     dead, _ = await claim(store, 2)
     await bury(store, dead)
-    async with house(each) as found:
+    async with application(each) as found:
         dry = await found.client.delete(PATH, params={"dry_run": True})
         assert (dry.status_code, dry.json()) == (200, {"jobs": {"dead": 1, "leased": 1, "ready": 1}})
         asked = await found.client.delete(PATH)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from house import house, problem
+from application import application, problem
 
 import holdfast
 from kit import CHANNEL, publish
@@ -14,8 +14,8 @@ PATH = f"{LIST}/archiver"
 async def test_a_stream_consumer_is_removed_by_force_while_it_is_behind(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
     await publish(store, "a")
-    await store.attach(CHANNEL, "archiver")
-    async with house(bus) as found:
+    await store.cursors.attach(CHANNEL, "archiver")
+    async with application(bus) as found:
         [cursor] = (await found.client.get(LIST)).json()
         assert (cursor["consumer"], cursor["position"], cursor["behind"]) == ("archiver", None, 1)
         assert (await found.client.delete(PATH, params={"dry_run": True})).json() == [cursor]
@@ -28,12 +28,12 @@ async def test_a_stream_consumer_is_removed_by_force_while_it_is_behind(bus: hol
 async def test_one_that_has_read_everything_needs_no_force(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
     await publish(store, "a")
-    await store.attach(CHANNEL, "archiver", "latest")
-    async with house(bus) as found:
+    await store.cursors.attach(CHANNEL, "archiver", "latest")
+    async with application(bus) as found:
         assert (await found.client.delete(PATH)).status_code == 200
-        assert await store.cursors(CHANNEL) == []
+        assert await store.cursors.all(CHANNEL) == []
 
 
 async def test_a_channel_that_is_not_there_has_none(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         problem(await found.client.get(LIST), 404)

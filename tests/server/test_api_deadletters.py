@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.deadletters import Filter
@@ -36,14 +36,14 @@ async def graves(bus: holdfast.Bus) -> holdfast.Bus:
     return bus
 
 
-async def ask(found: House, path: str = "", headers: dict[str, str] | None = None, **query: Any) -> Any:
+async def ask(found: Application, path: str = "", headers: dict[str, str] | None = None, **query: Any) -> Any:
     answer = await found.client.get(f"{LETTERS}{path}", params=query, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 async def test_the_list_goes_page_by_page_the_latest_first(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         seen, after, query = [], None, {"channel": CHANNEL, "consumer": CONSUMER, "limit": 2}
         while True:
             page = await ask(found, **query, **({"after": after} if after else {}))
@@ -56,7 +56,7 @@ async def test_the_list_goes_page_by_page_the_latest_first(graves: holdfast.Bus)
 
 
 async def test_filters_say_which_are_meant(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         everything = (await ask(found))["items"]
         assert len(everything) == 7
         last = everything[0]
@@ -80,7 +80,7 @@ async def test_filters_say_which_are_meant(graves: holdfast.Bus) -> None:
 
 
 async def test_clusters_are_told_by_what_went_wrong(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         clusters = await ask(found, "/clusters", channel=CHANNEL, consumer=CONSUMER)
         assert [each["count"] for each in clusters] == [3, 2]
         assert clusters[0]["pattern"].startswith("KeyError: ")
@@ -89,7 +89,7 @@ async def test_clusters_are_told_by_what_went_wrong(graves: holdfast.Bus) -> Non
 
 
 async def test_one_is_shown_whole(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         item = (await ask(found, kind="KeyError", limit=1))["items"][0]
         shown = await ask(found, f"/{item['id']}")
         assert (shown["data"], shown["headers"]) == ({"id": "c"}, {})
@@ -100,7 +100,7 @@ async def test_one_is_shown_whole(graves: holdfast.Bus) -> None:
 
 
 async def test_a_token_shows_its_own_and_nothing_else(graves: holdfast.Bus) -> None:
-    async with house(graves, local=False) as found:
+    async with application(graves, local=False) as found:
         channel = await found.bearer("channel", CHANNEL)
         consumer = await found.bearer("consumer", CHANNEL, CONSUMER)
         mine = {"channel": CHANNEL, "consumer": CONSUMER}
@@ -121,20 +121,20 @@ async def test_a_token_shows_its_own_and_nothing_else(graves: holdfast.Bus) -> N
         assert (await found.client.get(f"{LETTERS}/{theirs}", headers=channel)).status_code == 200
 
 
-async def graves_of(found: House, channel: str, consumer: str | None = None) -> list[str]:
-    page = await found.system.letters.find(Filter.of(channel=channel, consumer=consumer))
+async def graves_of(found: Application, channel: str, consumer: str | None = None) -> list[str]:
+    page = await found.system.deadletters.find(Filter.of(channel=channel, consumer=consumer))
     return [item.id for item in page.items]
 
 
 async def test_a_message_of_a_dead_letter_channel_belongs_to_that_channel(bus: holdfast.Bus) -> None:
     """Whoever may read the channel that it came from has the job, and needs that token for the copy."""
     store = bus.partitions.all[0].backend
-    await store.create_channel(GRAVEYARD)
+    await store.channels.create(GRAVEYARD)
     await subscribe(store, dead_letter=GRAVEYARD)
     await publish(store, "a")
     [job] = await claim(store)
     await bury(store, job)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         await found.token("admin")
         mine, keeper = await found.bearer("channel", CHANNEL), await found.bearer("reader", GRAVEYARD)
         [item] = (await ask(found, headers=keeper, channel=GRAVEYARD, kinds="stream"))["items"]

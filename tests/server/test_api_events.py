@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from house import house, problem
+from application import application, problem
 
 import holdfast
 from kit import CHANNEL, CONSUMER, read_all, state, subscribe
@@ -28,7 +28,7 @@ async def data(bus: holdfast.Bus) -> list[Any]:
 
 async def test_an_event_is_published_once(each: holdfast.Bus) -> None:
     body = {"data": {"n": 1}, "id": "e-1", "type": "order.placed", "key": "k", "headers": {"tenant": "a"}}
-    async with house(each) as found:
+    async with application(each) as found:
         first = await found.client.post(EVENTS, json=body)
         again = await found.client.post(EVENTS, json=body)
         assert (first.status_code, again.status_code) == (201, 200)
@@ -48,7 +48,7 @@ async def test_an_event_is_published_once(each: holdfast.Bus) -> None:
 
 async def test_a_key_makes_a_repeat_harmless(each: holdfast.Bus) -> None:
     batch = {"events": [{"data": 1}, {"data": 2, "id": "own"}, {"data": 3}]}
-    async with house(each) as found:
+    async with application(each) as found:
         one = [await found.client.post(EVENTS, json={"data": 0}, headers=KEY) for _ in range(2)]
         many = [await found.client.post(f"{EVENTS}/batch", json=batch, headers=KEY) for _ in range(2)]
         assert [answer.status_code for answer in one] == [201, 200]
@@ -60,7 +60,7 @@ async def test_a_key_makes_a_repeat_harmless(each: holdfast.Bus) -> None:
 
 
 async def test_without_a_key_or_an_id_each_call_is_an_event(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         ids = {(await found.client.post(EVENTS, json={"data": 1})).json()["id"] for _ in range(2)}
     assert len(ids) == len(await data(bus)) == 2
 
@@ -79,7 +79,7 @@ WRONG: list[tuple[dict[str, Any], int]] = [
 
 
 async def test_an_event_that_nobody_can_carry_is_refused(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for body, status in WRONG:
             problem(await found.client.post(EVENTS, json=body), status)
             both = {"events": [{"data": 0}, body]}
@@ -88,7 +88,7 @@ async def test_an_event_that_nobody_can_carry_is_refused(bus: holdfast.Bus) -> N
 
 
 async def test_json_under_another_name_is_told(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for name in ("application/x-www-form-urlencoded", "text/plain", ""):
             headers = {"Content-Type": name} if name else {}
             told = problem(await found.client.post(EVENTS, content=b'{"data": 1}', headers=headers), 415)
@@ -101,7 +101,7 @@ async def test_json_under_another_name_is_told(bus: holdfast.Bus) -> None:
 async def test_bytes_a_time_and_a_priority_are_carried(bus: holdfast.Bus) -> None:
     await subscribe(bus.partitions.all[0].backend)
     content = base64.b64encode(b"\x00\xff").decode()
-    async with house(bus) as found:
+    async with application(bus) as found:
         await found.client.post(EVENTS, json={"data": 1, "id": "late", "at": "2199-01-01T00:00:00Z"})
         await found.client.post(EVENTS, json={"data": 2, "id": "low"})
         await found.client.post(EVENTS, json={"data_base64": content, "id": "high", "priority": 9})
@@ -111,7 +111,7 @@ async def test_bytes_a_time_and_a_priority_are_carried(bus: holdfast.Bus) -> Non
 
 
 async def test_a_batch_over_the_limit_is_refused_whole(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"batch": 2}) as found:
+    async with application(bus, limits={"batch": 2}) as found:
         body = {"events": [{"data": n} for n in range(3)]}
         refused = problem(await found.client.post(f"{EVENTS}/batch", json=body), 413)
         assert "at most 2" in str(refused["detail"])
@@ -121,7 +121,7 @@ async def test_a_batch_over_the_limit_is_refused_whole(bus: holdfast.Bus) -> Non
 
 async def test_a_full_consumer_asks_for_patience(bus: holdfast.Bus) -> None:
     await bus.subscribe(CHANNEL, CONSUMER, max_depth=1)
-    async with house(bus) as found:
+    async with application(bus) as found:
         assert (await found.client.post(EVENTS, json={"data": 1})).status_code == 201
         answer = await found.client.post(EVENTS, json={"data": 2})
         assert problem(answer, 429)["type"] == "urn:holdfast:problem:overloaded"
@@ -134,7 +134,7 @@ async def test_a_stream_is_published_as_it_comes(each: holdfast.Bus) -> None:
         for start in range(0, len(whole), 5):
             yield whole[start : start + 5]
 
-    async with house(each, limits={"batch": 3}) as found:
+    async with application(each, limits={"batch": 3}) as found:
         answer = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY | LINES)
         assert (answer.status_code, answer.json()) == (200, {"published": 8, "duplicates": 0})
         again = await found.client.post(f"{EVENTS}/stream", content=torn(), headers=KEY | LINES)
@@ -158,7 +158,7 @@ async def test_a_bad_line_ends_a_stream_and_says_how_far_it_got(
     bus: holdfast.Bus, line: bytes, status: int
 ) -> None:
     good = [lines({"data": n}) for n in range(6)]
-    async with house(bus, limits={"batch": 2}) as found:
+    async with application(bus, limits={"batch": 2}) as found:
         bad = b"".join([*good[:3], line + b"\n", *good[3:]])
         told = problem(await found.client.post(f"{EVENTS}/stream", content=bad, headers=KEY | LINES), status)
         assert str(told["detail"]).startswith("line 4: ")
@@ -171,7 +171,7 @@ async def test_a_bad_line_ends_a_stream_and_says_how_far_it_got(
 
 
 async def test_a_stream_has_lines_and_an_end(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"body": "1KB"}) as found:
+    async with application(bus, limits={"body": "1KB"}) as found:
         problem(await found.client.post(f"{EVENTS}/stream", content=b"\n \n", headers=LINES), 400)
         problem(await found.client.post(f"{EVENTS}/stream", content=b"x" * 1100, headers=LINES), 413)
 
@@ -183,7 +183,7 @@ async def test_a_stream_has_lines_and_an_end(bus: holdfast.Bus) -> None:
 
 
 async def test_only_those_who_may_publish_do(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         await found.token("admin")
         for scope in (("reader",), ("producer", "other.>"), ("consumer", CHANNEL, CONSUMER)):
             headers = await found.bearer(*scope)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.contracts import Backend
@@ -22,14 +22,14 @@ def store_of(bus: holdfast.Bus) -> Backend:
     return bus.partitions.all[0].backend
 
 
-async def polled(found: House, limit: int = 1) -> list[dict[str, Any]]:
+async def polled(found: Application, limit: int = 1) -> list[dict[str, Any]]:
     answer = await found.client.post(f"{BASE}/poll", json={"limit": limit})
     assert answer.status_code == 200, answer.text
     jobs: list[dict[str, Any]] = answer.json()["jobs"]
     return jobs
 
 
-async def end(found: House, job: dict[str, Any], verb: str = "finalize", **body: Any) -> Any:
+async def end(found: Application, job: dict[str, Any], verb: str = "finalize", **body: Any) -> Any:
     path = f"{BASE}/jobs/{job['id']}/{verb}"
     return await found.client.post(path, json={"token": job["token"], **body})
 
@@ -39,7 +39,7 @@ async def test_a_job_is_polled_prolonged_given_back_and_ended(each: holdfast.Bus
     await subscribe(store, ordered=True)
     await publish(store, "a", key="k")
     await publish(store, "b", key="k")
-    async with house(each) as found:
+    async with application(each) as found:
         [job] = await polled(found, 10)
         assert (job["event"]["id"], job["event"]["data"], job["attempt"]) == ("a", {"id": "a"}, 1)
         assert (await end(found, job, "extend", by="1h")).status_code == 204
@@ -57,7 +57,7 @@ async def test_a_job_is_polled_prolonged_given_back_and_ended(each: holdfast.Bus
         assert (shown["state"], shown["event_id"], shown["attempts"]) == ("done", "b", 1)
 
 
-async def self_again(found: House, job: dict[str, Any], token: int) -> list[dict[str, Any]]:
+async def self_again(found: Application, job: dict[str, Any], token: int) -> list[dict[str, Any]]:
     """The same job as the next poll must have it: with a new token and deadline, and no attempt spent."""
     shown = (await found.client.get(f"{BASE}/jobs/{job['id']}")).json()
     return [{**job, "token": token, "lease_until": shown["lease_until"]}]
@@ -69,7 +69,7 @@ async def test_data_comes_out_as_it_went_in(bus: holdfast.Bus) -> None:
     values = [2**70, -(10**40), 0.1, 1e300, "\u0000é😀", None, {"a": [1, {"b": []}]}]
     texts = [b"1e999", b"NaN", b'"\\ud800"', b"\xff", b"[" * 300 + b"]" * 300, b"[" * 2000 + b"]" * 2000, b""]
     path = f"/api/v1/channels/{CHANNEL}/events"
-    async with house(bus) as found:
+    async with application(bus) as found:
         for value in values:
             assert (await found.client.post(path, json={"data": value})).status_code == 201
         lines = b"".join(json.dumps({"data": value}).encode() + b"\n" for value in values)
@@ -87,7 +87,7 @@ async def test_attempts_are_counted_by_the_store(each: holdfast.Bus) -> None:
     store = store_of(each)
     await subscribe(store, max_attempts=2, backoff=["0s"])
     await publish(store, "a")
-    async with house(each) as found:
+    async with application(each) as found:
         for attempt in (1, 2):
             [job] = await polled(found)
             assert job["attempt"] == attempt
@@ -104,7 +104,7 @@ async def test_attempts_are_counted_by_the_store(each: holdfast.Bus) -> None:
 async def test_what_no_retry_can_help_is_buried_at_once(bus: holdfast.Bus) -> None:
     await subscribe(store_of(bus))
     await publish(store_of(bus), "a")
-    async with house(bus) as found:
+    async with application(bus) as found:
         [job] = await polled(found)
         assert (await end(found, job, success=False, error="no", terminal=True)).status_code == 204
         assert (await record(store_of(bus), "a")).reason == "terminal"
@@ -114,7 +114,7 @@ async def test_many_are_ended_at_once_each_in_its_own_way(each: holdfast.Bus) ->
     store = store_of(each)
     await subscribe(store, backoff=["1h"])
     await publish(store, "done", "again", "dead", "lost")
-    async with house(each) as found:
+    async with application(each) as found:
         jobs = {job["event"]["id"]: job for job in await polled(found, 10)}
         how: dict[str, dict[str, Any]] = {
             "lost": {"success": True, "token": 99},
@@ -134,7 +134,7 @@ async def test_who_lost_the_lease_changes_nothing(each: holdfast.Bus) -> None:
     store = store_of(each)
     await subscribe(store)
     await publish(store, "a")
-    async with house(each) as found:
+    async with application(each) as found:
         [late] = await polled(found)
         await abandon(store, LEASE)
         [now] = await polled(found)
@@ -155,7 +155,7 @@ async def test_who_lost_the_lease_changes_nothing(each: holdfast.Bus) -> None:
 
 async def test_a_job_that_never_was_is_nobodys(each: holdfast.Bus) -> None:
     await subscribe(store_of(each))
-    async with house(each) as found:
+    async with application(each) as found:
         for job_id in ("no-number", "9" * 30, "1-1", "0", "77"):
             problem(await end(found, {"id": job_id, "token": 1}, success=True), 409)
             problem(await end(found, {"id": job_id, "token": 1}, success=False), 409)
@@ -164,7 +164,7 @@ async def test_a_job_that_never_was_is_nobodys(each: holdfast.Bus) -> None:
 
 
 async def test_what_does_not_exist_and_what_is_too_much_is_told(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"batch": 2}) as found:
+    async with application(bus, limits={"batch": 2}) as found:
         problem(await found.client.post(f"{BASE}/poll", json={}), 404)
         problem(await found.client.post(f"{BASE}/poll", json={"wait": "5s"}), 404)
         for success in (True, False):  # a consumer that is gone took its leases along
@@ -182,7 +182,7 @@ async def test_what_does_not_exist_and_what_is_too_much_is_told(bus: holdfast.Bu
 async def test_a_paused_consumer_hands_out_nothing(bus: holdfast.Bus) -> None:
     await subscribe(store_of(bus))
     await publish(store_of(bus), "a")
-    async with house(bus) as found:
+    async with application(bus) as found:
         await found.client.put(BASE, json={"paused": True})
         assert await polled(found) == []
         await found.client.put(BASE, json={"paused": False})
@@ -194,7 +194,7 @@ async def test_a_consumers_token_ends_only_its_own_jobs(bus: holdfast.Bus) -> No
     await subscribe(store)
     await subscribe(store, "other")
     await publish(store, "a")
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         mine = await found.bearer("consumer", CHANNEL, CONSUMER)
         answer = await found.client.post(f"{BASE}/poll", json={}, headers=mine)
         [job] = answer.json()["jobs"]
@@ -209,7 +209,7 @@ async def test_a_consumers_token_ends_only_its_own_jobs(bus: holdfast.Bus) -> No
 
 
 async def test_jobs_of_several_stores_are_one_list(new_database: Callable[[], str]) -> None:
-    async with holdfast.connect([new_database(), new_database()]) as bus, house(bus) as found:
+    async with holdfast.connect([new_database(), new_database()]) as bus, application(bus) as found:
         made = await found.client.put(BASE, json={"paused": False, "display_name": "Billing"})
         assert made.status_code == 201
         bodies = {"events": [{"data": n, "id": f"e-{n}"} for n in range(20)]}

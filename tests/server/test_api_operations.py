@@ -8,13 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 from running import running
 
 import holdfast
 from holdfast.deadletters.items import Filter
-from holdfast.deadletters.operation import Operation, Options, Request
-from holdfast.deadletters.records import fields_of
+from holdfast.deadletters.operation import Operation, OperationOptions, Request, fields_of
 from holdfast.model.event import new_id
 from kit import CHANNEL, CONSUMER, bury, claim, publish, states, subscribe, until
 
@@ -34,11 +33,11 @@ async def graves(bus: holdfast.Bus) -> holdfast.Bus:
     return bus
 
 
-async def start(found: House, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+async def start(found: Application, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
     return await found.client.post(OPERATIONS, json=body, headers=headers)
 
 
-async def run(found: House, answer: httpx.Response) -> dict[str, Any]:
+async def run(found: Application, answer: httpx.Response) -> dict[str, Any]:
     """See an operation that was accepted through to its end."""
     assert answer.status_code == 202, answer.text
     assert (answer.json()["state"], answer.json()["outcome"]) == ("waiting", "")
@@ -49,7 +48,7 @@ async def run(found: House, answer: httpx.Response) -> dict[str, Any]:
 
 async def test_a_dry_run_changes_nothing_and_the_operation_does_what_it_said(graves: holdfast.Bus) -> None:
     store = graves.partitions.all[0].backend
-    async with house(graves) as found:
+    async with application(graves) as found:
         dry = await start(found, kind="requeue", filter=FILTER, dry_run=True)
         assert dry.status_code == 200
         preview = dry.json()
@@ -61,7 +60,7 @@ async def test_a_dry_run_changes_nothing_and_the_operation_does_what_it_said(gra
 
 
 async def test_some_are_purged_and_one_is_deleted_by_their_ids(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         page = await found.client.get("/api/v1/deadletters", params=FILTER)
         ids = [item["id"] for item in page.json()["items"]]
         done = await run(found, await start(found, kind="purge", items=ids[:2]))
@@ -74,7 +73,7 @@ async def test_some_are_purged_and_one_is_deleted_by_their_ids(graves: holdfast.
 
 @pytest.mark.parametrize("number", [10**40, -(2**64), 2**63])
 async def test_a_patch_keeps_numbers_of_any_size(graves: holdfast.Bus, number: int) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         [item, *_] = (await found.client.get("/api/v1/deadletters", params=FILTER)).json()["items"]
         patch = [{"op": "add", "path": "/fixed", "value": [number]}]
         done = await run(found, await start(found, kind="patch", items=[item["id"]], patch=patch))
@@ -87,7 +86,7 @@ async def test_a_patch_keeps_numbers_of_any_size(graves: holdfast.Bus, number: i
 
 
 async def test_a_patch_shows_its_change_and_guards_it(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         page = await found.client.get("/api/v1/deadletters", params={**FILTER, "limit": 1})
         [item] = page.json()["items"]
         patch = [{"op": "add", "path": "/fixed", "value": True}]
@@ -131,7 +130,7 @@ async def test_a_canary_that_dies_again_stops_the_rest(graves: holdfast.Bus) -> 
 
 
 async def test_a_cancelled_one_begins_nothing_and_can_go_on(graves: holdfast.Bus) -> None:
-    async with house(graves) as found:
+    async with application(graves) as found:
         asked = (await start(found, kind="purge", filter=FILTER)).json()
         cancelled = (await found.client.post(f"{OPERATIONS}/{asked['id']}/cancel")).json()
         assert (cancelled["state"], cancelled["progress"]["done"]) == ("cancelled", 0)
@@ -155,7 +154,7 @@ async def test_what_makes_no_sense_is_refused(graves: holdfast.Bus) -> None:
         ({"kind": "requeue", "filter": {**FILTER, "chanel": "x"}}, 422),
         ({"kind": "requeue", "filter": FILTER, "rate": 0}, 422),
     ]
-    async with house(graves) as found:
+    async with application(graves) as found:
         for body, status in wrong:
             problem(await start(found, **body), status)
         problem(await found.client.get(f"{OPERATIONS}/nothing"), 404)
@@ -165,7 +164,7 @@ async def test_what_makes_no_sense_is_refused(graves: holdfast.Bus) -> None:
 
 
 async def test_the_list_goes_page_by_page_and_shows_what_is_the_callers(graves: holdfast.Bus) -> None:
-    async with house(graves, local=False) as found:
+    async with application(graves, local=False) as found:
         admin, mine = await found.bearer("admin"), await found.bearer("channel", CHANNEL)
         for number in range(5):
             wanted = FILTER if number % 2 else {"channel": "secret"}
@@ -183,23 +182,23 @@ async def test_the_list_goes_page_by_page_and_shows_what_is_the_callers(graves: 
         assert [each["filter"]["reason"] for each in page["items"]] == ["r-3", "r-1"]
 
 
-async def many(found: House, number: int, wanted: Filter, *patch: dict[str, Any]) -> list[str]:
+async def many(found: Application, number: int, wanted: Filter, *patch: dict[str, Any]) -> list[str]:
     """Operations as the service writes them, each asked for a little later than the one before."""
     store = await found.system.operations.first()
     now = await store.now()
     made = []
     for n in range(number):
-        request = Request("patch" if patch else "purge", wanted, options=Options(patch=patch))
+        request = Request("patch" if patch else "purge", wanted, options=OperationOptions(patch=patch))
         created = now - timedelta(microseconds=number - n)
         operation = Operation(new_id(), request, "somebody", created)
         key = f"gbe.state.operations.{operation.id}"
-        assert await store.put_record(key, fields_of(operation), 0, created)
+        assert await store.records.put(key, fields_of(operation), 0, created)
         made.append(operation.id)
     return made
 
 
 async def test_a_busy_neighbour_pushes_nobody_off_the_list(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         mine = await found.bearer("channel", CHANNEL)
         own = await many(found, 3, Filter.of(kinds=["job"], **FILTER))
         others = set(await many(found, 1_010, Filter.of(kinds=["job"], channel="secret")))
@@ -224,7 +223,7 @@ async def test_a_busy_neighbour_pushes_nobody_off_the_list(bus: holdfast.Bus) ->
 
 
 async def test_a_page_of_large_operations_ends_early(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"answer": 350_000}) as found:
+    async with application(bus, limits={"answer": 350_000}) as found:
         patch = {"op": "replace", "path": "/a", "value": "x" * 100_000}
         made = await many(found, 10, Filter.of(kinds=["job"], **FILTER), patch)
         seen, query = [], {"limit": "1000"}
@@ -241,7 +240,7 @@ async def test_a_page_of_large_operations_ends_early(bus: holdfast.Bus) -> None:
 
 
 async def test_a_channels_token_operates_on_its_own_and_a_consumers_on_nothing(graves: holdfast.Bus) -> None:
-    async with house(graves, local=False) as found:
+    async with application(graves, local=False) as found:
         admin, mine = await found.bearer("admin"), await found.bearer("channel", CHANNEL)
         foreign = (await start(found, admin, kind="purge", filter={"channel": "secret"})).json()["id"]
         refused: list[dict[str, Any]] = [
@@ -265,7 +264,7 @@ async def test_a_channels_token_operates_on_its_own_and_a_consumers_on_nothing(g
 
 
 async def test_an_empty_word_of_a_filter_does_not_mean_all(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for word in ("consumer", "reason", "fingerprint", "text"):
             wanted = {"kind": "purge", "filter": {"channel": CHANNEL, word: ""}}
             problem(await found.client.post("/api/v1/operations", json=wanted), 422)

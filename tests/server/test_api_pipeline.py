@@ -14,15 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 from scene import ingest, ingest_reporter, with_store
 
 import holdfast
-from holdfast.cli.ledgers import ledgers
+from holdfast.cli.pipeline import pipeline_access
 from holdfast.config.load import load
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.reconcile.memory import remember
-from holdfast.pipeline.reconcile.report import Difference, Report, Tally
+from holdfast.pipeline.reconcile.report import Difference, ReconcileReport, Tally, store_report
 from holdfast.pipeline.warehouse import Column, Table, Tables
 from kit import CHANNEL, CONSUMER
 
@@ -40,27 +39,27 @@ TABLES = Tables({CHANNEL: Table("events", (Column("total", "$.total", "integer")
 
 
 @pytest.fixture
-async def ingested(bus: holdfast.Bus, tmp_path: Path) -> AsyncIterator[House]:
-    """A house with the books of an ingest: it loaded one event and gave up on three."""
+async def ingested(bus: holdfast.Bus, tmp_path: Path) -> AsyncIterator[Application]:
+    """An application with an ingest: it loaded one event and gave up on three."""
     receipts = [await bus.publish(CHANNEL, {"total": "x"}, id=f"bad-{n}") for n in range(3)]
     receipts.append(await bus.publish(CHANNEL, {"total": 1}, id="good"))
     ingest(tmp_path, TABLES, CHANNEL, [(each.id, each.position) for each in receipts])
     file = tmp_path / "holdfast.yaml"
     file.write_text(CONFIG.format(folder=tmp_path))
     urls = [bus.partitions.all[0].backend.url]
-    with ledgers(load(file).config, file, urls) as books:
-        async with house(bus, ledgers=books) as found:
+    with pipeline_access(load(file).config, file, urls) as books:
+        async with application(bus, pipeline=books) as found:
             yield found
 
 
-async def failed(found: House, **query: Any) -> dict[str, Any]:
+async def failed(found: Application, **query: Any) -> dict[str, Any]:
     answer = await found.client.get(FAILED, params=query)
     assert answer.status_code == 200, answer.text
     page: dict[str, Any] = answer.json()
     return page
 
 
-async def test_failed_events_are_listed_shown_and_settled(ingested: House) -> None:
+async def test_failed_events_are_listed_shown_and_settled(ingested: Application) -> None:
     first = await failed(ingested, limit=2)
     rest = await failed(ingested, limit=2, after=first["after"])
     everything = first["items"] + rest["items"]
@@ -87,9 +86,9 @@ async def test_failed_events_are_listed_shown_and_settled(ingested: House) -> No
     assert (await failed(ingested, channel="other"))["items"] == []
 
 
-async def test_a_page_of_failed_events_is_bounded_by_bytes(ingested: House) -> None:
+async def test_a_page_of_failed_events_is_bounded_by_bytes(ingested: Application) -> None:
     known = ingested.system
-    async with house(known.bus, ledgers=known.ledgers, limits={"answer": 1_000}) as found:
+    async with application(known.bus, pipeline=known.pipeline, limits={"answer": 1_000}) as found:
         seen, cursors, query = [], [], {"limit": "100"}
         for _ in range(3):
             page = await failed(found, **query)
@@ -106,7 +105,7 @@ async def test_a_page_of_failed_events_is_bounded_by_bytes(ingested: House) -> N
 
 
 async def test_the_page_shows_one_status_page_by_page(
-    ingested: House, monkeypatch: pytest.MonkeyPatch
+    ingested: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.server.pages.pipeline.SHOWN", 2)
     bad = {each["event_id"]: each["id"] for each in (await failed(ingested))["items"]}
@@ -138,7 +137,7 @@ async def test_the_page_shows_one_status_page_by_page(
     assert (await ingested.client.get(forged)).status_code == 400
 
 
-async def test_a_damaged_record_hides_no_failed_event(ingested: House, tmp_path: Path) -> None:
+async def test_a_damaged_record_hides_no_failed_event(ingested: Application, tmp_path: Path) -> None:
     [one, *_] = (await failed(ingested))["items"]
     [file] = (tmp_path / "wal" / "failed").glob(f"*/*@{one['position']}.json")
     file.write_bytes(file.read_bytes()[:-9])
@@ -157,7 +156,7 @@ async def test_a_damaged_record_hides_no_failed_event(ingested: House, tmp_path:
     assert "repaired" in str(said["detail"])
 
 
-async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: House, tmp_path: Path) -> None:
+async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: Application, tmp_path: Path) -> None:
     """A server lives long; DuckDB's file belongs to one process at a time."""
     [one, *_] = (await failed(ingested))["items"]
     again = await asyncio.gather(*(ingested.client.post(f"{FAILED}/{one['id']}/retry") for _ in range(3)))
@@ -168,7 +167,7 @@ async def test_a_retry_leaves_the_warehouse_to_the_ingest(ingested: House, tmp_p
     await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=True)
 
 
-async def test_they_are_dead_letters_too(ingested: House) -> None:
+async def test_they_are_dead_letters_too(ingested: Application) -> None:
     page = (await ingested.client.get(f"{V1}/deadletters", params={"kinds": "ingest"})).json()
     assert {item["event_id"] for item in page["items"]} == {"bad-0", "bad-1", "bad-2"}
     body = {"kind": "delete", "items": [page["items"][0]["id"]]}
@@ -178,7 +177,7 @@ async def test_they_are_dead_letters_too(ingested: House) -> None:
     assert len((await failed(ingested, status="pending"))["items"]) == 2
 
 
-async def test_a_token_sees_the_failed_events_of_its_channel(ingested: House) -> None:
+async def test_a_token_sees_the_failed_events_of_its_channel(ingested: Application) -> None:
     [one, *_] = (await failed(ingested))["items"]
     mine, other = await ingested.bearer("channel", CHANNEL), await ingested.bearer("channel", "beta")
     get = ingested.client.get
@@ -202,7 +201,7 @@ async def test_a_token_sees_the_failed_events_of_its_channel(ingested: House) ->
     problem(await get(asked.headers["Location"], headers=other), 404)
 
 
-async def test_an_events_life_is_told(ingested: House) -> None:
+async def test_an_events_life_is_told(ingested: Application) -> None:
     bus = ingested.system.bus
     await bus.subscribe(CHANNEL, CONSUMER, start="earliest")
     jobs = await bus.poll(CHANNEL, CONSUMER, limit=10)
@@ -227,7 +226,7 @@ async def test_an_events_life_is_told(ingested: House) -> None:
 
 
 async def test_without_an_ingest_there_is_nothing_to_tell(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for path in ("failed-events", "failed-events/x", "wal", "trace?id=x"):
             problem(await found.client.get(f"{V1}/{path}"), 404)
         assert (await found.client.get(f"{V1}/pipeline")).json() == {"drivers": [], "reconciled": []}
@@ -237,7 +236,7 @@ async def test_without_an_ingest_there_is_nothing_to_tell(bus: holdfast.Bus) -> 
 async def test_the_drivers_and_the_wal_are_as_last_reported(bus: holdfast.Bus, tmp_path: Path) -> None:
     store = bus.partitions.all[0].backend
     await with_store(store.url, ingest_reporter(tmp_path).look)
-    async with house(bus) as found:
+    async with application(bus) as found:
         [driver] = (await found.client.get(f"{V1}/pipeline")).json()["drivers"]
         assert (driver["name"], driver["trouble"]) == ("ingest", None)
         assert (await found.client.get(f"{V1}/wal")).json() == driver["report"]["wal"]
@@ -248,17 +247,17 @@ async def test_the_drivers_and_the_wal_are_as_last_reported(bus: holdfast.Bus, t
 
 async def test_the_last_reconciliation_of_each_channel_is_shown(bus: holdfast.Bus) -> None:
     lost = [Difference("warehouse", "missing", 0, "0001", "default", f"<i>{n}") for n in range(30)]
-    late = Report("late", None, 9, 0, 7, None, None, None, 0, [Tally("archive", "waiting", 2)], [])
-    even = Report(CHANNEL, None, 9, 0, 9, 8, 1, 0, 0, [], [])
+    late = ReconcileReport("late", None, 9, 0, 7, None, None, None, 0, [Tally("archive", "waiting", 2)], [])
+    even = ReconcileReport(CHANNEL, None, 9, 0, 9, 8, 1, 0, 0, [], [])
     odd = replace(even, ingested=1000, tallies=[Tally("warehouse", "missing", 30)], differences=lost)
 
     def file(connection: Connection) -> None:
         for report in (late, odd):
-            remember(connection, "gbe", report)
+            store_report(connection, "gbe", report)
 
     store = bus.partitions.all[0].backend
     await with_store(store.url, file)
-    async with house(bus) as found:
+    async with application(bus) as found:
         told = (await found.client.get(f"{V1}/pipeline")).json()["reconciled"]
         assert [(each["channel"], each["verdict"]) for each in told] == [
             (CHANNEL, "not equal"),
@@ -268,13 +267,13 @@ async def test_the_last_reconciliation_of_each_channel_is_shown(bus: holdfast.Bu
         shown = (await found.client.get("/pipeline")).text
         for words in ("not equal", "30 missing in the warehouse", "1,000", "&lt;i&gt;7", "on its way"):
             assert words in shown
-        await with_store(store.url, lambda connection: remember(connection, "gbe", even))
+        await with_store(store.url, lambda connection: store_report(connection, "gbe", even))
         [again, _] = (await found.client.get(f"{V1}/pipeline")).json()["reconciled"]
         assert (again["channel"], again["verdict"], again["report"]["tallies"]) == (CHANNEL, "equal", [])
 
 
 async def test_the_audit_says_who_did_what(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         admin, mine = await found.bearer("admin"), await found.bearer("channel", CHANNEL)
         path = f"{V1}/channels/{CHANNEL}"
         await found.client.put(path, json={"display_name": "Orders"}, headers=admin)

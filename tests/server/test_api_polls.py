@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House, house
+from application import Application, application
 from running import running
 
 import holdfast
 from holdfast.contracts import Listener
 from holdfast.model.errors import InvalidInput
-from holdfast.server.api import polls
+from holdfast.server.api import jobs
 from kit import CHANNEL, CONSUMER, calm_clock, publish, state, states, subscribe, until
 
 BASE = f"/api/v1/channels/{CHANNEL}/consumers/{CONSUMER}"
@@ -25,7 +25,7 @@ BASE = f"/api/v1/channels/{CHANNEL}/consumers/{CONSUMER}"
 @pytest.fixture(autouse=True)
 def _no_looking_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes in time comes by a wake-up."""
-    monkeypatch.setattr(polls, "PAUSE", 30)
+    monkeypatch.setattr(jobs, "PAUSE", 30)
 
 
 def poll(
@@ -58,11 +58,11 @@ class Ear:
         await self._inner.close()
 
 
-async def waiting(found: House, count: int, channel: str = CHANNEL) -> None:
+async def waiting(found: Application, count: int, channel: str = CHANNEL) -> None:
     """Until so many wait for a wake-up."""
 
     async def there() -> bool:
-        return len(found.system.waking.waiting(channel)) == count
+        return len(found.system.wakeups.waiting(channel)) == count
 
     await until(there)
 
@@ -70,7 +70,7 @@ async def waiting(found: House, count: int, channel: str = CHANNEL) -> None:
 async def test_a_publish_wakes_those_who_wait(each: holdfast.Bus) -> None:
     store = each.partitions.all[0].backend
     await subscribe(store)
-    async with house(each) as found:
+    async with application(each) as found:
         waiter = poll(found.client)
         await waiting(found, 1)
         async with calm_clock() as now:
@@ -78,27 +78,27 @@ async def test_a_publish_wakes_those_who_wait(each: holdfast.Bus) -> None:
             [job] = (await waiter).json()["jobs"]
             assert job["event"]["id"] == "a"
             assert now() < 10
-        assert found.system.waking.waiting(CHANNEL) == frozenset()
+        assert found.system.wakeups.waiting(CHANNEL) == frozenset()
 
 
 async def test_nothing_comes_of_an_empty_wait(bus: holdfast.Bus) -> None:
     await subscribe(bus.partitions.all[0].backend)
-    async with house(bus) as found:
+    async with application(bus) as found:
         began = time.monotonic()
         assert (await poll(found.client, "200ms")).json() == {"jobs": []}
         assert time.monotonic() - began >= 0.2
 
 
 def test_a_wait_is_up_to_a_quarter_of_an_hour() -> None:
-    assert polls.patience("15m") == 900
+    assert jobs.patience("15m") == 900
     with pytest.raises(InvalidInput, match="use at most 15m"):
-        polls.patience("901s")
+        jobs.patience("901s")
 
 
 async def test_a_wait_may_be_longer_than_other_requests_may_take(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
     await subscribe(store)
-    async with house(bus, limits={"timeout": "1s"}) as found:
+    async with application(bus, limits={"timeout": "1s"}) as found:
         waiter = poll(found.client, "15m")
         await waiting(found, 1)
         begun = time.monotonic()
@@ -113,13 +113,13 @@ async def test_those_who_wait_for_one_consumer_cost_no_more_than_one_of_them(
 ) -> None:
     store = bus.partitions.all[0].backend
     await subscribe(store)
-    async with house(bus) as found:
+    async with application(bus) as found:
         waiters = [poll(found.client, "15m") for _ in range(20)]
         await waiting(found, 20)
-        [first] = [turn for turn in found.system.waking.waiting(CHANNEL) if turn.first]
+        [first] = [turn for turn in found.system.wakeups.waiting(CHANNEL) if turn.first]
         await until(lambda: _is(not first.woken.is_set()))
         claims = _counted(monkeypatch, bus)
-        monkeypatch.setattr(polls, "PAUSE", 0.02)
+        monkeypatch.setattr(jobs, "PAUSE", 0.02)
         first.woken.set()
         await until(lambda: _is(len(claims) > 5))
         assert len(set(claims)) == 1, "only the first of the line looks"
@@ -131,20 +131,20 @@ async def test_those_who_wait_for_one_consumer_cost_no_more_than_one_of_them(
 def _counted(monkeypatch: pytest.MonkeyPatch, bus: holdfast.Bus) -> list[asyncio.Task[Any] | None]:
     """Who has polled, from now on."""
     claims: list[asyncio.Task[Any] | None] = []
-    look = polls._Call._look
+    look = jobs._PollCall._claim_checked
 
     async def counted(self: Any) -> Any:
         claims.append(asyncio.current_task())
         return await look(self)
 
-    monkeypatch.setattr(polls._Call, "_look", counted)
+    monkeypatch.setattr(jobs._PollCall, "_claim_checked", counted)
     return claims
 
 
 async def test_a_token_that_is_revoked_ends_the_wait_and_gets_nothing(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
     await subscribe(store)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         text = await found.token("consumer", CHANNEL, CONSUMER)
         headers = {"Authorization": f"Bearer {text}"}
         waiter = asyncio.create_task(found.client.post(f"{BASE}/poll", json={"wait": "15m"}, headers=headers))
@@ -160,7 +160,7 @@ async def test_a_token_that_is_revoked_during_its_claim_gets_nothing(
 ) -> None:
     store, claim = bus.partitions.all[0].backend, bus.poll
     await subscribe(store)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         text = await found.token("consumer", CHANNEL, CONSUMER)
 
         async def claim_and_revoke(*names: str, limit: int) -> list[holdfast.Job]:
@@ -181,10 +181,10 @@ async def test_a_token_that_is_revoked_ends_the_wait_behind_others_too(
     bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the first in the line looks; the others were not asked about until they were the first."""
-    monkeypatch.setattr(polls, "PAUSE", 0.1)
+    monkeypatch.setattr(jobs, "PAUSE", 0.1)
     store = bus.partitions.all[0].backend
     await subscribe(store)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         texts = [await found.token("consumer", CHANNEL, CONSUMER) for _ in range(2)]
         waiters = []
         for text in (texts[0], texts[1], texts[1]):
@@ -203,7 +203,7 @@ async def test_many_waiters_share_one_listener(bus: holdfast.Bus, monkeypatch: p
     store, ears = bus.partitions.all[0].backend, Ears(bus, monkeypatch)
     await subscribe(store)
     await subscribe(store, channel="other")
-    async with house(bus) as found:
+    async with application(bus) as found:
         waiters = [poll(found.client) for _ in range(20)]
         await waiting(found, 20)
         await until(lambda: _is(ears.now == 1))
@@ -227,11 +227,11 @@ async def _is(true: bool) -> bool:
 async def test_a_job_that_becomes_ready_later_is_seen_without_a_wake_up(
     bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "PAUSE", 0.05)
+    monkeypatch.setattr(jobs, "PAUSE", 0.05)
     store = bus.partitions.all[0].backend
     await subscribe(store)
     await publish(store, "late", at=await store.now() + timedelta(hours=1))
-    async with house(bus) as found:
+    async with application(bus) as found:
         waiter = poll(found.client)
         await waiting(found, 1)
         await store.advance(timedelta(hours=1))
@@ -265,7 +265,7 @@ async def test_who_waited_too_long_takes_nothing_along(
     store = bus.partitions.all[0].backend
     await subscribe(store)
     await publish(store, "a")
-    async with house(bus, limits={"timeout": "200ms"}) as found:
+    async with application(bus, limits={"timeout": "200ms"}) as found:
         reached, go_on = asyncio.Event(), asyncio.Event()
         _hold(monkeypatch, bus, reached, go_on)
         while not reached.is_set():  # on a slow machine a call may be given up before it comes to the store
@@ -277,7 +277,7 @@ async def test_who_waited_too_long_takes_nothing_along(
 
 async def _came_back(bus: holdfast.Bus) -> bool:
     """Whether the job was handed out once, and is ready."""
-    [found] = await bus.partitions.all[0].backend.find_jobs(CHANNEL, "default", "a")
+    [found] = await bus.partitions.all[0].backend.leases.find_jobs(CHANNEL, "default", "a")
     return (found.state, found.token) == ("ready", 1)
 
 
@@ -286,26 +286,26 @@ def _hold(
 ) -> None:
     """The next claim stops before it asks the store, until it may go on."""
     backend = bus.partitions.all[0].backend
-    claim: Callable[..., Awaitable[Any]] = backend.claim
+    claim: Callable[..., Awaitable[Any]] = backend.leases.claim
 
     async def held(*arguments: Any) -> Any:
         reached.set()
         await go_on.wait()
         return await claim(*arguments)
 
-    monkeypatch.setattr(backend, "claim", held, raising=False)
+    monkeypatch.setattr(backend.leases, "claim", held, raising=False)
 
 
 async def test_a_server_that_stops_sends_those_who_wait_away(
     bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "PAUSE", 0.05)
+    monkeypatch.setattr(jobs, "PAUSE", 0.05)
     await subscribe(bus.partitions.all[0].backend)
     async with running(bus) as system:
         await system.readiness(200)
         waiter = poll(system.client)
-        [app] = [each.part for each in system.supervisor.kept if each.part.name == "http"]
-        waking = app._app.state.system.waking  # type: ignore[attr-defined]
+        [app] = [each.service for each in system.supervisor.services if each.service.name == "http"]
+        waking = app._app.state.system.wakeups  # type: ignore[attr-defined]
         await until(lambda: _is(bool(waking.waiting(CHANNEL))))
         system.supervisor.stopping = True
         assert (await waiter).json() == {"jobs": []}
@@ -319,8 +319,8 @@ async def test_a_drain_ends_the_longest_wait_at_once(bus: holdfast.Bus) -> None:
         async with running(bus) as system:
             await system.readiness(200)
             client.base_url = system.client.base_url
-            [app] = [each.part for each in system.supervisor.kept if each.part.name == "http"]
-            waking = app._app.state.system.waking  # type: ignore[attr-defined]
+            [app] = [each.service for each in system.supervisor.services if each.service.name == "http"]
+            waking = app._app.state.system.wakeups  # type: ignore[attr-defined]
             waiters = [poll(client, "15m") for _ in range(3)]
             await until(lambda: _is(len(waking.waiting(CHANNEL)) == 3))
         assert [(await each).json() for each in waiters] == [{"jobs": []}] * 3

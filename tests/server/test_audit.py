@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.deadletters.audit import Audit
@@ -54,14 +54,14 @@ async def test_refused_calls_make_two_entries_a_minute_and_one_that_counts_the_r
 
 
 async def test_a_token_that_is_refused_again_and_again_does_not_fill_the_audit(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("reader", "mine")
         for number in range(30):
             problem(await found.client.get(f"/api/v1/channels/c{number}", headers=headers), 403)
         assert len(await entries(bus)) == 2
 
 
-async def asked(found: House, headers: dict[str, str]) -> str:
+async def asked(found: Application, headers: dict[str, str]) -> str:
     wanted = {"channel": "orders", "consumer": "worker"}
     answer = await found.client.post(
         "/api/v1/operations", json={"kind": "requeue", "filter": wanted}, headers=headers
@@ -83,12 +83,12 @@ async def dead(bus: holdfast.Bus) -> holdfast.Bus:
 async def test_nobody_who_knows_an_operation_can_keep_its_end_out_of_the_audit(dead: holdfast.Bus) -> None:
     """Even where somebody can write to the audit as Holdfast does, the ids cannot be known before."""
     store = dead.partitions.all[0].backend
-    async with house(dead, local=False) as found:
+    async with application(dead, local=False) as found:
         operation = await asked(found, await found.bearer("channel", "orders"))
         guesses = [f"{operation}:done:1", f"{operation}:cancelled:2", f"{operation}:asked:1"]
         for guess in guesses:
             try:
-                await store.publish(AUDIT, [Event(b"{}", guess, SOURCE, "holdfast.audit")])
+                await store.log.publish(AUDIT, [Event(b"{}", guess, SOURCE, "holdfast.audit")])
             except IdConflict:
                 pytest.fail(f"{guess} is the id of an entry")
         await found.system.runner.follow(operation)
@@ -98,7 +98,7 @@ async def test_nobody_who_knows_an_operation_can_keep_its_end_out_of_the_audit(d
 
 
 async def test_an_end_that_is_told_again_after_a_crash_is_told_once(dead: holdfast.Bus) -> None:
-    async with house(dead, local=False) as found:
+    async with application(dead, local=False) as found:
         operation = await asked(found, await found.bearer("channel", "orders"))
         done = await found.system.runner.follow(operation)
         before = await entries(dead)

@@ -9,20 +9,18 @@ from typing import get_args
 
 import httpx
 import pytest
+from application import Application, application, problem
 from fastapi import Depends, Request
-from house import House, house, problem
 
 import holdfast
 from holdfast.config.config import Config
 from holdfast.embedded import Postgres
 from holdfast.model.scopes import Verb
-from holdfast.server.admission import Router
+from holdfast.server.app import Choice, assemble
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.credentials import COOKIE, SECURE_COOKIE
-from holdfast.server.auth.guard import anybody, needs
-from holdfast.server.auth.token import Issued
-from holdfast.server.refusals import Conflict
-from holdfast.server.system import Choice, assemble
+from holdfast.server.auth.guard import COOKIE, SECURE_COOKIE, Router, anybody, needs
+from holdfast.server.auth.tokens import Issued
+from holdfast.server.errors import Conflict
 from kit import until
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -54,7 +52,7 @@ def within() -> Router:
     return router
 
 
-def add_probes(found: House) -> None:
+def add_probes(found: Application) -> None:
     """A route for each verb: on all channels, on one, and on one consumer."""
     for verb in VERBS:
         for path in ("", "/{channel}", "/{channelId}/{consumerId}"):
@@ -64,11 +62,11 @@ def add_probes(found: House) -> None:
     found.app.include_router(probe("operate", "/pair/{channelId}/{consumerId}", pair=True))
 
 
-async def ask(found: House, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+async def ask(found: Application, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
     return await found.client.post(path, headers=headers)
 
 
-async def statuses(found: House, headers: dict[str, str], where: str) -> dict[str, int]:
+async def statuses(found: Application, headers: dict[str, str], where: str) -> dict[str, int]:
     return {verb: (await ask(found, f"/probe/{verb}{where}", headers)).status_code for verb in VERBS}
 
 
@@ -76,7 +74,7 @@ async def statuses(found: House, headers: dict[str, str], where: str) -> dict[st
 async def test_without_a_token_nobody_reads_or_writes_loopback_included(
     bus: holdfast.Bus, local: bool
 ) -> None:
-    async with house(bus, local=local, open=False) as found:
+    async with application(bus, local=local, open=False) as found:
         add_probes(found)
         for _ in range(2):
             for where in ("", "/orders", "/orders/billing"):
@@ -87,7 +85,7 @@ async def test_without_a_token_nobody_reads_or_writes_loopback_included(
 
 
 async def test_where_a_setting_opens_it_programs_on_this_machine_may_do_everything(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         for where in ("", "/orders", "/orders/billing"):
             assert set((await statuses(found, {}, where)).values()) == {200}
@@ -108,7 +106,7 @@ async def test_nothing_is_open_off_loopback(bus: holdfast.Bus, host: str) -> Non
     ["X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-IP", "Via"],
 )
 async def test_whoever_comes_through_a_proxy_is_not_on_this_machine(bus: holdfast.Bus, header: str) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         problem(await ask(found, "/probe/read", {"Host": "127.0.0.1", header: "127.0.0.1"}), 401)
         assert (await found.client.get("/metrics", headers={header: "127.0.0.1"})).status_code == 401
@@ -117,7 +115,10 @@ async def test_whoever_comes_through_a_proxy_is_not_on_this_machine(bus: holdfas
 async def test_metrics_are_read_with_a_token_a_session_or_where_a_setting_opens_them(
     bus: holdfast.Bus,
 ) -> None:
-    async with house(bus, local=False) as found, house(bus, local=False, open_metrics=True) as opened:
+    async with (
+        application(bus, local=False) as found,
+        application(bus, local=False, open_metrics=True) as opened,
+    ):
         problem(await found.client.get("/metrics"), 401)
         problem(await found.client.get("/metrics", headers=await found.bearer("reader", "orders.*")), 403)
         assert (await found.client.get("/metrics", headers=await found.bearer("reader"))).status_code == 200
@@ -129,7 +130,7 @@ async def test_metrics_are_read_with_a_token_a_session_or_where_a_setting_opens_
 
 async def seen_from(bus: holdfast.Bus, forwarded: dict[str, str], *trusted: str) -> tuple[str, str]:
     """The client's address and the scheme, as a route sees them behind a proxy on 127.0.0.1."""
-    async with house(bus, local=False, trusted_proxies=trusted) as found:
+    async with application(bus, local=False, trusted_proxies=trusted) as found:
 
         @found.app.get("/seen", dependencies=[Depends(anybody)])
         async def seen(request: Request) -> list[str]:
@@ -152,7 +153,7 @@ async def test_only_a_trusted_proxy_says_who_calls_and_how(bus: holdfast.Bus) ->
 
 async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure(bus: holdfast.Bus) -> None:
     for trusted, name in (((), COOKIE), (("127.0.0.1",), SECURE_COOKIE)):
-        async with house(bus, local=False, trusted_proxies=trusted) as found:
+        async with application(bus, local=False, trusted_proxies=trusted) as found:
             headers = {"Origin": "https://holdfast.example", "X-Forwarded-Proto": "https"}
             sent = {"token": await found.token("admin")}
             answer = await found.client.post("/login", data=sent, headers=headers)
@@ -163,7 +164,7 @@ async def test_behind_a_trusted_proxy_with_tls_the_cookie_is_secure(bus: holdfas
 
 async def test_readiness_tells_strangers_no_host_port_or_database(frail: list[str], mortal: Postgres) -> None:
     other, away = frail
-    async with holdfast.connect([other, away]) as bus, house(bus, local=False) as found:
+    async with holdfast.connect([other, away]) as bus, application(bus, local=False) as found:
         admin, tenant = await found.bearer("admin"), await found.bearer("channel", "orders")
         await asyncio.to_thread(mortal.kill)
 
@@ -197,7 +198,7 @@ async def test_readiness_tells_strangers_no_host_port_or_database(frail: list[st
 async def test_a_web_page_cannot_use_a_browser_on_this_machine(
     bus: holdfast.Bus, headers: dict[str, str]
 ) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         assert (await ask(found, "/probe/admin", headers)).status_code in (400, 401, 403)
         for host in ("localhost:8420", "127.0.0.1:8420", "127.0.0.2", "[::1]:8420"):
@@ -206,7 +207,7 @@ async def test_a_web_page_cannot_use_a_browser_on_this_machine(
 
 
 async def test_each_kind_of_token_gets_what_its_scope_says(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         add_probes(found)
         admin, reader = await found.bearer("admin"), await found.bearer("reader")
         channel, consumer = await found.bearer("channel", "a"), await found.bearer("consumer", "a", "x")
@@ -226,14 +227,14 @@ async def test_each_kind_of_token_gets_what_its_scope_says(bus: holdfast.Bus) ->
 
 
 async def test_a_route_that_filters_lets_in_whoever_sees_something(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         add_probes(found)
         assert (await ask(found, "/filtered", await found.bearer("channel", "a"))).status_code == 200
         problem(await ask(found, "/filtered", await found.bearer("producer", "a")), 403)
 
 
 async def test_a_pair_of_tokens_must_be_whole_and_each_in_its_scope(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         add_probes(found)
         of_channel, of_consumer = await found.token("channel", "a"), await found.token("consumer", "a", "x")
         other, elsewhere = await found.token("consumer", "a", "y"), await found.token("channel", "b")
@@ -256,7 +257,7 @@ async def test_a_pair_of_tokens_must_be_whole_and_each_in_its_scope(bus: holdfas
 
 
 async def test_what_is_no_valid_token_is_refused_even_where_none_is_needed(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         text = "hf_0123456789abcdef_" + "A" * 43
         for header in (
@@ -277,7 +278,7 @@ async def test_what_is_no_valid_token_is_refused_even_where_none_is_needed(bus: 
 
 
 async def test_a_header_that_is_there_twice_is_refused(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         good = (await found.bearer("admin"))["Authorization"]
         answer = await found.client.post("/probe/read", headers=[("Authorization", good)] * 2)
@@ -285,7 +286,7 @@ async def test_a_header_that_is_there_twice_is_refused(bus: holdfast.Bus) -> Non
 
 
 async def test_a_token_is_not_taken_from_the_address(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         add_probes(found)
         token = await found.token("admin")
         for name in ("token", "access_token", "Authorization", "X-Broker-Channel-Token"):
@@ -293,7 +294,7 @@ async def test_a_token_is_not_taken_from_the_address(bus: holdfast.Bus) -> None:
 
 
 async def test_any_other_secret_for_the_same_id_is_refused(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         text = await found.token("admin")
         for place in range(len("hf_") + 16 + 1, len(text)):
@@ -305,7 +306,7 @@ async def test_any_other_secret_for_the_same_id_is_refused(bus: holdfast.Bus) ->
 
 
 async def test_a_revoked_token_is_refused_at_once_by_every_server(bus: holdfast.Bus) -> None:
-    async with house(bus) as found, house(bus) as other:
+    async with application(bus) as found, application(bus) as other:
         add_probes(found)
         headers = await found.bearer("admin")
         [token] = await found.tokens.all()
@@ -318,7 +319,7 @@ async def test_a_revoked_token_is_refused_at_once_by_every_server(bus: holdfast.
 
 async def test_an_expired_token_is_refused_from_that_moment_on(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         headers = {"Authorization": f"Bearer {await found.token('admin', lifetime=timedelta(hours=1))}"}
         await store.advance(timedelta(minutes=59))
@@ -329,7 +330,7 @@ async def test_an_expired_token_is_refused_from_that_moment_on(bus: holdfast.Bus
 
 async def test_after_a_rotation_both_secrets_hold_for_the_overlap(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
-    async with house(bus) as found:
+    async with application(bus) as found:
         old = await found.token("channel", "orders")
         [token] = await found.tokens.all()
         new = (await found.tokens.rotate(token.id, timedelta(hours=1))).text
@@ -348,7 +349,7 @@ async def test_after_a_rotation_both_secrets_hold_for_the_overlap(bus: holdfast.
 
 
 async def test_a_second_rotation_ends_the_oldest_secret(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         first = await found.token("admin")
         [token] = await found.tokens.all()
         second = (await found.tokens.rotate(token.id, timedelta(days=1))).text
@@ -358,7 +359,7 @@ async def test_a_second_rotation_ends_the_oldest_secret(bus: holdfast.Bus) -> No
 
 
 async def test_tokens_are_the_same_on_every_store(each: holdfast.Bus) -> None:
-    async with house(each, local=False) as found:
+    async with application(each, local=False) as found:
         add_probes(found)
         text = await found.token("channel", "orders", lifetime=timedelta(days=2))
         headers = {"Authorization": f"Bearer {text}"}
@@ -375,7 +376,7 @@ async def test_tokens_are_the_same_on_every_store(each: holdfast.Bus) -> None:
 
 
 async def test_a_revocation_and_rotations_at_the_same_time_all_count(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         first = await found.token("admin")
         [token] = await found.tokens.all()
         made = await asyncio.gather(*(found.tokens.rotate(token.id, timedelta(hours=1)) for _ in range(5)))
@@ -395,7 +396,7 @@ async def test_nobody_gets_in_while_the_store_of_the_tokens_is_away(
     frail: list[str], mortal: Postgres
 ) -> None:
     other, away = frail
-    async with holdfast.connect([away, other]) as bus, house(bus) as found:
+    async with holdfast.connect([away, other]) as bus, application(bus) as found:
         add_probes(found)
         headers = await found.bearer("admin")
         await asyncio.to_thread(mortal.kill)
@@ -417,7 +418,7 @@ async def test_nobody_gets_in_while_the_store_of_the_tokens_is_away(
 async def test_a_secret_is_stored_nowhere(bus: holdfast.Bus, caplog: pytest.LogCaptureFixture) -> None:
     store = bus.partitions.all[0].backend
     with caplog.at_level(logging.DEBUG):
-        async with house(bus) as found:
+        async with application(bus) as found:
             add_probes(found)
             text = await found.token("channel", "orders")
             headers = {"Authorization": f"Bearer {text}"}
@@ -425,7 +426,7 @@ async def test_a_secret_is_stored_nowhere(bus: holdfast.Bus, caplog: pytest.LogC
             refused = await ask(found, "/probe/admin/orders", headers)
             unknown = await ask(found, "/probe/read/orders", {"Authorization": f"Bearer {text[:-1]}x"})
     secret = text.split("_", 2)[2]
-    [record] = await store.due_records("gbe.state.tokens.", 10)
+    [record] = await store.records.due("gbe.state.tokens.", 10)
     assert record.key == f"gbe.state.tokens.{text.split('_')[1]}"
     for told in (str(dict(record.fields)), caplog.text, refused.text, unknown.text):
         assert secret not in told
@@ -435,7 +436,7 @@ async def test_a_secret_is_stored_nowhere(bus: holdfast.Bus, caplog: pytest.LogC
 async def test_a_refused_call_is_audited_with_who_and_what(
     bus: holdfast.Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         headers = await found.bearer("channel", "orders")
         [token] = await found.tokens.all()
@@ -458,7 +459,7 @@ async def test_a_refused_call_is_audited_with_who_and_what(
 
 async def test_refused_calls_do_not_fill_the_log(bus: holdfast.Bus, caplog: pytest.LogCaptureFixture) -> None:
     """Neither a stranger's nor a token's, whatever the path; and neither hides the other's."""
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("reader", "mine")
         path = f"/api/v1/deadletters/job:{'x' * 20_000}"
         with caplog.at_level(logging.WARNING):
@@ -476,7 +477,7 @@ async def test_refused_calls_do_not_fill_the_log(bus: holdfast.Bus, caplog: pyte
 async def test_names_that_cannot_be_are_refused_before_anything_is_asked(
     bus: holdfast.Bus, name: str
 ) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_probes(found)
         refused = problem(await ask(found, f"/probe/publish/{name}"), 400)
         assert refused["type"] == "urn:holdfast:problem:invalid-name"
@@ -490,13 +491,13 @@ async def test_without_its_store_the_server_tells_no_stranger_and_no_tenant_wher
     """Nobody can be known then, but for a call that had begun before."""
     with Postgres() as postgres:
         url = postgres.create_database("hidden")
-        async with holdfast.connect(url) as bus, house(bus, local=False) as found:
+        async with holdfast.connect(url) as bus, application(bus, local=False) as found:
             routers = Router()
 
             @routers.get("/begun/{channel}", dependencies=[Depends(needs("read"))])
             async def begun() -> None:
                 postgres.stop()
-                await bus.partitions.all[0].backend.channels()
+                await bus.partitions.all[0].backend.channels.names()
 
             found.app.include_router(routers)
             headers, session = await found.bearer(*scope), await found.session(*scope)

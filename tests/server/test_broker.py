@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, bury, claim, complete, fail, publish, read_all, record, state, subscribe
 
 
@@ -38,7 +38,7 @@ def path(*rest: str, channel: str = CHANNEL, consumer: str = CONSUMER) -> str:
     return "/".join([f"/channel/{channel}/consumer/{consumer}", *rest])
 
 
-async def counts(found: House, **headers: str) -> dict[tuple[str, str], int]:
+async def counts(found: Application, **headers: str) -> dict[tuple[str, str], int]:
     answer = await found.client.get("/dlq-status", headers=headers)
     assert answer.status_code == 200, answer.text
     return {(each["channelId"], each["consumerId"]): each["deadCount"] for each in answer.json()["consumers"]}
@@ -47,10 +47,10 @@ async def counts(found: House, **headers: str) -> dict[tuple[str, str], int]:
 async def test_dlq_status_has_the_shape_of_the_broker(each: holdfast.Bus) -> None:
     backend = store(each)
     await subscribe(backend)
-    await backend.set_display(CHANNEL, None, "Order Events")
-    await backend.set_display(CHANNEL, CONSUMER, "Payment Service")
+    await backend.channels.set_display(CHANNEL, None, "Order Events")
+    await backend.channels.set_display(CHANNEL, CONSUMER, "Payment Service")
     await dead(backend, "a", "b")
-    async with house(each) as found:
+    async with application(each) as found:
         answer = await found.client.get("/dlq-status")
     assert answer.json() == {
         "consumers": [
@@ -68,9 +68,9 @@ async def test_dlq_status_has_the_shape_of_the_broker(each: holdfast.Bus) -> Non
 async def test_the_ids_of_dlq_status_work_in_the_paths_of_delete(each: holdfast.Bus) -> None:
     backend = store(each)
     await subscribe(backend)
-    await backend.set_display(CHANNEL, CONSUMER, "Payment Service")
+    await backend.channels.set_display(CHANNEL, CONSUMER, "Payment Service")
     await dead(backend, "a", "b", "c")
-    async with house(each) as found:
+    async with application(each) as found:
         [shown] = (await found.client.get("/dlq-status")).json()["consumers"]
         at = path(channel=shown["channelId"], consumer=shown["consumerId"])
         one = (await record(backend, "a")).id
@@ -90,7 +90,7 @@ async def test_a_job_that_is_not_dead_is_left_alone(bus: holdfast.Bus) -> None:
     for job in await claim(backend, 2):
         if job.event.id == "done":
             assert await complete(backend, job)
-    async with house(bus) as found:
+    async with application(bus) as found:
         for name in ("done", "leased", "ready"):
             job_id, before = (await record(backend, name)).id, await state(backend, name)
             refused = problem(await found.client.delete(path("job", job_id)), 409)
@@ -113,7 +113,7 @@ async def test_only_exhausted_keeps_what_was_buried_early(bus: holdfast.Bus) -> 
     await dead(backend, "early")
     early, tired = (await record(backend, "early")).id, (await record(backend, "tired")).id
     strictly = {"only_exhausted": True}
-    async with house(bus) as found:
+    async with application(bus) as found:
         problem(await found.client.delete(path("job", early), params=strictly), 409)
         assert (await found.client.delete(path("job", tired), params=strictly)).json() == {"deleted": 1}
         assert (await found.client.delete(path("dlq"), params=strictly)).json() == {"deleted": 1}
@@ -128,18 +128,18 @@ async def test_a_misspelt_parameter_does_not_mean_everything(bus: holdfast.Bus, 
     backend = store(bus)
     await subscribe(backend)
     await dead(backend, "a")
-    async with house(bus) as found:
+    async with application(bus) as found:
         refused = problem(await found.client.delete(f"{path('dlq')}?{query}"), 400)
         assert "known: only_exhausted" in str(refused["detail"])
         assert await counts(found) == {(CHANNEL, CONSUMER): 1}
 
 
 async def test_a_large_purge_is_an_operation(bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.broker.deletion.SMALL", 2)
+    monkeypatch.setattr("holdfast.server.api.broker.SMALL", 2)
     backend = store(bus)
     await subscribe(backend)
     await dead(backend, "a", "b", "c")
-    async with house(bus) as found:
+    async with application(bus) as found:
         answer = await found.client.delete(path("dlq"))
         assert answer.status_code == 202
         operation = answer.json()["operation"]
@@ -155,7 +155,7 @@ async def test_a_large_purge_is_an_operation(bus: holdfast.Bus, monkeypatch: pyt
 async def test_what_does_not_exist_is_not_found(bus: holdfast.Bus) -> None:
     backend = store(bus)
     await subscribe(backend)
-    async with house(bus) as found:
+    async with application(bus) as found:
         problem(await found.client.delete(path("dlq", consumer="nobody")), 404)
         problem(await found.client.delete(path("dlq", channel="nowhere")), 404)
         for job in ("1", "999999999999", "nonsense"):
@@ -172,7 +172,7 @@ async def test_each_caller_sees_its_own_consumers(bus: holdfast.Bus) -> None:
         for consumer in ("billing", "audit"):
             await subscribe(backend, consumer, channel=channel)
     await dead(backend, "a", channel="stock", consumer="audit")
-    async with house(bus) as found:
+    async with application(bus) as found:
         everything = {
             (channel, consumer) for channel in ("orders", "stock") for consumer in ("billing", "audit")
         }
@@ -198,7 +198,7 @@ async def test_deleting_takes_both_tokens_as_the_broker_says(bus: holdfast.Bus) 
     await subscribe(backend, "audit")
     await dead(backend, "a", "b")
     job = (await record(backend, "a")).id
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         channel = await found.token("channel", CHANNEL)
         mine, other = (
             await found.token("consumer", CHANNEL, CONSUMER),
@@ -224,9 +224,9 @@ async def test_the_dead_jobs_of_a_consumer_are_listed_and_requeued(each: holdfas
     backend = store(each)
     await subscribe(backend)
     await subscribe(backend, "audit")
-    await backend.set_display(CHANNEL, CONSUMER, "Payment Service")
+    await backend.channels.set_display(CHANNEL, CONSUMER, "Payment Service")
     await dead(backend, "a", "b", "c")
-    async with house(each) as found:
+    async with application(each) as found:
         first = (await found.client.get(path("dlq"), params={"limit": 2})).json()
         assert (first["channelId"], first["consumerName"], first["deadCount"]) == (
             CHANNEL,
@@ -258,11 +258,11 @@ async def test_the_dead_jobs_of_a_consumer_are_listed_and_requeued(each: holdfas
 async def test_many_are_requeued_by_an_operation_that_is_audited(
     bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.broker.deletion.SMALL", 2)
+    monkeypatch.setattr("holdfast.server.api.broker.SMALL", 2)
     backend = store(bus)
     await subscribe(backend)
     await dead(backend, "a", "b", "c")
-    async with house(bus) as found:
+    async with application(bus) as found:
         answer = await found.client.post(path("dlq"))
         assert answer.status_code == 202
         operation = answer.json()["operation"]
@@ -278,7 +278,7 @@ async def test_the_list_and_the_requeue_take_both_tokens_too(bus: holdfast.Bus) 
     await subscribe(backend)
     await subscribe(backend, "audit")
     await dead(backend, "a")
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         channel = await found.token("channel", CHANNEL)
         mine, other = [await found.token("consumer", CHANNEL, each) for each in (CONSUMER, "audit")]
 
@@ -307,7 +307,7 @@ async def test_job_status_counts_by_the_codes_of_the_broker(each: holdfast.Bus) 
     first, second, _ = await claim(backend, 3)
     assert await complete(backend, first)
     assert await bury(backend, second)
-    async with house(each) as found:
+    async with application(each) as found:
         [shown] = (await found.client.get("/job-status")).json()["consumers"]
         [whole] = (await found.client.get("/job-status?delivered=true")).json()["consumers"]
     assert [shown[name] for name in ("channelId", "channelName", "consumerId", "consumerName")] == [
@@ -331,11 +331,11 @@ async def test_job_status_counts_by_the_codes_of_the_broker(each: holdfast.Bus) 
 
 
 async def test_a_count_that_was_cut_is_said_to_be(bus: holdfast.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.broker.counts.COUNTED", 3)
+    monkeypatch.setattr("holdfast.server.api.broker.COUNTED", 3)
     backend = store(bus)
     await subscribe(backend)
     await publish(backend, *"abcde")
-    async with house(bus) as found:
+    async with application(bus) as found:
         [shown] = (await found.client.get("/job-status")).json()["consumers"]
     queued = shown["statuses"][0]
     assert (queued["name"], queued["count"], queued["exact"]) == ("QUEUED", 3, False)
@@ -346,7 +346,7 @@ async def test_a_deletion_is_audited(bus: holdfast.Bus) -> None:
     backend = store(bus)
     await subscribe(backend)
     await dead(backend, "a", "b")
-    async with house(bus) as found:
+    async with application(bus) as found:
         headers = await found.bearer("channel", CHANNEL)
         [token] = await found.tokens.all()
         await found.client.delete(path("job", (await record(backend, "a")).id), headers=headers)
@@ -376,7 +376,7 @@ async def test_job_status_has_the_oldest_and_the_newest_time(each: holdfast.Bus)
         assert ended is not None
         died.append(ended)
         await backend.advance(minute)
-    async with house(each) as found:
+    async with application(each) as found:
 
         async def times() -> dict[str, list[datetime | None]]:
             consumers = (await found.client.get("/job-status")).json()["consumers"]

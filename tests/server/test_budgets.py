@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from itertools import chain, islice, repeat
 
 import pytest
-from house import house, problem
+from application import application, problem
 
 import holdfast
-from holdfast.bus.budget import claim_within, weight
-from holdfast.deadletters import items
+from holdfast.bus.byte_limits import claim_within, weight
+from holdfast.deadletters import payloads
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
 from holdfast.model.job import Job
-from holdfast.server.answers import data_of
-from holdfast.server.turns import Turns
+from holdfast.server.api.models import data_json
+from holdfast.server.bodies import TimeSlice
 from kit import subscribe
 
 LOG = "/api/v1/channels/c/events"
@@ -28,7 +28,7 @@ LARGE = {"text": "x" * 100_000}
 
 async def test_a_page_of_a_log_ends_early_and_the_next_goes_on(each: holdfast.Bus) -> None:
     await each.publish_many("c", [Event(LARGE, f"e-{n}") for n in range(40)])
-    async with house(each, limits={"answer": 350_000}) as found:
+    async with application(each, limits={"answer": 350_000}) as found:
         ids, after = [], None
         for _ in range(10):
             query = {"limit": 1000} | ({"after": after} if after else {})
@@ -45,7 +45,7 @@ async def test_a_page_of_a_log_ends_early_and_the_next_goes_on(each: holdfast.Bu
 
 async def test_small_events_fill_a_page(bus: holdfast.Bus) -> None:
     await bus.publish_many("c", [Event(n, f"e-{n}") for n in range(50)])
-    async with house(bus) as found:
+    async with application(bus) as found:
         page = (await found.client.get(LOG, params={"limit": 45})).json()
         assert [one["event"]["data"] for one in page["items"]] == list(range(45))
 
@@ -54,7 +54,7 @@ async def test_a_poll_leases_what_fits_and_leaves_the_rest_ready(each: holdfast.
     store = each.partitions.all[0].backend
     await subscribe(store, "w", channel="c")
     await each.publish_many("c", [Event(LARGE, f"e-{n}") for n in range(20)])
-    async with house(each, limits={"answer": 350_000}) as found:
+    async with application(each, limits={"answer": 350_000}) as found:
         seen: list[str] = []
         for _ in range(5):
             jobs = (await found.client.post(POLL, json={"limit": 1000})).json()["jobs"]
@@ -76,7 +76,7 @@ async def test_many_small_jobs_take_few_claims(each: holdfast.Bus, monkeypatch: 
         return await poll(channel, consumer, limit=limit)
 
     monkeypatch.setattr(each, "poll", counted)
-    async with house(each) as found:
+    async with application(each) as found:
         for limit in (1, 16):
             assert len((await found.client.post(POLL, json={"limit": limit})).json()["jobs"]) == limit
         assert claims == [1, 16]
@@ -144,7 +144,7 @@ async def test_a_store_that_fails_halfway_costs_no_job_that_is_leased() -> None:
 )
 async def test_data_is_answered_as_it_was_published(bus: holdfast.Bus, data: bytes) -> None:
     await bus.publish_many("c", [Event(data, "e")])
-    async with house(bus) as found:
+    async with application(bus) as found:
         answer = await found.client.get(LOG)
         event = answer.json()["items"][0]["event"]
         if "data" in event:
@@ -167,13 +167,13 @@ async def test_data_is_answered_as_it_was_published(bus: holdfast.Bus, data: byt
     ],
 )
 async def test_data_is_shown_as_json_where_every_parser_takes_it(data: bytes, readable: bool) -> None:
-    assert list(await data_of("data", data, Turns())) == ["data" if readable else "data_base64"]
-    assert list(items.readable("data", data)) == ["data" if readable else "data_base64"]
+    assert list(await data_json("data", data, TimeSlice())) == ["data" if readable else "data_base64"]
+    assert list(payloads.readable("data", data)) == ["data" if readable else "data_base64"]
 
 
 async def test_searches_of_one_caller_leave_room_for_others(bus: holdfast.Bus) -> None:
     ask = {"kind": "requeue", "filter": {"channel": "c", "kinds": ["job"]}, "dry_run": True}
-    async with house(bus) as found:
+    async with application(bus) as found:
         other = await found.bearer("admin")
         with ExitStack() as places:
             for _ in range(4):
@@ -186,7 +186,7 @@ async def test_searches_of_one_caller_leave_room_for_others(bus: holdfast.Bus) -
 
 
 async def test_a_zone_that_no_store_takes_is_refused(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for zone in ("+16:00", "-16:00", "+23:59"):
             time = f"2030-01-31T09:00:00{zone}"
             for body in ({"time": time}, {"at": time}):

@@ -21,8 +21,8 @@ import holdfast
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.reports import Reporter
-from holdfast.server.child import ChildPart
-from holdfast.server.drivers import standing
+from holdfast.server.pipeline_port import driver_status
+from holdfast.server.services import ChildProcess
 from kit import until
 
 CONFIG = """
@@ -103,7 +103,7 @@ async def test_the_ingest_runs_inside_up(up: Up, database: str, tmp_path: Path) 
 async def test_a_driver_says_what_it_does(database: str) -> None:
     async with holdfast.connect(database) as hf:
         [first] = hf.partitions.all
-        told = partial(standing, first, "gbe", "archive")
+        told = partial(driver_status, first, "gbe", "archive")
         assert await told(os.getpid()) == "Spark is starting"
         reporter = Reporter("gbe", "archive")
         await with_store(database, reporter.look)
@@ -120,7 +120,7 @@ async def test_a_driver_says_what_it_does(database: str) -> None:
 
 
 async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:
-    part = ChildPart("archive", ["archive", "--no-such-option"], os.environ)
+    part = ChildProcess("archive", ["archive", "--no-such-option"], os.environ)
     with pytest.raises(HoldfastError, match="archive ended with 2"):
         await part.run()
 
@@ -128,7 +128,7 @@ async def test_a_child_that_ends_is_a_failure_with_its_code() -> None:
 async def test_a_child_that_ends_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = tmp_path / "archive.log"
     log.write_text("an older run ended\n")
-    part = ChildPart("archive", ["archive", "--no-such-option"], os.environ, tmp_path)
+    part = ChildProcess("archive", ["archive", "--no-such-option"], os.environ, tmp_path)
     with pytest.raises(HoldfastError, match=r"ended with 2: .*No such option.* \(see .*archive.log\)"):
         await part.run()
     assert "Usage" in caplog.text
@@ -138,7 +138,7 @@ async def test_a_child_that_ends_says_why(tmp_path: Path, caplog: pytest.LogCapt
 async def test_a_child_that_is_told_to_stop_before_it_has_begun_stops_as_it_should(tmp_path: Path) -> None:
     config = tmp_path / "holdfast.yaml"
     os.mkfifo(config)
-    part = ChildPart("ingest", ["ingest", "--config", str(config)], os.environ, tmp_path)
+    part = ChildProcess("ingest", ["ingest", "--config", str(config)], os.environ, tmp_path)
     running = asyncio.create_task(part.run())
     with await asyncio.to_thread(config.open, "w"):  # returns when the child has opened it to read
         running.cancel()
@@ -156,8 +156,8 @@ async def test_a_child_that_will_not_stop_is_killed(monkeypatch: pytest.MonkeyPa
     shell.write_text(f"#!/bin/sh\ncd {tmp_path}\nexec {sys.executable} {deaf}\n")
     shell.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(shell))
-    monkeypatch.setattr("holdfast.server.child.GRACE", 0.2)
-    part = ChildPart("archive", ["archive"], os.environ)
+    monkeypatch.setattr("holdfast.server.services.GRACE", 0.2)
+    part = ChildProcess("archive", ["archive"], os.environ)
     running = asyncio.create_task(part.run())
 
     async def ready() -> bool:

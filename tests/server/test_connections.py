@@ -20,14 +20,13 @@ from fastapi.responses import StreamingResponse
 from running import running
 
 import holdfast
-from holdfast.config.server import Limits
+from holdfast.config.config import ServerLimits
 from holdfast.model.scopes import scope_of
 from holdfast.server import problems
 from holdfast.server.auth.tokens import Tokens
-from holdfast.server.connections import address_of
-from holdfast.server.http import HttpPart, listen
-from holdfast.server.limits import Limiter
-from holdfast.server.loglines import OncePerMinute
+from holdfast.server.http import HttpService, listen, peer_address
+from holdfast.server.limits import OncePerMinute
+from holdfast.server.middleware import Limiter
 from kit import until
 
 SOON = "200ms"
@@ -43,7 +42,7 @@ UNDER_200_DESCRIPTORS = (
 class Served:
     """A server, and what its application saw."""
 
-    part: HttpPart
+    part: HttpService
     port: int
     task: asyncio.Task[None]
     seen: list[str] = field(default_factory=list)
@@ -132,7 +131,7 @@ class Client:
         return str(told["detail"])
 
 
-def application(seen: list[str], limits: Limits) -> FastAPI:
+def application(seen: list[str], limits: ServerLimits) -> FastAPI:
     app = FastAPI()
     problems.install(app)
     app.add_middleware(Limiter, limits=limits)
@@ -178,8 +177,8 @@ def application(seen: list[str], limits: Limits) -> FastAPI:
 @asynccontextmanager
 async def served(proxies: Sequence[str] = (), **limits: Any) -> AsyncIterator[Served]:
     patient = dict.fromkeys(("header_timeout", "body_timeout", "write_timeout"), "5m")
-    seen, known = list[str](), Limits.model_validate({**patient, **limits})
-    part = HttpPart(application(seen, known), listen("127.0.0.1", 0), None, known, proxies)
+    seen, known = list[str](), ServerLimits.model_validate({**patient, **limits})
+    part = HttpService(application(seen, known), listen("127.0.0.1", 0), None, known, proxies)
     task = asyncio.create_task(part.run())
 
     async def started() -> bool:
@@ -420,7 +419,9 @@ async def test_no_route_answers_a_bad_upload_with_an_error_of_its_own(
     issued = await Tokens(bus, "gbe").create(scope_of("admin", None, None))
     with quiet(caplog):
         async with running(bus, server={"open": False, "limits": limits}) as system:
-            [http] = [each.part for each in system.supervisor.kept if isinstance(each.part, HttpPart)]
+            [http] = [
+                each.service for each in system.supervisor.services if isinstance(each.service, HttpService)
+            ]
             port = int(http.url.rpartition(":")[2])
             server = Served(http, port, asyncio.create_task(asyncio.sleep(0)))
             for path, (method, kind, begun) in BODIES.items():
@@ -487,4 +488,4 @@ def test_one_line_a_minute_is_told_of_what_strangers_cause() -> None:
     ],
 )
 def test_the_address_that_a_peer_counts_as(peer: Any, address: str) -> None:
-    assert address_of(peer) == address
+    assert peer_address(peer) == address

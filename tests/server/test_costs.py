@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from application import Application, application
 from costs import FORM, JSON, MIB, NDJSON, Cost, Hostile, ask, measure
 from fastapi.routing import RouteContext
-from house import House, house
 from scene import ingest, ingest_reporter, with_store
 from test_matrix import words
 from world import asked, settle
 
 import holdfast
-from holdfast.cli.ledgers import ledgers
+from holdfast.cli.pipeline import pipeline_access
 from holdfast.config.load import load
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.model.event import Event
-from holdfast.model.garbage import spared
+from holdfast.model.gc_pause import gc_frozen
 from holdfast.pipeline.warehouse import Column, Table, Tables
-from holdfast.server.auth.guard import Need
-from holdfast.server.routes import demands, routes_of
+from holdfast.server.auth.guard import Need, demands
+from holdfast.server.routes import routes_of
 from kit import bury, claim, subscribe
 
 MEMORY, STEP = 64 * MIB, 0.050
@@ -53,9 +53,9 @@ ingest:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A house that is full of what is expensive, and how its things are called."""
+    """An application that is full of what is expensive, and how its things are called."""
 
-    found: House
+    found: Application
     names: dict[str, str]
 
     def routes(self) -> Iterator[tuple[str, list[Hostile]]]:
@@ -182,7 +182,7 @@ class Made:
         return Hostile(name, self.method, self.path.format(what), body, kind, query, short)
 
 
-async def prepare(bus: holdfast.Bus, found: House, failed: str) -> dict[str, str]:
+async def prepare(bus: holdfast.Bus, found: Application, failed: str) -> dict[str, str]:
     """A log, jobs, dead letters and messages that are as large as they may be, and many small things."""
     store = bus.partitions.all[0].backend
     dead = {}
@@ -195,7 +195,7 @@ async def prepare(bus: holdfast.Bus, found: House, failed: str) -> dict[str, str
         await bus.publish_many(C, [Event(LARGE, f"large-{n}")])
     for n in range(100):
         told = {"holdfast-channel": C, "holdfast-error": "a" * 16_000}
-        await store.publish(COPIES, [Event(LARGE if n % 10 == 0 else b"1", f"m-{n}", headers=told)])
+        await store.log.publish(COPIES, [Event(LARGE if n % 10 == 0 else b"1", f"m-{n}", headers=told)])
     for n in range(200):
         await bus.create_channel(f"small-{n}")
         await found.system.audit.did("somebody", "x" * 500, "y" * 500, "z" * 500)
@@ -230,13 +230,13 @@ async def prepared(
     table = Tables({C: Table("events", (Column("total", "$.total", "integer"),))})
     ingest(tmp_path, table, C, [(receipt.id, receipt.position) for receipt in receipts])
     await with_store(url, ingest_reporter(tmp_path).look)
-    with ledgers(load(file).config, file, [url]) as books:
+    with pipeline_access(load(file).config, file, [url]) as books:
         assert books is not None
         assert books.records is not None
-        async with house(each, ledgers=books, limits={"rate": 0}) as found:
+        async with application(each, pipeline=books, limits={"rate": 0}) as found:
             names = await prepare(each, found, books.records.find()[0].id)
-            await found.app.state.watch.look()
-            with spared():  # as `serve` does it
+            await found.app.state.snapshots.take()
+            with gc_frozen():  # as `serve` does it
                 yield Prepared(found, names)
 
 
@@ -288,7 +288,7 @@ async def test_a_stranger_costs_nothing(bus: holdfast.Bus) -> None:
     """Without a token, 16 MiB sent to any route that takes a body are not looked at."""
     world = await settle(bus)
     body = b"[" * 16_000_000
-    async with house(bus, open=False) as found:
+    async with application(bus, open=False) as found:
         await found.token("admin")
         for each in asked(found):
             if each.method in ("POST", "PUT", "PATCH"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 
 import holdfast
 from holdfast.deadletters.operation import Operation
@@ -29,12 +29,12 @@ async def forged(bus: holdfast.Bus, target: str, name: str = "forged") -> str:
     """A message that says it came from elsewhere, as an older version let anybody write it."""
     store = bus.partitions.all[0].backend
     headers = {"holdfast-channel": target, "holdfast-id": "x", "holdfast-error": "boom"}
-    [receipt] = await store.publish(COPIES, [Event(b'{"evil": 1}', name, headers=headers)])
+    [receipt] = await store.log.publish(COPIES, [Event(b'{"evil": 1}', name, headers=headers)])
     return receipt.position
 
 
 async def requeued(
-    found: House, headers: dict[str, str], which: dict[str, Any], position: str
+    found: Application, headers: dict[str, str], which: dict[str, Any], position: str
 ) -> Operation | None:
     """Ask for a requeue, and run it where it was accepted."""
     if "items" in which:
@@ -58,7 +58,7 @@ async def test_a_requeue_writes_only_where_its_asker_may_publish(
 ) -> None:
     await publish(bus.partitions.all[0].backend, "theirs", channel=THEIRS)
     position = await forged(bus, target)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("channel", COPIES)
         before = await names(bus, target)
         done = await requeued(found, headers, which, position)
@@ -71,7 +71,7 @@ async def test_a_requeue_writes_only_where_its_asker_may_publish(
 async def test_who_may_publish_there_requeues_a_message_there(bus: holdfast.Bus) -> None:
     """The control: the same requeue with the right to publish at its target."""
     position = await forged(bus, MINE)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("channel", COPIES)
         headers["X-Broker-Channel-Token"] = await found.token("producer", "tenant-a.>")
         done = await requeued(found, headers, ITEMS, position)
@@ -83,7 +83,7 @@ async def test_who_may_publish_there_requeues_a_message_there(bus: holdfast.Bus)
 async def test_whoever_resumes_an_operation_gets_no_right_of_its_asker_and_gives_none(
     bus: holdfast.Bus,
 ) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         mine, admin = await found.bearer("channel", COPIES), await found.bearer("admin")
         for number, (asks, resumes) in enumerate([(mine, admin), (admin, mine)]):
             position = await forged(bus, THEIRS, f"forged-{number}")
@@ -98,7 +98,7 @@ async def test_whoever_resumes_an_operation_gets_no_right_of_its_asker_and_gives
 
 
 async def test_no_requeue_writes_to_a_channel_of_holdfast_not_even_an_admins(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("admin")
         for number, target in enumerate((AUDIT, "gbe._deadletter.b")):
             position = await forged(bus, target, f"forged-{number}")
@@ -122,7 +122,7 @@ async def test_no_requeue_writes_to_a_channel_of_holdfast_not_even_an_admins(bus
 async def test_what_only_holdfast_says_nobody_else_publishes(
     bus: holdfast.Bus, how: str, event: dict[str, Any]
 ) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         for channel in (COPIES, MINE):
             headers = await found.bearer("channel", channel)
             body: dict[str, Any] = {"json": {"events": [event]} if how == "/batch" else event}
@@ -143,7 +143,7 @@ async def test_no_wildcard_covers_what_holdfast_writes(bus: holdfast.Bus, patter
     for channel in OURS:
         await publish(store, "told", channel=channel)
     where = () if pattern is None else (pattern,)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         producer, reader = await found.bearer("producer", *where), await found.bearer("reader", *where)
         for channel in OURS:
             answer = await found.client.post(events_of(channel), json={"data": 1}, headers=producer)
@@ -160,7 +160,7 @@ async def test_a_token_that_names_them_covers_them(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
     for channel in OURS:
         await publish(store, "told", channel=channel)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         for channel in OURS:
             named = channel.rpartition(".")[0] + ".*"
             for kind, pattern in (("producer", named), ("producer", channel), ("channel", channel)):
@@ -174,7 +174,7 @@ async def test_a_token_that_names_them_covers_them(bus: holdfast.Bus) -> None:
 
 
 async def test_a_reader_of_everything_sees_no_page_of_the_audit(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         for scope, status in ((("reader",), 403), (("reader", AUDIT), 200), (("admin",), 200)):
             session = await found.session(*scope)
             assert (await found.client.get("/audit", headers=session)).status_code == status
@@ -187,7 +187,7 @@ async def test_a_bearer_token_does_not_stand_in_for_half_a_pair(bus: holdfast.Bu
     [job] = await claim(store, channel=MINE, consumer="worker")
     await bury(store, job)
     path = f"/channel/{MINE}/consumer/worker"
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         channel = {"X-Broker-Channel-Token": await found.token("channel", MINE)}
         others = [("reader",), ("producer",), ("channel", "tenant-c"), ("consumer", "tenant-c", "x")]
         for scope in others:
@@ -221,7 +221,7 @@ async def test_a_filter_that_excludes_nothing_is_an_empty_one(
     await publish(store, "e", channel=MINE)
     [job] = await claim(store, channel=MINE, consumer="worker")
     await bury(store, job)
-    async with house(bus) as found:
+    async with application(bus) as found:
         for kind in ("purge", "requeue"):
             body = {"kind": kind, "filter": times}
             refused = await found.client.post(OPERATIONS, json=body)
@@ -254,7 +254,7 @@ async def test_a_filter_that_excludes_nothing_is_an_empty_one(
 )
 async def test_no_spelling_of_a_header_becomes_one_of_ours(each: holdfast.Bus, name: str) -> None:
     """Whatever a store, or its protocol, makes of a name: it stays another one, or is refused."""
-    async with house(each) as found:
+    async with application(each) as found:
         sent = {"id": "e", "data": 1, "headers": {name: THEIRS}}
         answer = await found.client.post(events_of(COPIES), json=sent)
         if answer.status_code == 201:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from house import house, problem
+from application import application, problem
 from world import CHANNEL, World, asked, content, picture, settle
 
 import holdfast
@@ -44,7 +44,7 @@ def plain(answer: httpx.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
 async def test_another_site_changes_nothing_by_any_route(bus: holdfast.Bus) -> None:
     """Also not with a token that it should not have."""
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         bearer = await found.bearer("admin")
         before = await picture(bus)
         for route in routes_of(found.app):
@@ -67,7 +67,7 @@ async def test_another_site_cannot_tell_which_channels_there_are(
     bus: holdfast.Bus, headers: dict[str, str]
 ) -> None:
     await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         for path in (
             "/channels/{}",
             "/live/channels/{}",
@@ -84,7 +84,7 @@ async def test_another_site_cannot_tell_which_channels_there_are(
 @pytest.mark.parametrize("headers", OWN)
 async def test_our_own_pages_and_programs_are_served(bus: holdfast.Bus, headers: dict[str, str]) -> None:
     await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         bearer = await found.bearer("admin")
         for path in ("/", f"/channels/{CHANNEL}", "/static/mark.svg", "/healthz"):
             answer = await found.client.get(path, headers={**headers, **bearer})
@@ -95,7 +95,7 @@ async def test_our_own_pages_and_programs_are_served(bus: holdfast.Bus, headers:
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]b"])
 async def test_an_origin_that_is_none_is_a_400(bus: holdfast.Bus, origin: str) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for method, path in (
             ("GET", "/api/v1/channels"),
             ("POST", "/login"),
@@ -111,7 +111,7 @@ async def test_an_origin_that_is_none_is_a_400(bus: holdfast.Bus, origin: str) -
 async def test_what_is_not_called_json_is_not_taken_for_it(bus: holdfast.Bus, kind: str) -> None:
     """A page of another site can send only these without being asked about it first."""
     world: World = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         before = await picture(bus)
         for each in asked(found):
             for body in world.bodies.get(each.operation, []):

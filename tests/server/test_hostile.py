@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from house import house
+from application import application
 from world import CHANNEL, Asked, asked, content, picture, settle
 
 import holdfast
@@ -103,7 +103,7 @@ def placeholders(each: Asked) -> list[str]:
 
 async def test_a_hostile_name_in_any_path_is_refused_and_changes_nothing(bus: holdfast.Bus) -> None:
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         before = await picture(bus)
         for each in asked(found):
             for place in placeholders(each):
@@ -124,7 +124,7 @@ async def test_a_hostile_name_in_any_path_is_refused_and_changes_nothing(bus: ho
 
 async def test_a_hostile_query_is_refused_or_harmless(bus: holdfast.Bus) -> None:
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         document = found.app.openapi()
         for each in asked(found):
             operation = document["paths"][each.template][each.method.lower()]
@@ -141,7 +141,7 @@ async def test_a_hostile_query_is_refused_or_harmless(bus: holdfast.Bus) -> None
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", ""])
 async def test_a_hostile_body_is_refused_or_harmless(bus: holdfast.Bus, kind: str) -> None:
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         writes = [each for each in asked(found) if each.method in ("POST", "PUT", "PATCH")]
         for each in writes:
             for body in BODIES_TO_TRY:
@@ -152,12 +152,12 @@ async def test_a_hostile_body_is_refused_or_harmless(bus: holdfast.Bus, kind: st
                     headers={"Content-Type": kind} if kind else {},
                 )
                 check(answer, (each, body[:50]))
-    assert CHANNEL in await bus.partitions.all[0].backend.channels()
+    assert CHANNEL in await bus.partitions.all[0].backend.channels.names()
 
 
 async def test_an_address_puts_no_words_into_a_page(bus: holdfast.Bus) -> None:
     """A link from elsewhere could have our page tell its reader what to do."""
-    async with house(bus) as found:
+    async with application(bus) as found:
         for path in ("/login", "/channels"):
             shown = await found.client.get(path, params={"notice": "Call 555 for a new token"})
             assert "Call 555" not in shown.text
@@ -166,7 +166,7 @@ async def test_an_address_puts_no_words_into_a_page(bus: holdfast.Bus) -> None:
 
 async def test_a_thousand_dead_letters_can_be_chosen_and_not_many_more(bus: holdfast.Bus) -> None:
     chosen = {"act": "requeue", "item": [f"job:c:w:{number}" for number in range(1000)]}
-    async with house(bus) as found:
+    async with application(bus) as found:
         asked = await found.client.post("/deadletters/ask", data=chosen, headers=found.form)
         assert asked.status_code == 404, asked.text  # there is none of them
         many = {"item": ["x"] * 2500}
@@ -177,7 +177,7 @@ async def test_a_thousand_dead_letters_can_be_chosen_and_not_many_more(bus: hold
 async def test_no_route_takes_another_method_for_its_own(bus: holdfast.Bus) -> None:
     """Neither a method that it has not, nor one that a header or a query asks for instead."""
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         before = await picture(bus)
         for route in routes_of(found.app):
             path = route.path_format.format(**world.names, act="retry")

@@ -12,7 +12,7 @@ from running import Running, Script, running
 import holdfast
 from holdfast.embedded import Postgres
 from holdfast.model.errors import InvalidInput
-from holdfast.server.http import HttpPart, listen
+from holdfast.server.http import HttpService, listen
 from holdfast.server.metrics import serve
 from kit import CHANNEL, CONSUMER, until
 
@@ -92,13 +92,13 @@ async def test_a_store_that_was_gone_at_the_start_is_opened_when_it_is_there(
 async def test_the_server_is_restarted_on_the_same_port(bus: holdfast.Bus) -> None:
     async with running(bus) as system:
         await system.readiness(200)
-        http = system.kept("http").part
-        assert isinstance(http, HttpPart)
+        http = system.supervised("http").service
+        assert isinstance(http, HttpService)
         assert http.server is not None
         http.server.should_exit = True
 
         async def restarted() -> bool:
-            return system.kept("http").restarts == 1
+            return system.supervised("http").restarts == 1
 
         await until(restarted)
         async with httpx.AsyncClient(base_url=http.url) as client:

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from house import house
+from application import application
 from running import Running, running
 
 import holdfast
 from holdfast.model.errors import HoldfastError
 from holdfast.model.scopes import scope_of
 from holdfast.server.auth.tokens import Tokens
-from holdfast.server.http import HttpPart
+from holdfast.server.http import HttpService
 from holdfast.server.pages.channels import SHOWN
 from kit import CHANNEL, CONSUMER, publish, subscribe, until
 
@@ -53,7 +53,7 @@ async def test_what_is_not_there_is_a_404(
     bus: holdfast.Bus, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The stream had begun when it was looked for, and the error was a traceback in the log."""
-    async with house(bus) as found:
+    async with application(bus) as found:
         await found.sign_in("admin")
         assert (await found.client.get(path)).status_code in (404, 422)
     assert quiet(caplog)
@@ -114,7 +114,9 @@ async def test_a_stop_ends_live_pages_at_once(bus: holdfast.Bus, caplog: pytest.
     """They are complete then: nothing was cancelled."""
     async with running(bus) as system:
         await sign_in(system, bus)
-        [http] = [each.part for each in system.supervisor.kept if isinstance(each.part, HttpPart)]
+        [http] = [
+            each.service for each in system.supervisor.services if isinstance(each.service, HttpService)
+        ]
         async with watching(system.client) as lines:
             system.supervisor.stopping = True
             for told in system.supervisor.on_stop:
@@ -127,14 +129,14 @@ async def test_a_stop_ends_live_pages_at_once(bus: holdfast.Bus, caplog: pytest.
 
 async def test_a_page_does_not_grow_with_the_system(bus: holdfast.Bus) -> None:
     store = bus.partitions.all[0].backend
-    async with house(bus) as found:
+    async with application(bus) as found:
         await found.sign_in("admin")
         sizes: list[int] = []
         for numbers in (range(SHOWN + 10), range(SHOWN + 10, SHOWN + 110)):
             for number in numbers:
                 await subscribe(store, channel=f"channel-{number:04}")
-                await store.set_paused(f"channel-{number:04}", CONSUMER, True)
-            await found.app.state.watch.look()
+                await store.channels.set_paused(f"channel-{number:04}", CONSUMER, True)
+            await found.app.state.snapshots.take()
             pages = [(await found.client.get(path)).text for path in ("/", "/channels")]
             sizes.append(sum(map(len, pages)))
         assert "110 more are not shown" in pages[1]

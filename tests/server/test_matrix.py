@@ -22,25 +22,24 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
+from application import Application, application
 from fastapi import Depends
 from fastapi.routing import RouteContext
-from house import House, house
 from scene import ingest
 from tenants import Target, as_body, everything_of, picture, settle, unknown
 
 import holdfast
-from holdfast.cli.ledgers import ledgers
+from holdfast.cli.pipeline import pipeline_access
 from holdfast.config.load import load
 from holdfast.contracts import Backend
 from holdfast.model.errors import NotFound
 from holdfast.pipeline.warehouse import Column, Table, Tables
-from holdfast.server.admission import Router
+from holdfast.server.api.models import Channel
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.credentials import COOKIE
-from holdfast.server.auth.guard import Need, needs
-from holdfast.server.context import Known
-from holdfast.server.parameters import Channel
-from holdfast.server.routes import demands, routes_of
+from holdfast.server.auth.guard import COOKIE, Need, Router, demands, needs
+from holdfast.server.routes import routes_of
+from holdfast.server.system import Known
+from kit import NOUNS
 
 A, B, NOBODY = "tenant-a", "tenant-b", "tenant-x"
 CONFIG = """
@@ -83,9 +82,9 @@ class Token:
 
 @dataclass
 class Matrix:
-    """The house, whose tenants are settled, and what was found out about it."""
+    """The application, whose tenants are settled, and what was found out about it."""
 
-    found: House
+    found: Application
     own: Target
     other: Target
     nobody: Target
@@ -194,7 +193,7 @@ class Matrix:
         return [ways[self.tokens.index(token) % len(ways)]]
 
 
-def asked(found: House) -> Iterator[tuple[RouteContext, str]]:
+def asked(found: Application) -> Iterator[tuple[RouteContext, str]]:
     """Every route with each of its methods, but for the end of a session."""
     for route in routes_of(found.app):
         for method in sorted(route.methods or ()):
@@ -228,7 +227,12 @@ def plain(answer: httpx.Response, target: Target) -> str:
 
 
 async def call(
-    found: House, method: str, path: str, query: dict[str, str], headers: dict[str, str], sent: dict[str, Any]
+    found: Application,
+    method: str,
+    path: str,
+    query: dict[str, str],
+    headers: dict[str, str],
+    sent: dict[str, Any],
 ) -> httpx.Response:
     """One call. Of a live page the first piece is taken, and its reader leaves."""
     headers = headers | sent.get("headers", {})
@@ -240,7 +244,7 @@ async def call(
     return await first_piece(found, request)
 
 
-async def first_piece(found: House, request: httpx.Request) -> httpx.Response:
+async def first_piece(found: Application, request: httpx.Request) -> httpx.Response:
     told, left, sent = list[dict[str, Any]](), asyncio.Event(), list[bool]()
 
     async def send(message: Any) -> None:
@@ -287,13 +291,13 @@ async def matrix(
         ingest(tmp_path, tables, f"{name}.orders", [(receipt.id, receipt.position)])
     file = tmp_path / "holdfast.yaml"
     file.write_text(CONFIG.format(folder=tmp_path))
-    with ledgers(load(file).config, file, [bus.partitions.all[0].backend.url]) as books:
+    with pipeline_access(load(file).config, file, [bus.partitions.all[0].backend.url]) as books:
         assert books is not None
         assert books.records is not None
         failed = {each.channel: each.id for each in books.records.find()}
-        async with house(bus, local=False, ledgers=books, limits={"rate": 0}) as found:
+        async with application(bus, local=False, pipeline=books, limits={"rate": 0}) as found:
             own, other = [await settle(found, name, failed[f"{name}.orders"]) for name in (A, B)]
-            await found.app.state.watch.look()
+            await found.app.state.snapshots.take()
             tokens = await tokens_of(found)
             matrix = Matrix(found, own, other, unknown(other, B, NOBODY), tokens, [])
             await found.system.cursors.seal(Caller("", ()), "", "")  # its secret is read once
@@ -311,12 +315,14 @@ def note_calls(store: Backend, steps: list[str], monkeypatch: pytest.MonkeyPatch
 
         return note
 
-    for name in dir(store):
-        if not name.startswith("_") and inspect.iscoroutinefunction(getattr(store, name)):
-            monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
+    for noun in (store, *(getattr(store, name) for name in NOUNS)):
+        for name in dir(noun):
+            if not name.startswith("_") and inspect.iscoroutinefunction(getattr(noun, name)):
+                called = f"{type(noun).__name__}.{name}"
+                monkeypatch.setattr(noun, name, noted(called, getattr(noun, name)))
 
 
-async def tokens_of(found: House) -> list[Token]:
+async def tokens_of(found: Application) -> list[Token]:
     """Every kind of token of tenant A."""
     shown = [
         Token("none", {}, "", valid=False),
@@ -334,7 +340,7 @@ async def tokens_of(found: House) -> list[Token]:
     return [*shown, Token("pair", pair, None)]
 
 
-async def shown_by(found: House, name: str, text: str) -> Token:
+async def shown_by(found: Application, name: str, text: str) -> Token:
     session = await found.system.sessions.begin(text)
     return Token(name, {"Authorization": f"Bearer {text}"}, session or "")
 
@@ -364,8 +370,8 @@ def hole_without_demand() -> Router:
 
     @router.get("/planted/log/{channel}")
     async def planted(channel: Channel, system: Known) -> list[str]:
-        store = await system.letters.store(0)
-        return [each.event.id for each in await store.read(channel, None, 10)]
+        store = await system.deadletters.store(0)
+        return [each.event.id for each in await store.log.read(channel, None, 10)]
 
     return router
 
@@ -375,7 +381,7 @@ def hole_in_a_list() -> Router:
 
     @router.get("/planted/list")
     async def planted(system: Known, caller: Caller = Depends(needs("read", filtered=True))) -> list[str]:  # noqa: B008
-        return [each.channel for each in await system.letters.status()]
+        return [each.channel for each in await system.deadletters.status()]
 
     return router
 
@@ -403,7 +409,7 @@ def hole_that_changes() -> Router:
     @router.post("/planted/{channel}/{consumer}")
     async def planted(channel: Channel, consumer: str, system: Known) -> None:
         try:
-            await (await system.letters.store(0)).set_paused(channel, consumer, True)
+            await (await system.deadletters.store(0)).channels.set_paused(channel, consumer, True)
         except NotFound:
             return
 

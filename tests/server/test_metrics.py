@@ -13,9 +13,9 @@ from scene import NAMESPACE, eventful, ingest_reporter, with_store
 
 import holdfast
 from holdfast.pipeline.reports import Amount, Reporter
-from holdfast.server import reading
+from holdfast.server import store_metrics
 from holdfast.server.catalog import GROUPS
-from holdfast.server.parts import ACTIONS
+from holdfast.server.services import ACTIONS
 from kit import CHANNEL, CONSUMER, bury, claim, complete, publish, subscribe, until
 
 JOBS = ("0", CHANNEL, CONSUMER)
@@ -32,10 +32,10 @@ async def test_metrics_tell_what_was_done(each: holdfast.Bus) -> None:
     store = each.partitions.all[0].backend
     await subscribe(store)
     await subscribe(store, "audit")
-    await store.set_paused(CHANNEL, "audit", True)
+    await store.channels.set_paused(CHANNEL, "audit", True)
     await publish(store, "a", "b", "c", "d", "e")
     await publish(store, "later", at=await store.now() + timedelta(days=1))
-    await store.attach(CHANNEL, "archiver")
+    await store.cursors.attach(CHANNEL, "archiver")
     first, second, _ = await claim(store, 3)
     assert await complete(store, first)
     assert await bury(store, second)
@@ -115,7 +115,7 @@ async def test_sweeps_are_counted(each: holdfast.Bus) -> None:
 
         await until(swept)
         found = await system.metrics()
-        assert system.kept("sweeper-0").status() == "3 trimmed"
+        assert system.supervised("sweeper-0").status() == "3 trimmed"
     done = {labels[0]: value for labels, value in found["holdfast_sweeper_actions_total"].items()}
     assert {name: done[name] for name in ACTIONS} == dict.fromkeys(ACTIONS, 0) | {"trimmed": 3}
     assert by_name(found["holdfast_sweeps_total"], "0", "failed") == 0
@@ -175,8 +175,8 @@ async def test_a_reading_that_hangs_is_given_up_and_the_others_come(
 ) -> None:
     store = bus.partitions.all[0].backend
     await subscribe(store)
-    await store.attach(CHANNEL, "archiver")
-    monkeypatch.setattr(reading, "PATIENCE", 0.5)
+    await store.cursors.attach(CHANNEL, "archiver")
+    monkeypatch.setattr(store_metrics, "PATIENCE", 0.5)
 
     async def only_cursors() -> dict[str, Samples] | None:
         """A scrape that gave up what hangs, and nothing that was slow for once."""
@@ -190,7 +190,7 @@ async def test_a_reading_that_hangs_is_given_up_and_the_others_come(
         failed = {labels[-1] for labels in found["holdfast_scrape_failed"]}
         assert failed >= {"cursors", "backlogs", "channels", "consumers"}
         await blocker.rollback()
-        monkeypatch.setattr(reading, "PATIENCE", 60.0)
+        monkeypatch.setattr(store_metrics, "PATIENCE", 60.0)
         assert "holdfast_cursor_lag_events" not in found
         assert by_name(found["holdfast_jobs"], *JOBS, "ready") == 0
         assert found["holdfast_store_up"] == {("0",): 1}

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from house import house, problem
+from application import application, problem
 
 import holdfast
 from holdfast.deadletters.items import Filter
@@ -18,8 +18,8 @@ from holdfast.model.decide import describe
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.cursors import Cursors
-from holdfast.upkeep.secret import Secret
+from holdfast.server.auth.signing import SealedCursors
+from holdfast.upkeep.state import Secret
 from kit import bury, claim, publish, subscribe
 
 A, B = "tenant-a.orders", "tenant-b.orders"
@@ -78,7 +78,7 @@ def inside(cursor: str) -> Iterator[str]:
 async def test_the_page_of_dead_letters_tells_of_nobody_else(
     both: holdfast.Bus, scope: tuple[str, ...], own: int
 ) -> None:
-    async with house(both, local=False) as found:
+    async with application(both, local=False) as found:
         headers = await found.session(*scope)
         for query in ("", f"channel={B}&", "text=secret&", "fingerprint=0123456789abcdef&"):
             path, seen, pages = f"/deadletters?{query}", list[str](), 0
@@ -99,7 +99,7 @@ async def test_the_page_of_dead_letters_tells_of_nobody_else(
 
 
 async def test_a_cursor_is_for_whoever_got_it_and_for_the_list_that_it_is_from(both: holdfast.Bus) -> None:
-    async with house(both, local=False) as found, house(both, local=False) as other:
+    async with application(both, local=False) as found, application(both, local=False) as other:
         mine, twin = await found.bearer("channel", A), await found.bearer("channel", A)
         query = {"channel": A, "limit": 10}
         page = (await found.client.get(LETTERS, params=query, headers=mine)).json()
@@ -118,7 +118,7 @@ async def test_a_cursor_is_for_whoever_got_it_and_for_the_list_that_it_is_from(b
 
 async def test_a_cursor_of_one_list_is_none_of_another(bus: holdfast.Bus) -> None:
     """Also where both lists would understand what is in it."""
-    cursors, caller = Cursors(Secret(bus.partitions.all[0].backend, "gbe")), Caller("token:a", ())
+    cursors, caller = SealedCursors(Secret(bus.partitions.all[0].backend, "gbe")), Caller("token:a", ())
     sealed = await cursors.seal(caller, "one", "x")
     assert await cursors.open(caller, "one", sealed) == "x"
     with pytest.raises(InvalidInput):
@@ -126,7 +126,7 @@ async def test_a_cursor_of_one_list_is_none_of_another(bus: holdfast.Bus) -> Non
 
 
 async def test_the_brokers_list_goes_on_with_its_own_cursor(both: holdfast.Bus) -> None:
-    async with house(both, local=False) as found:
+    async with application(both, local=False) as found:
         mine, path = await found.bearer("channel", A), f"/channel/{A}/consumer/worker/dlq"
         seen, after = list[str](), None
         while True:
@@ -145,10 +145,10 @@ async def test_an_operation_counts_shows_and_changes_what_its_asker_may_operate_
     """Messages of other dead-letter channels say that they came from here: they are not here."""
     store = both.partitions.all[0].backend
     told = {"holdfast-channel": A, "holdfast-consumer": "worker", "holdfast-id": "x"}
-    await store.publish("gbe._deadletter.b", [Event(b"1", f"b-{n}", headers=told) for n in range(3)])
-    await store.publish(COPIES, [Event(b"1", "a-0", headers=told)])
+    await store.log.publish("gbe._deadletter.b", [Event(b"1", f"b-{n}", headers=told) for n in range(3)])
+    await store.log.publish(COPIES, [Event(b"1", "a-0", headers=told)])
     body = {"kind": "requeue", "filter": {"channel": A, "kinds": ["stream"]}}
-    async with house(both, local=False) as found:
+    async with application(both, local=False) as found:
         headers = await found.bearer("channel", A)
         headers["X-Broker-Channel-Token"] = await found.token("channel", COPIES)
         dry = await found.client.post("/api/v1/operations", json={**body, "dry_run": True}, headers=headers)
@@ -160,7 +160,7 @@ async def test_an_operation_counts_shows_and_changes_what_its_asker_may_operate_
 
 async def test_who_only_has_the_name_of_an_asker_does_not_see_the_operation(both: holdfast.Bus) -> None:
     """A name is what the command line was told; what somebody may see follows from their rights."""
-    async with house(both, local=False) as found:
+    async with application(both, local=False) as found:
         headers = await found.bearer("channel", A)
         [token] = await found.tokens.all()
         wanted = Filter.of(channel=B, kinds=["job"])
@@ -180,8 +180,8 @@ async def test_a_tenant_sees_no_operation_that_tells_of_other_dead_letter_channe
 ) -> None:
     store = both.partitions.all[0].backend
     told = {"holdfast-channel": A, "holdfast-id": "x", "holdfast-consumer": "worker"}
-    await store.publish("gbe._deadletter.tenant-b", [Event(b"1", "b", headers=told)])
-    async with house(both, local=False) as found:
+    await store.log.publish("gbe._deadletter.tenant-b", [Event(b"1", "b", headers=told)])
+    async with application(both, local=False) as found:
         admin, mine = await found.bearer("admin"), await found.bearer("channel", A)
         body = {"kind": "requeue", "filter": {"channel": A, "kinds": ["stream"]}}
         asked = await found.client.post("/api/v1/operations", json=body, headers=admin)
@@ -193,7 +193,7 @@ async def test_a_tenant_sees_no_operation_that_tells_of_other_dead_letter_channe
 async def test_a_list_that_would_take_from_very_many_places_wants_a_channel(bus: holdfast.Bus) -> None:
     for number in range(MOST_SOURCES + 1):
         await bury_some(bus, f"tenant-a.c{number}", 1)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.session("reader", "tenant-a.>")
         answer = await found.client.get("/deadletters", headers=headers)
         assert answer.status_code == 400

@@ -8,22 +8,22 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from application import application
 from fastapi.routing import iter_route_contexts
-from house import house
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.fields import FieldInfo
 
 import holdfast
-from holdfast.deadletters.ids import parse_item, parse_public
+from holdfast.deadletters.items import parse_item, parse_public
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import check_event
 from holdfast.model.names import check_name
 from holdfast.server.api.models import EventIn
 from holdfast.server.app import bare_app
-from holdfast.server.auth.guard import Need
-from holdfast.server.routes import demands, routes_of
+from holdfast.server.auth.guard import Need, demands
+from holdfast.server.routes import routes_of
 
 SPEC = Path(__file__).parents[2] / "docs" / "open-api-spec" / "api-spec.yaml"
 
@@ -42,7 +42,7 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
 
 
 async def test_every_route_demands_something_of_its_callers(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         routes = list(routes_of(found.app))
         assert len(routes) > 8
         for route in routes:
@@ -53,7 +53,7 @@ async def test_every_route_demands_something_of_its_callers(bus: holdfast.Bus) -
 
 
 async def test_the_document_is_served_and_is_the_one_in_the_repository(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         await found.token("admin")
         served = (await found.client.get("/openapi.json")).json()
     assert served["openapi"].startswith("3.1")

@@ -16,9 +16,9 @@ import duckdb
 import pytest
 
 import holdfast
-from holdfast.cli.demo.business import ORDERS
+from holdfast.cli.demo.shop import ORDERS
 from holdfast.embedded import Postgres
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import until
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 PARENT = """
 import asyncio, os
-from holdfast.server.child import ChildPart
+from holdfast.server.services import ChildProcess
 
-asyncio.run(ChildPart("worker", ["worker", "shop:app"], os.environ).run())
+asyncio.run(ChildProcess("worker", ["worker", "shop:app"], os.environ).run())
 """
 
 SHOP = """
@@ -198,8 +198,8 @@ async def test_a_spark_driver_flushes_and_ends_when_up_is_killed(up: Up, tmp_pat
 async def caught_up(hf: holdfast.Bus) -> bool:
     """Whether archiver and ingest have all that is there, on both channels and on no other."""
     [store] = [each.backend for each in hf.partitions.all]
-    cursors = {(each.channel, each.name): each.position for each in await store.cursors()}
-    ends = {channel: (await store.extent(channel)).last for channel in (AUDIT, "orders")}
+    cursors = {(each.channel, each.name): each.position for each in await store.cursors.all()}
+    ends = {channel: (await store.log.extent(channel)).last for channel in (AUDIT, "orders")}
     return cursors == {(c, name): last for c, last in ends.items() for name in ("archiver", "ingest")}
 
 

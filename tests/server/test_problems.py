@@ -8,16 +8,15 @@ import logging
 
 import httpx
 import pytest
+from application import Application, application, problem
 from fastapi import Depends
 from fastapi.responses import StreamingResponse
-from house import House, house, problem
 from pydantic import BaseModel
 
 import holdfast
 from holdfast.model import errors
-from holdfast.server import refusals
-from holdfast.server.admission import Router
-from holdfast.server.auth.guard import anybody, needs
+from holdfast.server import errors as server_errors
+from holdfast.server.auth.guard import Router, anybody, needs
 from holdfast.server.problems import STATUSES
 
 SECRET = "hunter2"
@@ -53,7 +52,7 @@ class Thing(BaseModel):
     number: int
 
 
-def add_routes(found: House, error: BaseException | None = None) -> None:
+def add_routes(found: Application, error: BaseException | None = None) -> None:
     """A route that fails, one that takes a number, and one that fails in the middle of its answer."""
     router, known = Router(dependencies=[Depends(anybody)]), Router(dependencies=[Depends(needs("read"))])
 
@@ -92,7 +91,7 @@ def test_every_error_of_the_tree_has_a_status() -> None:
 @pytest.mark.parametrize(("kind", "status"), EXPECTED.items())
 async def test_an_error_of_ours_is_a_problem(bus: holdfast.Bus, kind: type[Exception], status: int) -> None:
     error = MADE.get(kind) or kind("the value 'x' is wrong; use another one")
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, error)
         answer = await found.client.get("/fail")
         body = problem(answer, status)
@@ -102,7 +101,7 @@ async def test_an_error_of_ours_is_a_problem(bus: holdfast.Bus, kind: type[Excep
 
 
 async def test_a_problem_names_what_it_is_about(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, MADE[errors.IdConflict])
         body = problem(await found.client.get("/fail"), 409)
         assert (body["type"], body["title"], body["ids"]) == (
@@ -110,25 +109,27 @@ async def test_a_problem_names_what_it_is_about(bus: holdfast.Bus) -> None:
             "Id conflict",
             ["a", "b"],
         )
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, MADE[errors.LeaseLost])
         assert problem(await found.client.get("/fail"), 409)["jobs"] == ["7"]
 
 
-def _refusals() -> list[refusals.Refusal]:
-    kinds = [each for _, each in inspect.getmembers(refusals, inspect.isclass)]
-    kinds = [each for each in kinds if issubclass(each, refusals.Refusal)]
+def _refusals() -> list[server_errors.Refusal]:
+    kinds = [each for _, each in inspect.getmembers(server_errors, inspect.isclass)]
+    kinds = [each for each in kinds if issubclass(each, server_errors.Refusal)]
     special = {
-        refusals.Forbidden: ("read", "orders"),
-        refusals.TooManyRequests: (3,),
-        refusals.Full: (503, "no room"),
+        server_errors.Forbidden: ("read", "orders"),
+        server_errors.TooManyRequests: (3,),
+        server_errors.Full: (503, "no room"),
     }
     return [kind(*special.get(kind, ("no",))) for kind in kinds]
 
 
 @pytest.mark.parametrize("refusal", _refusals(), ids=lambda each: type(each).__name__)
-async def test_a_refusal_is_a_problem_with_its_headers(bus: holdfast.Bus, refusal: refusals.Refusal) -> None:
-    async with house(bus) as found:
+async def test_a_refusal_is_a_problem_with_its_headers(
+    bus: holdfast.Bus, refusal: server_errors.Refusal
+) -> None:
+    async with application(bus) as found:
         add_routes(found, refusal)
         answer = await found.client.get("/fail")
         assert problem(answer, refusal.status)["detail"] == str(refusal)
@@ -138,7 +139,7 @@ async def test_a_refusal_is_a_problem_with_its_headers(bus: holdfast.Bus, refusa
 async def test_an_error_that_nobody_expected_tells_nothing_but_is_logged(
     bus: holdfast.Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, RuntimeError(SECRET))
         answer = await found.client.get("/fail")
     assert problem(answer, 500)["title"] == "Internal Server Error"
@@ -149,7 +150,7 @@ async def test_an_error_that_nobody_expected_tells_nothing_but_is_logged(
 
 async def test_a_password_in_an_error_is_masked(bus: holdfast.Bus) -> None:
     url = f"postgresql://user:{SECRET}@host/db"
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, errors.Unavailable(f"{url} does not answer"))
         answer = await found.client.get("/fail")
     assert SECRET not in answer.text
@@ -157,7 +158,7 @@ async def test_a_password_in_an_error_is_masked(bus: holdfast.Bus) -> None:
 
 
 async def test_what_does_not_fit_is_said_without_its_value(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found)
         answer = await found.client.post(f"/thing/{SECRET}", json={"number": SECRET})
         body = problem(answer, 422)
@@ -168,7 +169,7 @@ async def test_what_does_not_fit_is_said_without_its_value(bus: holdfast.Bus) ->
 
 
 async def test_a_wrong_value_in_a_query_is_named_and_cut(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         for value in ("abc", f"postgresql://user:{SECRET}@host/db", "x" * 5000):
             answer = await found.client.get("/api/v1/channels", params={"limit": value})
             assert str(problem(answer, 422)["detail"]).startswith("query.limit: Input should be")
@@ -178,7 +179,7 @@ async def test_a_wrong_value_in_a_query_is_named_and_cut(bus: holdfast.Bus) -> N
 
 
 async def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         twice = await found.client.get("/api/v1/channels?limit=1&limit=1000")
         assert "'limit' is given 2 times" in str(problem(twice, 400)["detail"])
         listed = await found.client.get("/api/v1/deadletters?kinds=job&kinds=stream")
@@ -188,7 +189,7 @@ async def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(bu
 
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b'{"number": NaN', b"", b'"\\ud800"'])
 async def test_a_body_that_is_no_json_is_a_problem(bus: holdfast.Bus, body: bytes) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found)
         answer = await found.client.post(
             "/thing/1", content=body, headers={"Content-Type": "application/json"}
@@ -199,12 +200,12 @@ async def test_a_body_that_is_no_json_is_a_problem(bus: holdfast.Bus, body: byte
 
 @pytest.mark.parametrize("path", ["/nothing", "/api/v1/nothing", "/healthz/", "/%00", "/..%2f"])
 async def test_an_unknown_path_is_a_problem(bus: holdfast.Bus, path: str) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         assert problem(await found.client.get(path), 404)["type"] == "about:blank"
 
 
 async def test_a_method_that_is_not_there_is_a_problem_that_names_those_that_are(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found)
         for path, allowed in (("/healthz", "GET"), ("/twice/1", "GET, PUT")):
             answer = await found.client.delete(path)
@@ -213,21 +214,21 @@ async def test_a_method_that_is_not_there_is_a_problem_that_names_those_that_are
 
 
 async def test_half_an_answer_does_not_look_whole(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found)
         with pytest.raises(RuntimeError):
             await found.client.get("/half")
 
 
 async def test_a_call_that_is_cut_off_is_not_answered(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found, asyncio.CancelledError())
         with pytest.raises(asyncio.CancelledError):
             await found.client.get("/fail")
 
 
 async def test_every_answer_has_the_headers_that_keep_it_what_it_is(bus: holdfast.Bus) -> None:
-    async with house(bus) as found:
+    async with application(bus) as found:
         answers: list[httpx.Response] = [await found.client.get(path) for path in ("/healthz", "/nothing")]
     for answer in answers:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -17,21 +17,19 @@ import holdfast
 from holdfast.model.position import format_position
 from holdfast.pipeline.arrow import SCHEMA
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.ingest.freshness import Freshness
-from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.metrics import Freshness, IngestMetrics, WalReport
 from holdfast.pipeline.ingest.staging import stage
-from holdfast.pipeline.ingest.validation import Rules
-from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.ingest.validation import ValidationRules
 from holdfast.pipeline.reports import Amount, Reporter
 from holdfast.pipeline.stores import open_store
-from holdfast.pipeline.wal import Batch, Wal, WalSettings
+from holdfast.pipeline.wal import Wal, WalBatch, WalSettings
 from holdfast.pipeline.wal.batch import batch_of
-from holdfast.server.child import ChildPart
-from holdfast.upkeep.reports import driver, key
+from holdfast.server.services import ChildProcess
+from holdfast.upkeep.state import driver, key
 from kit import CHANNEL
 
 
-class Idle(ChildPart):
+class Idle(ChildProcess):
     """A driver's part whose process somebody else runs."""
 
     async def run(self) -> None:
@@ -122,7 +120,7 @@ async def test_a_warehouse_that_is_behind_is_not_ready(bus: holdfast.Bus, tmp_pa
     found = _batch(wal)
     since = (now - timedelta(minutes=20)).isoformat()
     part = found.parts[0]._replace(since=since)
-    batch = wal.commit(Batch((part,), found.segments, now))
+    batch = wal.commit(WalBatch((part,), found.segments, now))
     metrics = IngestMetrics()
     freshness = Freshness(metrics, NAMESPACE, timedelta(minutes=15))
     freshness.found(wal.pending())
@@ -134,7 +132,7 @@ async def test_a_warehouse_that_is_behind_is_not_ready(bus: holdfast.Bus, tmp_pa
         assert told["holdfast_wal_ready"] == {(): 0}
         assert told["holdfast_warehouse_unloaded_seconds"][()] >= 1200
         await with_store(store.url, freshness.look)
-        alerts = await store.read(f"{NAMESPACE}.events.system.error", None, 10)
+        alerts = await store.log.read(f"{NAMESPACE}.events.system.error", None, 10)
         assert "the warehouse is 120" in alerts[-1].event.data.decode()
         freshness.loaded(batch)
         await with_store(store.url, Reporter(NAMESPACE, "ingest", WalReport(wal, metrics, freshness)).look)
@@ -155,12 +153,12 @@ async def test_a_busy_driver_writes_its_record_about_once_a_second(bus: holdfast
         took[0] = time.monotonic() - began
 
     await with_store(store.url, hurry)
-    record = await store.record(key(NAMESPACE, driver("archive")))
+    record = await store.records.get(key(NAMESPACE, driver("archive")))
     assert record is not None
     assert 1 <= record.revision <= 2 + took[0]
 
 
-def _batch(wal: Wal) -> Batch:
+def _batch(wal: Wal) -> WalBatch:
     row = dict.fromkeys(SCHEMA.names) | {
         "channel": CHANNEL,
         "position": format_position(1, 1),
@@ -173,4 +171,4 @@ def _batch(wal: Wal) -> Batch:
         "partition": 0,
     }
     rows = pa.RecordBatch.from_pylist([row], SCHEMA)
-    return batch_of(stage(wal.store, [rows], Rules(), {}, wal.clock()), wal.clock())
+    return batch_of(stage(wal.store, [rows], ValidationRules(), {}, wal.clock()), wal.clock())

@@ -11,25 +11,24 @@ from itertools import pairwise
 from typing import Annotated
 
 import pytest
+from application import Application, application, problem
 from fastapi import Body, Depends, Request
 from fastapi.exceptions import RequestValidationError
-from house import House, house, problem
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
 from holdfast.model.errors import InvalidInput
-from holdfast.server import turns
-from holdfast.server.admission import Router
-from holdfast.server.auth.bucket import Buckets
-from holdfast.server.auth.guard import anybody, needs
-from holdfast.server.jsonbody import Bounds, parse_line, parsed
-from holdfast.server.refusals import TooManyRequests
+from holdfast.server import bodies
+from holdfast.server.auth.guard import Router, anybody, needs
+from holdfast.server.bodies import BodyBounds, parse_body, parse_line
+from holdfast.server.errors import TooManyRequests
+from holdfast.server.limits import Buckets
 
 JSON = {"Content-Type": "application/json"}
 
 
-def add_routes(found: House) -> None:
+def add_routes(found: Application) -> None:
     """Routes that take a body whole, as a stream, not at all, and one that is slow."""
     router = Router(dependencies=[Depends(anybody)])
 
@@ -62,7 +61,7 @@ async def chunks(size: int, count: int) -> AsyncIterator[bytes]:
 
 
 async def test_a_body_over_the_limit_is_refused_whether_its_length_is_told_or_not(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"body": 1000}) as found:
+    async with application(bus, limits={"body": 1000}) as found:
         add_routes(found)
         for path in ("/whole", "/stream"):
             told = problem(await found.client.post(path, content=b"1" * 1001, headers=JSON), 413)
@@ -80,7 +79,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_waited_for(bus: holdfast.B
         raise AssertionError("somebody reads it")
         yield b""
 
-    async with house(bus, limits={"body": 1000}) as found:
+    async with application(bus, limits={"body": 1000}) as found:
         add_routes(found)
         for path in ("/whole", "/stream"):
             sent = {**JSON, "Content-Length": "1001"}
@@ -88,7 +87,7 @@ async def test_a_body_that_says_it_is_too_long_is_not_waited_for(bus: holdfast.B
 
 
 async def test_a_length_that_is_a_lie_does_not_help(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"body": 1000}) as found:
+    async with application(bus, limits={"body": 1000}) as found:
         add_routes(found)
         for length in ("1", "-1", "0x10", "²"):
             lie = {b"Content-Length": length.encode()}
@@ -97,7 +96,7 @@ async def test_a_length_that_is_a_lie_does_not_help(bus: holdfast.Bus) -> None:
 
 
 async def test_headers_over_the_limit_are_refused(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"headers": 2000}) as found:
+    async with application(bus, limits={"headers": 2000}) as found:
         problem(await found.client.get("/healthz", headers={"X-Long": "x" * 2000}), 431)
         problem(await found.client.get("/healthz?" + "x" * 2000), 431)
         assert (await found.client.get("/healthz", headers={"X-Long": "x" * 1000})).status_code == 200
@@ -106,7 +105,7 @@ async def test_headers_over_the_limit_are_refused(bus: holdfast.Bus) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "identity, gzip", "zstd"])
 async def test_a_compressed_body_is_refused_unread(bus: holdfast.Bus, encoding: str) -> None:
     bomb = gzip.compress(b"0" * 10_000_000)
-    async with house(bus) as found:
+    async with application(bus) as found:
         add_routes(found)
         answer = await found.client.post(
             "/whole", content=bomb, headers={**JSON, "Content-Encoding": encoding}
@@ -115,7 +114,7 @@ async def test_a_compressed_body_is_refused_unread(bus: holdfast.Bus, encoding: 
 
 
 async def test_json_that_nests_too_deep_is_refused(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"depth": 10}) as found:
+    async with application(bus, limits={"depth": 10}) as found:
         add_routes(found)
 
         async def send(body: bytes, kind: str = "application/json") -> int:
@@ -132,7 +131,7 @@ async def test_json_that_nests_too_deep_is_refused(bus: holdfast.Bus) -> None:
         assert await send(b"[" * 1_000_000) == 400
 
 
-BOUNDS = Bounds(depth=10, values=20_000, items=100)
+BOUNDS = BodyBounds(depth=10, values=20_000, items=100)
 NUMBERS = b'{"data":[' + b"1," * 20_000 + b"1]}"
 HOSTILE = {
     "escapes": b'"' + b'\\"' * 4_000_000,
@@ -170,9 +169,9 @@ async def test_a_hostile_body_is_refused_in_short_pieces(
     async def others(_: float) -> None:
         pieces.append(time.process_time())
 
-    monkeypatch.setattr(turns.asyncio, "sleep", others)
+    monkeypatch.setattr(bodies.asyncio, "sleep", others)
     with pytest.raises((InvalidInput, RequestValidationError)):
-        await parsed(body, BOUNDS)
+        await parse_body(body, BOUNDS)
     pieces.append(time.process_time())
     assert max(later - earlier for earlier, later in pairwise(pieces)) < 0.5
     assert pieces[-1] - pieces[0] < 5
@@ -182,15 +181,15 @@ async def test_what_is_within_the_bounds_is_parsed() -> None:
     data = {"a": [1, "[,]", {"b": ['"', 10**30, 1.5, None]}]}
     event = {"id": "e", "data": data, "headers": {"a": "b"}}
     for value in (1, "a", [], {}, None, {"limit": 3, "jobs": [{"id": "1"}]}, "x" * 3_000_000):
-        assert await parsed(json.dumps(value).encode(), BOUNDS) == value
-    one = await parsed(json.dumps(event, indent=1).encode(), BOUNDS)
+        assert await parse_body(json.dumps(value).encode(), BOUNDS) == value
+    one = await parse_body(json.dumps(event, indent=1).encode(), BOUNDS)
     assert (one["id"], json.loads(one["data"].content)) == ("e", data)
     for count in range(4):
         batch = {"at": "x", "events": [event] * count, "priority": 1}
-        got = await parsed(json.dumps(batch, indent=1).encode(), BOUNDS)
+        got = await parse_body(json.dumps(batch, indent=1).encode(), BOUNDS)
         assert [json.loads(each.pop("data").content) for each in got["events"]] == [data] * count
         assert got == {"at": "x", "events": [{"id": "e", "headers": {"a": "b"}}] * count, "priority": 1}
-    assert await parsed(b'{"events":[1,"a",[{}]]}', BOUNDS) == {"events": [1, "a", [{}]]}
+    assert await parse_body(b'{"events":[1,"a",[{}]]}', BOUNDS) == {"events": [1, "a", [{}]]}
 
 
 @given(
@@ -200,20 +199,20 @@ async def test_what_is_within_the_bounds_is_parsed() -> None:
     )
 )
 def test_the_look_before_changes_nothing(value: object) -> None:
-    got = asyncio.run(parsed(json.dumps({"data": value}).encode(), Bounds(1000, 10**6, 1000)))
+    got = asyncio.run(parse_body(json.dumps({"data": value}).encode(), BodyBounds(1000, 10**6, 1000)))
     content = got["data"]
     assert value == (None if content is None else json.loads(content.content))
 
 
 async def test_a_line_of_json_is_parsed_or_refused() -> None:
-    assert await parse_line(b'{"a": [1]}', BOUNDS, turns.Turns()) == {"a": [1]}
+    assert await parse_line(b'{"a": [1]}', BOUNDS, bodies.TimeSlice()) == {"a": [1]}
     for text in (b"", b"{", b"NaN", b"\xff", b"[" * 11 + b"]" * 11):
         with pytest.raises(InvalidInput):
-            await parse_line(text, BOUNDS, turns.Turns())
+            await parse_line(text, BOUNDS, bodies.TimeSlice())
 
 
 async def test_a_request_that_takes_too_long_is_answered(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"timeout": "50ms"}) as found:
+    async with application(bus, limits={"timeout": "50ms"}) as found:
         add_routes(found)
         told = problem(await found.client.get("/slow"), 504)
         assert told["detail"] == "no answer within 0.05 s; whether it took effect is unknown"
@@ -227,7 +226,7 @@ async def test_the_time_of_a_body_is_not_the_time_of_its_request(bus: holdfast.B
         await asyncio.sleep(0.1)  # the client's, not the test's
         yield b"1]"
 
-    async with house(bus, limits={"timeout": "50ms"}) as found:
+    async with application(bus, limits={"timeout": "50ms"}) as found:
         add_routes(found)
         for path in ("/whole", "/stream"):
             answer = await found.client.post(path, content=drip(), headers=JSON)
@@ -265,7 +264,7 @@ def test_a_slow_rate_says_how_long_to_wait() -> None:
 
 
 def test_buckets_that_are_full_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.server.auth.bucket._MOST", 3)
+    monkeypatch.setattr("holdfast.server.limits._MOST", 3)
     now = 0.0
     buckets = Buckets(1, lambda: now)
     for _ in range(2):
@@ -285,7 +284,7 @@ def test_without_a_rate_nothing_is_counted() -> None:
 
 
 async def test_each_token_has_a_rate_of_its_own(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"rate": 1}) as found:
+    async with application(bus, limits={"rate": 1}) as found:
         add_routes(found)
         one, two = await found.bearer("reader"), await found.bearer("reader")
         statuses = [(await found.client.get("/counted", headers=one)).status_code for _ in range(3)]
@@ -297,6 +296,6 @@ async def test_each_token_has_a_rate_of_its_own(bus: holdfast.Bus) -> None:
 
 
 async def test_a_local_caller_without_a_token_has_no_rate(bus: holdfast.Bus) -> None:
-    async with house(bus, limits={"rate": 1}) as found:
+    async with application(bus, limits={"rate": 1}) as found:
         add_routes(found)
         assert {(await found.client.get("/counted")).status_code for _ in range(10)} == {200}

@@ -35,8 +35,8 @@ def blocks() -> list[tuple[str, str]]:
 async def prepare(store: Backend) -> None:
     """Two dead jobs that were buried early, and one that waits."""
     await subscribe(store, CONSUMER, channel=CHANNEL)
-    await store.set_display(CHANNEL, None, "Order Events")
-    await store.set_display(CHANNEL, CONSUMER, "Payment Service")
+    await store.channels.set_display(CHANNEL, None, "Order Events")
+    await store.channels.set_display(CHANNEL, CONSUMER, "Payment Service")
     await publish(store, "a", "b", "c", channel=CHANNEL)
     for job in await claim(store, 2, channel=CHANNEL, consumer=CONSUMER):
         assert await bury(store, job)
@@ -92,17 +92,17 @@ async def test_the_signature_of_the_page_is_accepted(bus: holdfast.Bus) -> None:
 
 
 def test_every_scope_and_every_problem_is_on_the_page() -> None:
-    from holdfast.server import refusals
+    from holdfast.server import errors
     from holdfast.server.problems import STATUSES
 
     text = PAGE.read_text()
     for kind in VERBS:
         assert f"| `{kind}" in text
-    kinds = [each for each in vars(refusals).values() if isinstance(each, type)]
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
     refused = [
         each
         for each in kinds
-        if issubclass(each, refusals.Refusal) and each not in (refusals.Refusal, refusals.Denied)
+        if issubclass(each, errors.Refusal) and each not in (errors.Refusal, errors.Denied)
     ]
     for status in {each.status for each in refused} | set(STATUSES.values()):
         assert f"\n| {status} |" in text, status

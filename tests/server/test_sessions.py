@@ -9,33 +9,32 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from house import House, house
+from application import Application, application
 
 import holdfast
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.credentials import COOKIE, SECURE_COOKIE
-from holdfast.server.auth.guard import check_again
-from holdfast.server.auth.logins import Logins
-from holdfast.server.auth.token import hash_of, new_secret
-from holdfast.server.parts import ExpiryPart
-from holdfast.server.refusals import TooManyRequests, Unauthorized
+from holdfast.server.auth.guard import COOKIE, SECURE_COOKIE, check_again
+from holdfast.server.auth.tokens import hash_of, new_secret
+from holdfast.server.errors import TooManyRequests, Unauthorized
+from holdfast.server.limits import Logins
 from holdfast.server.routes import routes_of
+from holdfast.server.services import ExpiryService
 
 PAGE = "/channels"
 
 
 @pytest.fixture
-async def found(bus: holdfast.Bus) -> AsyncIterator[House]:
-    async with house(bus, local=False) as opened:
+async def found(bus: holdfast.Bus) -> AsyncIterator[Application]:
+    async with application(bus, local=False) as opened:
         yield opened
 
 
-def held(found: House) -> str | None:
+def held(found: Application) -> str | None:
     """What the browser has."""
     return found.client.cookies.get(COOKIE)
 
 
-async def inside(found: House) -> bool:
+async def inside(found: Application) -> bool:
     """Whether a page is shown; otherwise the browser is sent to the door, and its cookie is dropped."""
     answer = await found.client.get(PAGE)
     if answer.status_code == 200:
@@ -44,32 +43,32 @@ async def inside(found: House) -> bool:
     return False
 
 
-async def follow(found: House, code: str) -> httpx.Response:
+async def follow(found: Application, code: str) -> httpx.Response:
     return await found.client.post(
         "/login", data={"link": code, "csrf": await csrf(found)}, headers=found.form
     )
 
 
-async def csrf(found: House) -> str:
+async def csrf(found: Application) -> str:
     """What the form of the door carries."""
     form = await found.client.get("/login?link=x")
     [value] = re.findall(r'name="csrf" value="([^"]*)"', form.text)
     return str(value)
 
 
-async def link(found: House, *scope: str) -> str:
+async def link(found: Application, *scope: str) -> str:
     text = await found.token(*scope)
     return await found.system.sessions.link(await found.tokens.valid(text.split("_")[1]))
 
 
 async def test_a_browser_holds_a_session_and_not_the_token(each: holdfast.Bus) -> None:
     store = each.partitions.all[0].backend
-    async with house(each, local=False) as found:
+    async with application(each, local=False) as found:
         text = await found.sign_in("admin")
         session = held(found)
         assert session is not None
         assert session not in text
-        record = await store.record(f"gbe.state.sessions.{hash_of(session)}")
+        record = await store.records.get(f"gbe.state.sessions.{hash_of(session)}")
         assert record is not None
         for secret in (session, text.split("_", 2)[2]):
             assert secret not in str(dict(record.fields))
@@ -77,11 +76,11 @@ async def test_a_browser_holds_a_session_and_not_the_token(each: holdfast.Bus) -
         assert await inside(found)
         await store.advance(timedelta(minutes=1))
         assert not await inside(found)
-        assert await ExpiryPart(found.system.sessions.records).run_once() == 1
-        assert await store.record(record.key) is None
+        assert await ExpiryService(found.system.sessions.records).run_once() == 1
+        assert await store.records.get(record.key) is None
 
 
-async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(found: House) -> None:
+async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(found: Application) -> None:
     text = await found.token("admin")
     answer = await found.client.post("/login", data={"token": text}, headers=found.form)
     cookie = answer.headers["set-cookie"]
@@ -93,7 +92,7 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(found: Hou
 
 
 async def test_over_tls_the_cookie_is_secure_and_of_this_host(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         found.client.base_url = httpx.URL("https://holdfast.example")
         text = await found.token("admin")
         plain = {"Origin": "http://holdfast.example"}  # whoever is on the wire can answer for that one
@@ -115,7 +114,7 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host(bus: holdfast.Bus)
 
 async def test_servers_on_other_ports_of_a_host_leave_its_session_alone(bus: holdfast.Bus) -> None:
     """Without TLS a browser sends its cookies to every port of the host."""
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         for port in (8420, 8421):
             found.client.base_url = httpx.URL(f"http://holdfast.example:{port}")
             text = await found.token("admin")
@@ -128,7 +127,7 @@ async def test_servers_on_other_ports_of_a_host_leave_its_session_alone(bus: hol
 
 
 async def test_a_session_ends_with_its_token_on_every_server(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found, house(bus, local=False) as other:
+    async with application(bus, local=False) as found, application(bus, local=False) as other:
         text = await found.sign_in("reader")
         caller = await found.system.sessions.find(held(found) or "")
         assert caller is not None
@@ -137,7 +136,7 @@ async def test_a_session_ends_with_its_token_on_every_server(bus: holdfast.Bus) 
 
 
 async def test_a_session_ends_with_the_secret_that_it_began_with(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         text = await found.sign_in("reader")
         await found.tokens.rotate(text.split("_")[1], timedelta(hours=1))
         assert await inside(found)
@@ -145,7 +144,7 @@ async def test_a_session_ends_with_the_secret_that_it_began_with(bus: holdfast.B
         assert not await inside(found)
 
 
-async def test_signing_out_ends_the_session_in_the_store(found: House) -> None:
+async def test_signing_out_ends_the_session_in_the_store(found: Application) -> None:
     await found.sign_in("admin")
     session = held(found) or ""
     sent = {"csrf": await csrf(found)}
@@ -155,7 +154,7 @@ async def test_signing_out_ends_the_session_in_the_store(found: House) -> None:
     assert not await inside(found)
 
 
-async def test_signing_in_gives_a_new_id_and_ends_the_session_before(found: House) -> None:
+async def test_signing_in_gives_a_new_id_and_ends_the_session_before(found: Application) -> None:
     """What somebody has planted in the browser is no session afterwards."""
     text = await found.sign_in("admin")
     first = held(found) or ""
@@ -173,7 +172,7 @@ async def test_signing_in_gives_a_new_id_and_ends_the_session_before(found: Hous
 @pytest.mark.parametrize(
     "headers", [{}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://[evil"}]
 )
-async def test_no_other_site_signs_a_browser_in(found: House, headers: dict[str, str]) -> None:
+async def test_no_other_site_signs_a_browser_in(found: Application, headers: dict[str, str]) -> None:
     for data in ({"token": await found.token("admin")}, {"link": await link(found, "admin")}):
         answer = await found.client.post("/login", data=data, headers=headers)
         assert answer.status_code == (400 if headers.get("Origin") == "http://[evil" else 403)
@@ -182,7 +181,9 @@ async def test_no_other_site_signs_a_browser_in(found: House, headers: dict[str,
         assert (await follow(found, data["link"])).status_code == 303
 
 
-async def test_what_is_no_session_gives_one_and_the_same_answer(found: House, bus: holdfast.Bus) -> None:
+async def test_what_is_no_session_gives_one_and_the_same_answer(
+    found: Application, bus: holdfast.Bus
+) -> None:
     """Foreign, unknown, ended and expired ones: nobody learns which."""
     texts = {name: await found.sign_in("admin") for name in ("revoked", "expired")}
     ended = {name: held(found) or "" for name in ("expired",)}
@@ -197,7 +198,7 @@ async def test_what_is_no_session_gives_one_and_the_same_answer(found: House, bu
     assert len(set(answers)) == 1
 
 
-async def test_what_is_no_token_gives_one_and_the_same_answer(found: House, bus: holdfast.Bus) -> None:
+async def test_what_is_no_token_gives_one_and_the_same_answer(found: Application, bus: holdfast.Bus) -> None:
     known = await found.token("admin")
     revoked = await found.token("admin")
     await found.tokens.revoke(revoked.split("_")[1])
@@ -214,7 +215,7 @@ async def test_what_is_no_token_gives_one_and_the_same_answer(found: House, bus:
 
 
 async def test_a_link_signs_one_browser_in_once(each: holdfast.Bus) -> None:
-    async with house(each, local=False) as found, house(each, local=False) as other:
+    async with application(each, local=False) as found, application(each, local=False) as other:
         code = await link(found, "admin")
         for _ in range(3):  # whoever only looks at it does not use it up
             shown = await found.client.get(f"/login?link={code}")
@@ -228,7 +229,9 @@ async def test_a_link_signs_one_browser_in_once(each: holdfast.Bus) -> None:
         assert "it was used before, or is older than ten minutes" in again.text
 
 
-async def test_a_link_ends_after_ten_minutes_and_with_its_token(found: House, bus: holdfast.Bus) -> None:
+async def test_a_link_ends_after_ten_minutes_and_with_its_token(
+    found: Application, bus: holdfast.Bus
+) -> None:
     store = bus.partitions.all[0].backend
     first, second = await link(found, "admin"), await link(found, "admin")
     for token in (await found.tokens.all())[:1]:
@@ -236,12 +239,12 @@ async def test_a_link_ends_after_ten_minutes_and_with_its_token(found: House, bu
     assert (await follow(found, first)).status_code == 401
     await store.advance(timedelta(minutes=10))
     assert (await follow(found, second)).status_code == 401
-    assert await ExpiryPart(found.system.sessions.records).run_once() == 1
+    assert await ExpiryService(found.system.sessions.records).run_once() == 1
     for code in ("", "x", new_secret(), "\u00e4"):
         assert (await follow(found, code)).status_code == 401
 
 
-async def test_no_form_is_taken_that_is_not_from_this_session(found: House) -> None:
+async def test_no_form_is_taken_that_is_not_from_this_session(found: Application) -> None:
     """Of all forms that there are: what another session's page carries does not count."""
     await found.sign_in("admin")
     theirs = await csrf(found)
@@ -257,7 +260,7 @@ async def test_no_form_is_taken_that_is_not_from_this_session(found: House) -> N
             assert answer.status_code == 403, form.path_format
 
 
-async def test_who_guesses_tokens_has_to_wait(found: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_guesses_tokens_has_to_wait(found: Application, caplog: pytest.LogCaptureFixture) -> None:
     """And whoever has signed in here before does not, from the same address: behind a proxy all have one."""
     known = await found.sign_in("reader")
     new = await found.token("reader")
@@ -275,7 +278,7 @@ async def test_who_guesses_tokens_has_to_wait(found: House, caplog: pytest.LogCa
     assert "refused 401: nobody from 127.0.0.1 on /login" in caplog.text
 
 
-async def test_a_token_does_not_fill_the_store_with_sessions(found: House) -> None:
+async def test_a_token_does_not_fill_the_store_with_sessions(found: Application) -> None:
     text = await found.token("reader")
     answers, sent = [], {"token": text}
     for _ in range(30):
@@ -323,7 +326,10 @@ async def test_tries_to_sign_in_are_limited_for_an_address_and_for_all() -> None
 
 
 async def test_where_signatures_are_required_only_a_link_signs_in(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as before, house(bus, local=False, require_signatures=True) as found:
+    async with (
+        application(bus, local=False) as before,
+        application(bus, local=False, require_signatures=True) as found,
+    ):
         text = await before.sign_in("admin")
         found.client.cookies = before.client.cookies  # of a time when tokens could travel
         assert not await inside(found)
@@ -339,7 +345,7 @@ async def test_where_signatures_are_required_only_a_link_signs_in(bus: holdfast.
         assert await inside(found)
 
 
-async def test_whoever_watches_is_not_told_more_when_the_session_has_ended(found: House) -> None:
+async def test_whoever_watches_is_not_told_more_when_the_session_has_ended(found: Application) -> None:
     await found.sign_in("admin")
     session = await found.system.sessions.find(held(found) or "")
     assert session is not None
@@ -353,7 +359,7 @@ async def test_whoever_watches_is_not_told_more_when_the_session_has_ended(found
 @pytest.mark.parametrize(
     "path", ["//evil.example", "/\\evil.example", "https://evil.example", "\\\\evil", ""]
 )
-async def test_signing_in_leads_to_no_other_site(found: House, path: str) -> None:
+async def test_signing_in_leads_to_no_other_site(found: Application, path: str) -> None:
     sent = {"token": await found.token("reader"), "next": path}
     answer = await found.client.post("/login", data=sent, headers=found.form)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")

@@ -10,20 +10,19 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from application import Application, application, problem
 from fastapi import Body, Depends
-from house import House, house, problem
 
 import holdfast
-from holdfast.server.admission import Router
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import needs
+from holdfast.server.auth.guard import Router, needs
 from holdfast.server.auth.signing import Signature, Signed, digest, holds, sign
-from holdfast.server.parts import ExpiryPart
+from holdfast.server.services import ExpiryService
 
 ROUTE = "/signed/orders"
 
 
-def add_route(found: House) -> None:
+def add_route(found: Application) -> None:
     """A route that answers to two methods and takes a body."""
     router, need = Router(), Depends(needs("operate"))
 
@@ -36,8 +35,8 @@ def add_route(found: House) -> None:
 
 
 @pytest.fixture
-async def found(bus: holdfast.Bus) -> AsyncIterator[House]:
-    async with house(bus, local=False, require_signatures=True) as opened:
+async def found(bus: holdfast.Bus) -> AsyncIterator[Application]:
+    async with application(bus, local=False, require_signatures=True) as opened:
         add_route(opened)
         yield opened
 
@@ -53,17 +52,17 @@ def signature(text: str, time: float, request: Signed) -> str:
     return f"HF1 id={token},time={shown},signature={made}"
 
 
-async def now(found: House) -> float:
+async def now(found: Application) -> float:
     return (await found.tokens.now()).timestamp()
 
 
-async def send(found: House, header: str, request: Signed) -> httpx.Response:
+async def send(found: Application, header: str, request: Signed) -> httpx.Response:
     address = request.path + (f"?{request.query}" if request.query else "")
     headers: Mapping[str, str] = {"Authorization": header, "Content-Type": "application/json"}
     return await found.client.request(request.method, address, content=request.body, headers=headers)
 
 
-async def test_a_signed_request_is_accepted(found: House) -> None:
+async def test_a_signed_request_is_accepted(found: Application) -> None:
     text = await found.token("channel", "orders")
     request = Signed("POST", ROUTE, "a=1&b=%20x", b'{"n": 1}')
     answer = await send(found, signature(text, await now(found), request), request)
@@ -82,14 +81,16 @@ async def test_a_signed_request_is_accepted(found: House) -> None:
         Signed("POST", ROUTE, "a=1", b""),
     ],
 )
-async def test_a_signature_holds_for_no_other_method_path_query_or_body(found: House, other: Signed) -> None:
+async def test_a_signature_holds_for_no_other_method_path_query_or_body(
+    found: Application, other: Signed
+) -> None:
     text = await found.token("channel", "orders")
     header = signature(text, await now(found), Signed("POST", ROUTE, "a=1", b"{}"))
     refused = problem(await send(found, header, other), 401)
     assert "not valid for this request" in str(refused["detail"])
 
 
-async def test_a_signature_holds_once(found: House) -> None:
+async def test_a_signature_holds_once(found: Application) -> None:
     text = await found.token("channel", "orders")
     request = Signed("POST", ROUTE, "", b"{}")
     header = signature(text, await now(found), request)
@@ -100,27 +101,29 @@ async def test_a_signature_holds_once(found: House) -> None:
 
 
 @pytest.mark.parametrize(("off", "status"), [(-301, 401), (-200, 200), (290, 200), (400, 401)])
-async def test_a_signature_from_another_time_is_refused(found: House, off: float, status: int) -> None:
+async def test_a_signature_from_another_time_is_refused(found: Application, off: float, status: int) -> None:
     text = await found.token("channel", "orders")
     request = Signed("POST", ROUTE, "", b"{}")
     answer = await send(found, signature(text, await now(found) + off, request), request)
     assert answer.status_code == status
 
 
-async def test_a_signature_does_not_widen_a_scope(found: House) -> None:
+async def test_a_signature_does_not_widen_a_scope(found: Application) -> None:
     text = await found.token("channel", "stock")
     request = Signed("POST", ROUTE, "", b"{}")
     problem(await send(found, signature(text, await now(found), request), request), 403)
 
 
-async def test_a_signature_of_a_revoked_token_is_refused(found: House) -> None:
+async def test_a_signature_of_a_revoked_token_is_refused(found: Application) -> None:
     text = await found.token("admin")
     await found.tokens.revoke(text.split("_")[1])
     request = Signed("POST", ROUTE, "", b"{}")
     problem(await send(found, signature(text, await now(found), request), request), 401)
 
 
-async def test_after_a_rotation_both_secrets_sign_for_the_overlap(found: House, bus: holdfast.Bus) -> None:
+async def test_after_a_rotation_both_secrets_sign_for_the_overlap(
+    found: Application, bus: holdfast.Bus
+) -> None:
     old = await found.token("admin")
     new = (await found.tokens.rotate(old.split("_")[1], timedelta(hours=1))).text
     request = Signed("POST", ROUTE, "", b"{}")
@@ -130,7 +133,7 @@ async def test_after_a_rotation_both_secrets_sign_for_the_overlap(found: House, 
     problem(await send(found, signature(old, await now(found), request), request), 401)
 
 
-async def test_where_signatures_are_required_a_bare_token_is_refused(found: House) -> None:
+async def test_where_signatures_are_required_a_bare_token_is_refused(found: Application) -> None:
     text = await found.token("admin")
     for name, value in (
         ("Authorization", f"Bearer {text}"),
@@ -142,7 +145,7 @@ async def test_where_signatures_are_required_a_bare_token_is_refused(found: Hous
 
 
 async def test_elsewhere_signatures_are_accepted_too(bus: holdfast.Bus) -> None:
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         add_route(found)
         text = await found.token("admin")
         request = Signed("POST", ROUTE, "", b"{}")
@@ -160,7 +163,7 @@ async def test_elsewhere_signatures_are_accepted_too(bus: holdfast.Bus) -> None:
         "HF1 id=0123456789abcdef,time=1,signature=" + "0" * 64 + "\n",
     ],
 )
-async def test_what_is_no_signature_is_refused(found: House, header: str) -> None:
+async def test_what_is_no_signature_is_refused(found: Application, header: str) -> None:
     answer = await found.client.post(ROUTE, headers={b"Authorization": header.encode()})
     problem(answer, 401)
 
@@ -180,13 +183,13 @@ def test_a_signature_is_compared_whole() -> None:
 
 
 async def test_a_signature_holds_once_on_all_servers_and_after_a_restart(each: holdfast.Bus) -> None:
-    async with house(each, local=False) as found:
+    async with application(each, local=False) as found:
         add_route(found)
         text = await found.token("admin")
         request = Signed("POST", ROUTE, "", b"{}")
         header = signature(text, await now(found), request)
         assert (await send(found, header, request)).status_code == 200
-    async with house(each, local=False) as other, house(each, local=False) as another:
+    async with application(each, local=False) as other, application(each, local=False) as another:
         for server in (other, another):
             add_route(server)
             assert "used before" in str(problem(await send(server, header, request), 401)["detail"])
@@ -197,13 +200,13 @@ async def test_a_signature_holds_once_on_all_servers_and_after_a_restart(each: h
 
 @pytest.mark.parametrize("off", [-200, 290])
 async def test_a_used_signature_is_known_for_as_long_as_it_would_hold(
-    found: House, bus: holdfast.Bus, off: int
+    found: Application, bus: holdfast.Bus, off: int
 ) -> None:
     text = await found.token("channel", "orders")
     request = Signed("POST", ROUTE, "", b"{}")
     header = signature(text, await now(found) + off, request)
     assert (await send(found, header, request)).status_code == 200
-    expiry = ExpiryPart([found.system.signatures])
+    expiry = ExpiryService([found.system.signatures])
     holds = 300 + off
     await bus.partitions.all[0].backend.advance(timedelta(seconds=holds - 60))
     assert await expiry.run_once() == 0

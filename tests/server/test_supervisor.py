@@ -9,7 +9,8 @@ import signal
 import pytest
 from running import Script
 
-from holdfast.bus.signals import stop_on_signal
+from holdfast.bus.shutdown import stop_on_signal
+from holdfast.model.backoff import backoff_seconds
 from holdfast.server.supervisor import LONGEST, Phase, Supervisor
 from kit import until
 
@@ -53,14 +54,14 @@ async def test_a_part_that_raises_ends_or_is_cancelled_is_restarted_and_the_othe
     ill = Script(ValueError("no luck"), "end", asyncio.CancelledError(), "wait")
     well = Script("wait", name="well")
     supervisor, stop, task = supervise(ill, well)
-    kept = supervisor.kept[0]
+    kept = supervisor.services[0]
 
     async def recovered() -> bool:
         return ill.runs == 4
 
     await until(recovered)
     assert (kept.phase, kept.restarts, kept.status()) == (Phase.RUNNING, 3, "run 4")
-    assert (well.runs, supervisor.kept[1].restarts) == (1, 0)
+    assert (well.runs, supervisor.services[1].restarts) == (1, 0)
     stop.set()
     assert await task == []
 
@@ -69,7 +70,7 @@ async def test_a_part_that_waits_for_its_restart_is_shown_with_the_reason() -> N
     supervisor, stop = Supervisor(first=60.0), asyncio.Event()
     supervisor.add(Script(ValueError("no luck")))
     task = asyncio.create_task(supervisor.run(stop))
-    [kept] = supervisor.kept
+    [kept] = supervisor.services
     assert kept.phase is Phase.STARTING
 
     async def restarting() -> bool:
@@ -85,7 +86,8 @@ async def test_a_part_that_waits_for_its_restart_is_shown_with_the_reason() -> N
 async def test_pauses_double_up_to_a_bound() -> None:
     supervisor = Supervisor()
     for failures, most in ((1, 1.0), (2, 2.0), (4, 8.0), (7, LONGEST), (10_000, LONGEST)):
-        assert all(most / 2 <= supervisor._pause(failures) <= most for _ in range(20))
+        pauses = [backoff_seconds(failures, supervisor._first, supervisor._longest) for _ in range(20)]
+        assert all(most / 2 <= pause <= most for pause in pauses)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -96,7 +98,7 @@ async def test_a_part_may_finish_what_it_does_when_everything_stops(quiet: bool)
     stop.set()
     assert await task == []
     assert part.finished.is_set()
-    assert [each.phase for each in supervisor.kept] == [Phase.STOPPED, Phase.STOPPED]
+    assert [each.phase for each in supervisor.services] == [Phase.STOPPED, Phase.STOPPED]
     assert supervisor.stopping
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from house import House, house, problem
+from application import Application, application, problem
 from world import CHANNEL, CONSUMER, NEIGHBOUR, ask, asked, picture, settle, shown
 
 import holdfast
@@ -23,7 +23,7 @@ STRANGERS: dict[str, tuple[str, ...]] = {
 REFUSED = (401, 403, 404)
 
 
-async def headers_of(found: House, kind: str) -> dict[str, str]:
+async def headers_of(found: Application, kind: str) -> dict[str, str]:
     """The header of a stranger."""
     if kind == "nobody":
         return {}
@@ -41,7 +41,7 @@ async def headers_of(found: House, kind: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", [*STRANGERS, "nobody", "forged"])
 async def test_a_stranger_gets_and_changes_nothing_by_any_route(bus: holdfast.Bus, kind: str) -> None:
     world = await settle(bus)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         await found.token("admin")
         headers = await headers_of(found, kind)
         before = await picture(bus)
@@ -58,7 +58,7 @@ async def test_a_stranger_gets_and_changes_nothing_by_any_route(bus: holdfast.Bu
 async def test_the_tenant_itself_is_let_in_by_every_route(bus: holdfast.Bus) -> None:
     """The control: the same calls with the right token are not refused."""
     world = await settle(bus)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("admin")
         for each in asked(found):
             for answer in await ask(found, world, each, headers):
@@ -68,7 +68,7 @@ async def test_the_tenant_itself_is_let_in_by_every_route(bus: holdfast.Bus) -> 
 async def test_a_route_that_decides_for_itself_is_asked_about_the_tenant(bus: holdfast.Bus) -> None:
     """What the guard leaves to the route is only tested where its body is about the tenant."""
     world = await settle(bus)
-    async with house(bus) as found:
+    async with application(bus) as found:
         left = {each.operation for each in asked(found) if each.need.filtered and each.need.verb != "read"}
     assert left <= world.bodies.keys()
 
@@ -76,7 +76,7 @@ async def test_a_route_that_decides_for_itself_is_asked_about_the_tenant(bus: ho
 async def test_to_read_here_and_operate_there_is_not_to_operate_here(bus: holdfast.Bus) -> None:
     """Two tokens allow what either of them allows, and no more."""
     world = await settle(bus)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("channel", "beta")
         headers["X-Broker-Channel-Token"] = await found.token("reader")
         before = await picture(bus)
@@ -89,7 +89,7 @@ async def test_to_read_here_and_operate_there_is_not_to_operate_here(bus: holdfa
 
 async def test_a_consumer_cannot_send_its_dead_letters_to_another_tenant(bus: holdfast.Bus) -> None:
     await settle(bus)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         headers = await found.bearer("channel", "beta")
         made = await found.client.put("/api/v1/channels/beta/consumers/x", json={}, headers=headers)
         assert made.status_code == 201
@@ -103,7 +103,7 @@ async def test_a_consumer_cannot_send_its_dead_letters_to_another_tenant(bus: ho
 
 async def test_a_pair_of_one_tenant_does_not_open_another(bus: holdfast.Bus) -> None:
     world = await settle(bus)
-    async with house(bus, local=False) as found:
+    async with application(bus, local=False) as found:
         mine = {
             "X-Broker-Channel-Token": await found.token("channel", "beta"),
             "X-Broker-Consumer-Token": await found.token("consumer", "beta", CONSUMER),

@@ -20,8 +20,8 @@ from holdfast.embedded import ports
 STUBBORN = """
 import asyncio
 from holdfast.cli import main
-from holdfast.server import system
-from holdfast.server.parts import LifecyclePart
+from holdfast.server import app
+from holdfast.server.services import LifecycleService
 
 async def ignore(self):
     while True:
@@ -30,7 +30,7 @@ async def ignore(self):
         except asyncio.CancelledError:
             print("not yet", flush=True)
 
-LifecyclePart.run = ignore
+LifecycleService.run = ignore
 main(["up", "--no-http", "--no-sweeper"])
 """
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from house import House
+from application import Application
 
 from holdfast.bus.client import Bus
 from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Request
 from holdfast.deadletters.operations import Operations
 from holdfast.deadletters.service import DeadLetters
-from holdfast.server.auth.guard import Need
-from holdfast.server.routes import demands, routes_of
+from holdfast.server.auth.guard import Need, demands
+from holdfast.server.routes import routes_of
 from kit import bury, claim, publish, subscribe
 
 CHANNEL, CONSUMER, NEIGHBOUR = "alpha-orders", "alpha-worker", "alpha-other"
@@ -54,7 +54,7 @@ class Asked:
     need: Need
 
 
-def asked(found: House) -> Iterator[Asked]:
+def asked(found: Application) -> Iterator[Asked]:
     """Every route that is no page and not open to all."""
     for route in routes_of(found.app):
         [need] = demands(route.dependant)
@@ -63,7 +63,7 @@ def asked(found: House) -> Iterator[Asked]:
                 yield Asked(str(route.name), method, str(route.path_format), need)
 
 
-async def ask(found: House, world: World, each: Asked, headers: dict[str, str]) -> list[httpx.Response]:
+async def ask(found: Application, world: World, each: Asked, headers: dict[str, str]) -> list[httpx.Response]:
     """Ask a route about the tenant, in all ways: with each body, with and without a query."""
     parameters = found.app.openapi()["paths"][each.template][each.method.lower()].get("parameters", [])
     named = {one["name"]: one.get("required", False) for one in parameters if one["in"] == "query"}
@@ -147,20 +147,21 @@ async def settle(bus: Bus) -> World:
 async def picture(bus: Bus) -> dict[str, Any]:
     """Everything that a call could have changed."""
     store = bus.partitions.all[0].backend
-    consumers = await store.consumers()
+    consumers = await store.channels.consumers()
     jobs = [
-        await store.find_jobs(CHANNEL, "default", name) for name in (EVENT, "alpha-leased", "alpha-ready")
+        await store.leases.find_jobs(CHANNEL, "default", name)
+        for name in (EVENT, "alpha-leased", "alpha-ready")
     ]
     return {
-        "channels": [name for name in await store.channels() if not name.startswith("gbe.")],
+        "channels": [name for name in await store.channels.names() if not name.startswith("gbe.")],
         "consumers": consumers,
-        "stats": [await store.consumer_stats(each.channel, each.name) for each in consumers],
+        "stats": [await store.channels.consumer_stats(each.channel, each.name) for each in consumers],
         "jobs": jobs,
-        "log": await store.read(CHANNEL, None, 1000),
-        "dead": await store.dead_counts(),
-        "cursors": await store.cursors(),
-        "operations": await store.due_records("gbe.state.operations.", 1000),
-        "tokens": await store.due_records("gbe.state.tokens.", 1000),
+        "log": await store.log.read(CHANNEL, None, 1000),
+        "dead": await store.deadletters.counts(),
+        "cursors": await store.cursors.all(),
+        "operations": await store.records.due("gbe.state.operations.", 1000),
+        "tokens": await store.records.due("gbe.state.tokens.", 1000),
     }
 
 

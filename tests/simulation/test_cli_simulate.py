@@ -7,9 +7,9 @@ import json
 import typer
 from typer.testing import CliRunner
 
-from holdfast.chaos.simulation import trace
-from holdfast.cli.chaos.simulate import register
 from holdfast.model.errors import InvalidInput
+from holdfast_chaos.cli.simulate import register
+from holdfast_chaos.simulation import trace
 
 app = typer.Typer()
 register(app)

@@ -6,18 +6,18 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from holdfast.chaos.simulation import simulate
-from holdfast.chaos.simulation.jobs import people
-from holdfast.chaos.simulation.wal import judge
 from holdfast.model.decide import Action, Due, DueKind, Move, when_due
 from holdfast.model.job import Failure, Job, Reason, Retry
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock
 from holdfast.pipeline.loader import loader
-from holdfast.pipeline.loader.decisions import Wait
+from holdfast.pipeline.loader.decisions import TryLater
 from holdfast.pipeline.wal import upkeep as cleaning
 from holdfast.upkeep import lifecycle
-from holdfast.upkeep.retention import Retention
+from holdfast.upkeep.retention import RetentionSweep
+from holdfast_chaos.simulation import simulate
+from holdfast_chaos.simulation.jobs import actors
+from holdfast_chaos.simulation.wal import checks
 
 SEEDS = range(40)
 
@@ -32,7 +32,7 @@ def test_a_retry_that_knows_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     def after_failure(job: Job, policy: Policy, failure: Failure, **_: object) -> Retry:
         return Retry(job, timedelta(seconds=1), failure)
 
-    monkeypatch.setattr(people, "after_failure", after_failure)
+    monkeypatch.setattr(actors, "after_failure", after_failure)
     assert _invariant("jobs") == "I4"
 
 
@@ -57,8 +57,8 @@ def _promote(due: Due) -> Action:
 
 
 def test_a_loader_that_never_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(now: datetime, *_: object) -> Wait:
-        return Wait(now + timedelta(days=1))
+    def never(now: datetime, *_: object) -> TryLater:
+        return TryLater(now + timedelta(days=1))
 
     monkeypatch.setattr(loader, "decide", never)
     assert _invariant("wal") == "I15"
@@ -66,16 +66,16 @@ def test_a_loader_that_never_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cleaning_that_takes_fresh_segments_for_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning, "ABANDONED", timedelta(0))
-    assert judge.ABANDONED.days, "the judge goes by what is right"
+    assert checks.ABANDONED.days, "the checks goes by what is right"
     assert _invariant("wal") == "I9"
 
 
 def test_a_retention_that_ignores_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def trim(
-        self: Retention, channel: str, before: datetime, lock: Lock, _: object
+        self: RetentionSweep, channel: str, before: datetime, lock: Lock, _: object
     ) -> tuple[int, None]:
-        step = await self._backend.trim(channel, before, 100, lock, ignore=("archiver", "ingest"))
+        step = await self._backend.retention.trim(channel, before, 100, lock, ignore=("archiver", "ingest"))
         return step.removed, None
 
-    monkeypatch.setattr(Retention, "_trim", trim)
+    monkeypatch.setattr(RetentionSweep, "_trim", trim)
     assert _invariant("retention") == "I7"

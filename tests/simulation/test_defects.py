@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.chaos.simulation import defects, simulate
 from holdfast.model.errors import InvalidInput
+from holdfast_chaos.simulation import defects, simulate
 
 WITHIN = 20
 """Seeds."""
@@ -19,7 +19,7 @@ FOUND = {
     "forgotten-ids": "I2",
     "overtaking": "I13",
     "miscounting": "I3",
-    "queued-is-stuck": "I4 I6",
+    "queued-is-stuck": "I3 I4 I6",
     "fastest-reader": "I7",
     "unfinished-is-old": "I7",
     "dead-is-done": "I7",

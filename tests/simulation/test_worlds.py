@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.chaos.simulation import WORLDS, Outcome, simulate, trace
+from holdfast_chaos.simulation import WORLDS, SeedsOutcome, simulate, trace
 
 SHORT = {"jobs": 200, "retention": 200, "wal": 25}
 FULL = {"jobs": 10_000, "retention": 10_000, "wal": 1_000}
@@ -25,7 +25,7 @@ def test_no_seed_of_thousands_violates_an_invariant(world: str) -> None:
     _check(simulate(range(1_000_000, 1_000_000 + FULL[world]), [world]), world)
 
 
-def _check(outcome: Outcome, world: str) -> None:
+def _check(outcome: SeedsOutcome, world: str) -> None:
     assert outcome.found is None, outcome.found
     assert outcome.steps >= 200 * outcome.seeds
     kinds, happened = outcome.kinds[world], outcome.happenings[world]
@@ -44,7 +44,7 @@ REFUSALS = {
 
 
 TOLD = """
-from holdfast.chaos.simulation import WORLDS, trace
+from holdfast_chaos.simulation import WORLDS, trace
 print(*[line for world in WORLDS for line in trace(world, 7)], sep="\\n")
 """
 

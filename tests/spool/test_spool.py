@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +93,11 @@ def test_depth_age_and_refusals_are_metrics(
     clock[0] += 5
     found = told()
     assert (found["events"], found["oldest_age_seconds"]) == (3, 65)
-    assert found["bytes"] == sum(each.stat().st_size for each in (tmp_path / "spool").glob("*.log"))
+    assert spool._db is not None
+    assert (
+        found["bytes"]
+        == spool._db.execute("SELECT sum(length(head) + length(data)) FROM events").fetchone()[0]
+    )
     spool.advance(1)
     assert told()["oldest_age_seconds"] == 5
     spool.set_aside(spooled(2), ValueError("no"))
@@ -120,53 +127,128 @@ def test_only_its_user_can_read_it(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "deep", *made) if path.stat().st_mode & 0o077] == []
 
 
+def changed(spool: Spool, path: Path, statement: str) -> Spool:
+    """The spool, opened again after its database was changed."""
+    spool.close()
+    with sqlite3.connect(path / "events.sqlite") as database:
+        database.execute(statement)
+    database.close()
+    return reopened(spool, path)
+
+
 def test_what_an_earlier_process_left_has_an_age(tmp_path: Path, spool: Spool) -> None:
     spool.append([spooled(1)])
-    [segment] = (tmp_path / "spool").glob("*.log")
-    written = time.time() - 3600
-    os.utime(segment, (written, written))
-    again = reopened(spool, tmp_path / "spool")
+    again = changed(spool, tmp_path / "spool", "UPDATE events SET appended_at = appended_at - 3600")
     assert 3600 <= again.oldest_age < 7200
     again.close()
 
 
-def test_segments_that_are_drained_are_removed(tmp_path: Path, spool: Spool) -> None:
+def test_a_drained_spool_gives_its_room_back(tmp_path: Path, spool: Spool) -> None:
+    def room() -> int:
+        return sum(each.stat().st_size for each in (tmp_path / "spool").iterdir())
+
     for number in range(30):
         spool.append([spooled(number, headers={"fill": "x" * 100_000})])
-    assert len(list((tmp_path / "spool").glob("*.log"))) > 2
+    assert room() > 3_000_000
     spool.advance(30)
-    assert len(list((tmp_path / "spool").glob("*.log"))) == 1
+    assert room() < 100_000
     spool.append([spooled(30)])
     assert spool.peek(5) == [spooled(30)]
 
 
-def test_a_torn_line_is_cut_since_nobody_was_told_that_it_is_safe(tmp_path: Path, spool: Spool) -> None:
-    spool.append([spooled(1), spooled(2)])
-    spool.close()
-    [segment] = (tmp_path / "spool").glob("*.log")
-    os.truncate(segment, segment.stat().st_size - 5)
-    again = Spool(tmp_path / "spool")
+def crashed(path: Path, copy: Path) -> Path:
+    """The folder of an open spool as a crash would leave it."""
+    shutil.copytree(path, copy)
+    assert (copy / "events.sqlite-wal").stat().st_size > 0
+    return copy
+
+
+def test_a_torn_append_is_cut_since_nobody_was_told_that_it_is_safe(tmp_path: Path, spool: Spool) -> None:
+    spool.append([spooled(1)])
+    spool.append([spooled(2)])
+    path = crashed(tmp_path / "spool", tmp_path / "torn")
+    wal = path / "events.sqlite-wal"
+    os.truncate(wal, wal.stat().st_size - 5)
+    again = Spool(path)
     again.open()
     assert again.peek(10) == [spooled(1)]
+    assert again.refused["damaged"] == 0
     again.append([spooled(3)])
     assert again.peek(10) == [spooled(1), spooled(3)]
     again.close()
 
 
-def test_a_damaged_line_is_set_aside_and_named(
+def test_a_damaged_log_of_a_crashed_process_is_kept_and_named(
+    tmp_path: Path, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite itself takes a wrong checksum for the end of the log, and says nothing."""
+    for number in range(3):
+        spool.append([spooled(number)])
+    path = crashed(tmp_path / "spool", tmp_path / "damaged")
+    wal = path / "events.sqlite-wal"
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 1
+    wal.write_bytes(content)
+    again = Spool(path)
+    with caplog.at_level(logging.ERROR):
+        again.open()
+    kept = path / "events.sqlite-wal.damaged-1"
+    assert again.peek(10) == [spooled(0)]
+    assert kept.read_bytes() == content
+    assert str(kept) in caplog.text
+    assert again.refused["damaged"] == 1
+    again.close()
+
+
+def test_a_damaged_event_is_set_aside_and_named(
     tmp_path: Path, spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool.append([spooled(1), spooled(2), spooled(3)])
-    [segment] = (tmp_path / "spool").glob("*.log")
-    lines = segment.read_bytes().splitlines(keepends=True)
-    lines[1] = lines[1].replace(b"W", b"X", 1) if b"W" in lines[1] else lines[1][:-3] + b"#]\n"
-    segment.write_bytes(b"".join(lines))
-    assert spool.peek(10) == [spooled(1)]
-    spool.advance(1)
+    again = changed(
+        spool, tmp_path / "spool", "UPDATE events SET data = 'X' || substr(data, 2) WHERE number = 1"
+    )
+    assert again.peek(10) == [spooled(1)]
+    again.advance(1)
     with caplog.at_level(logging.ERROR):
-        assert spool.peek(10) == [spooled(3)]
+        assert again.peek(10) == [spooled(3)]
     assert "event 1" in caplog.text
-    assert (tmp_path / "spool" / "damaged").read_bytes() == lines[1]
+    assert b'"number":1' in (tmp_path / "spool" / "damaged").read_bytes()
+    again.close()
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000], ids=["empty", "its head", "torn"])
+def test_a_torn_database_is_kept_and_named_and_the_spool_goes_on(
+    tmp_path: Path, spool: Spool, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool.append([spooled(1), spooled(2)])
+    spool.close()
+    file = tmp_path / "spool" / "events.sqlite"
+    torn = file.read_bytes()[:size]
+    file.write_bytes(torn)
+    again = Spool(tmp_path / "spool")
+    with caplog.at_level(logging.ERROR):
+        again.open()
+    kept = tmp_path / "spool" / "events.sqlite.damaged-1"
+    assert kept.read_bytes() == torn
+    assert str(kept) in caplog.text
+    assert again.refused["damaged"] == 1
+    again.append([spooled(3)])
+    assert again.peek(10) == [spooled(3)]
+    again.close()
+
+
+def test_a_spool_of_the_former_format_is_refused_while_it_holds_events(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    path.mkdir()
+    segment = path / "0000000000000000.log"
+    segment.write_bytes(b"0 []\n")
+    with pytest.raises(holdfast.InvalidInput, match="earlier version"):
+        Spool(path).open()
+    segment.write_bytes(b"")
+    empty = Spool(path)
+    empty.open()
+    assert len(empty) == 0
+    empty.close()
 
 
 def test_the_bound_is_refused_and_nothing_is_half_there(tmp_path: Path) -> None:
@@ -185,7 +267,7 @@ def test_one_process_at_a_time(tmp_path: Path, spool: Spool) -> None:
 
 
 async def ids(backend: Backend) -> list[str]:
-    return [entry.event.id for entry in await backend.read(CHANNEL, None, 1000)]
+    return [entry.event.id for entry in await backend.log.read(CHANNEL, None, 1000)]
 
 
 async def test_publishes_go_on_without_a_store_and_arrive_in_order(tmp_path: Path) -> None:
@@ -293,17 +375,19 @@ async def test_a_publish_that_was_given_up_takes_nobody_elses_event_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread still writes when the next publish comes, and then meets a full disk."""
-    fsync, blocked, go = os.fsync, threading.Event(), threading.Event()
+    armed, blocked, go = threading.Event(), threading.Event(), threading.Event()
 
-    def full_at_first(descriptor: int) -> None:
-        if blocked.is_set():
-            return fsync(descriptor)
-        blocked.set()
-        go.wait(60)
-        raise OSError(errno.ENOSPC, "no space left")
+    class FullAtFirst(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql != "COMMIT" or not armed.is_set() or blocked.is_set():
+                return super().execute(sql, *arguments)
+            blocked.set()
+            go.wait(60)
+            raise sqlite3.OperationalError("database or disk is full")
 
+    monkeypatch.setattr("holdfast.bus.spool.sqlite3.connect", partial(sqlite3.connect, factory=FullAtFirst))
     async with holdfast.connect("redis://127.0.0.1:1", spool=tmp_path / "spool") as bus:
-        monkeypatch.setattr(os, "fsync", full_at_first)
+        armed.set()
         given_up = asyncio.create_task(bus.publish(CHANNEL, {}, id="given-up"))
 
         async def writes() -> bool:

@@ -107,7 +107,7 @@ def test_a_script_without_await_has_its_bus_too(sync_bus: SyncBus) -> None:
 
 
 async def test_every_test_starts_with_an_empty_store(bus: holdfast.Bus) -> None:
-    assert await bus.partitions.all[0].backend.channels() == []
+    assert await bus.partitions.all[0].backend.channels.names() == []
 
 
 async def test_a_failpoint_makes_a_publish_fail(

@@ -18,17 +18,16 @@ from holdfast.model.errors import ObjectConflict
 from holdfast.model.log import Page
 from holdfast.model.position import format_position
 from holdfast.pipeline.archive import writer
-from holdfast.pipeline.archive.lines import lines
-from holdfast.pipeline.archive.manifest import Written
-from holdfast.pipeline.archive.rows import exact_data, to_rows
+from holdfast.pipeline.archive.lines import decode_lines, encode_lines, exact_data
+from holdfast.pipeline.archive.objects import Written
 from holdfast.pipeline.archive.writer import ObjectWriter
 from holdfast.pipeline.arrow import to_batch
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores.folder import FolderStore
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SPOT = Spot(0, "gbe.events.audit.change")
+SPOT = ChannelPartition(0, "gbe.events.audit.change")
 
 
 def position(number: int) -> str:
@@ -39,7 +38,7 @@ def micros(time: datetime) -> int:
     return (time - EPOCH) // timedelta(microseconds=1)
 
 
-def batch(*events: dict[str, Any], start: int = 0, spot: Spot = SPOT) -> pa.RecordBatch:
+def batch(*events: dict[str, Any], start: int = 0, spot: ChannelPartition = SPOT) -> pa.RecordBatch:
     defaults = {"id": "", "source": "default", "type": "event", "key": None, "time": NOON, "headers": {}}
     rows = [
         {"position": position(start + n), **defaults, "id": f"e-{start + n}", "data": b"{}"} | event
@@ -53,13 +52,13 @@ def batch(*events: dict[str, Any], start: int = 0, spot: Spot = SPOT) -> pa.Reco
 
 
 def parsed(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in lines(rows).to_pylist()]
+    return [orjson.loads(line) for line in encode_lines(rows).to_pylist()]
 
 
 def test_a_line_has_the_names_of_the_seed() -> None:
     time = datetime(2026, 2, 14, 23, 59, 0, 7, tzinfo=UTC)
     event = {"id": "m-1", "source": "web", "type": "order", "key": "k", "time": time, "data": b'{"n": 1.50}'}
-    [text] = lines(batch(event | {"headers": {"a": "b"}})).to_pylist()
+    [text] = encode_lines(batch(event | {"headers": {"a": "b"}})).to_pylist()
     assert text == (
         b'{"message_id":"m-1","timestamp":"2026-02-14T23:59:00.000007Z","channel":"gbe.events.audit.change",'
         b'"position":"' + position(0).encode() + b'","source":"web","type":"order","key":"k",'
@@ -95,7 +94,7 @@ def test_data_that_together_would_be_json_is_looked_at_one_by_one() -> None:
 
 
 def test_data_over_several_lines_stays_on_one() -> None:
-    [text] = lines(batch({"data": b'{\r\n "a": "x\\ny"\n}'})).to_pylist()
+    [text] = encode_lines(batch({"data": b'{\r\n "a": "x\\ny"\n}'})).to_pylist()
     assert text.count(b"\n") == 1
     assert b"\r" not in text
     assert orjson.loads(text)["data"] == {"a": "x\ny"}
@@ -103,7 +102,7 @@ def test_data_over_several_lines_stays_on_one() -> None:
 
 
 def test_an_empty_batch_has_no_lines() -> None:
-    assert lines(batch({}).slice(0, 0)).to_pylist() == []
+    assert encode_lines(batch({}).slice(0, 0)).to_pylist() == []
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -152,8 +151,8 @@ def test_every_event_is_read_back_as_it_was(events: list[dict[str, Any]], draw: 
 
 @given(st.lists(EVENTS, min_size=1, max_size=8))
 def test_data_is_read_back_byte_for_byte(events: list[dict[str, Any]]) -> None:
-    text = b"".join(lines(batch(*events)).to_pylist())
-    rows = to_rows("an object", 3, text)
+    text = b"".join(encode_lines(batch(*events)).to_pylist())
+    rows = decode_lines("an object", 3, text)
     assert [exact_data(row["data"], row["data_base64"]) for row in rows.to_pylist()] == [
         event["data"] for event in events
     ]
@@ -168,7 +167,7 @@ def write(
     store: FolderStore,
     batches: list[pa.RecordBatch],
     size: int = 10,
-    floors: dict[Spot, str | None] | None = None,
+    floors: dict[ChannelPartition, str | None] | None = None,
 ) -> list[Written]:
     return list(ObjectWriter(store, size, floors or {}).write(batches))
 
@@ -205,14 +204,14 @@ def test_one_minute_around_midnight_is_two_days(folder: FolderStore) -> None:
 
 
 def test_channels_and_stores_are_kept_apart(folder: FolderStore) -> None:
-    other = Spot(1, "gbe.events.auth.login")
+    other = ChannelPartition(1, "gbe.events.auth.login")
     mixed = pa.Table.from_batches([batch({}, {}), batch({}, spot=other)]).combine_chunks().to_batches()[0]
     written = write(folder, [mixed, batch({}, start=2)])
     assert {(each.spot, each.rows) for each in written} == {(SPOT, 3), (other, 1)}
 
 
 def test_what_is_archived_already_is_passed_over(folder: FolderStore) -> None:
-    floors: dict[Spot, str | None] = {SPOT: position(4)}
+    floors: dict[ChannelPartition, str | None] = {SPOT: position(4)}
     written = write(folder, [batch(*[{}] * 5), batch(*[{}] * 3, start=5)], floors=floors)
     assert ids(folder, written) == [["e-5", "e-6", "e-7"]]
     assert write(folder, [batch(*[{}] * 5)], floors=floors) == []

@@ -1,4 +1,4 @@
-"""From a configuration in the seed's shape to the archiver's policies."""
+"""From a configuration in the seed's shape to the archiver's archive_policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import wiring
-from holdfast.cli.policies import destinations, from_flags, policies
+from holdfast.cli.pipeline import archive_policies, archive_policy, destinations
 from holdfast.model.errors import InvalidInput
 
 SEED = """
@@ -34,7 +34,7 @@ def config(tmp_path: Path, text: str, url: str | None = "postgresql://host/db"):
 
 
 def test_the_seeds_configuration_is_understood(tmp_path: Path) -> None:
-    audit, orders, payments = policies(config(tmp_path, SEED), "archiver")
+    audit, orders, payments = archive_policies(config(tmp_path, SEED), "archiver")
     assert (audit.stream, audit.destination) == ("gbe.events.audit.*", "s3://gbe-archive")
     assert (audit.batch_size, audit.batch_timeout) == (1000, timedelta(seconds=60))
     assert (orders.destination, orders.batch_size) == ("/cold", 50)
@@ -46,13 +46,13 @@ def test_the_seeds_configuration_is_understood(tmp_path: Path) -> None:
 
 def test_postgres_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="table=name"):
-        policies(config(tmp_path, SEED, "redis://host/0"), "archiver")
+        archive_policies(config(tmp_path, SEED, "redis://host/0"), "archiver")
 
 
 def test_nothing_to_archive_is_said_so(tmp_path: Path) -> None:
     empty = config(tmp_path, "namespace: gbe\n")
     with pytest.raises(InvalidInput, match="--stream"):
-        policies(empty, "archiver")
+        archive_policies(empty, "archiver")
     with pytest.raises(InvalidInput, match="--destination"):
         destinations(empty)
 
@@ -60,6 +60,6 @@ def test_nothing_to_archive_is_said_so(tmp_path: Path) -> None:
 def test_flags_go_together(tmp_path: Path) -> None:
     empty = config(tmp_path, "namespace: gbe\n")
     with pytest.raises(InvalidInput, match="go together"):
-        from_flags(empty, "orders", None, 1000, "60s", "archiver")
-    made = from_flags(empty, "orders", "/cold", 5, "2m", "second")
+        archive_policy(empty, "orders", None, 1000, "60s", "archiver")
+    made = archive_policy(empty, "orders", "/cold", 5, "2m", "second")
     assert (made.batch_size, made.batch_timeout, made.consumer) == (5, timedelta(minutes=2), "second")

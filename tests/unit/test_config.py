@@ -14,13 +14,12 @@ import yaml
 
 from holdfast import wiring
 from holdfast.config import fields
-from holdfast.config.config import Config, TaskTerms
-from holdfast.config.effective import settings
-from holdfast.config.load import check, load
-from holdfast.config.sections import Section
-from holdfast.config.urls import SCHEMES, mask, split_urls
+from holdfast.config.config import Config, Section, TaskLimits
+from holdfast.config.load import check, load, settings
+from holdfast.config.urls import SCHEMES, split_urls
 from holdfast.config.values import format_size, parse_size
 from holdfast.model.errors import InvalidInput
+from holdfast.model.redact import mask
 from holdfast.upkeep.rules import Keep, Rules
 from holdfast.wiring import backend
 
@@ -286,10 +285,10 @@ def test_a_task_has_the_terms_of_its_type_of_the_default_and_of_the_sweeper(tmp_
         )
     ).config
     seconds = timedelta(seconds=1)
-    assert config.task("a") == TaskTerms(seconds, 5)
-    assert config.task("b") == TaskTerms(7 * seconds, 0)
-    assert config.task("c") == TaskTerms(7 * seconds, 5)
-    assert Config().task("any") == TaskTerms(300 * seconds, 3)
+    assert config.task("a") == TaskLimits(seconds, 5)
+    assert config.task("b") == TaskLimits(7 * seconds, 0)
+    assert config.task("c") == TaskLimits(7 * seconds, 5)
+    assert Config().task("any") == TaskLimits(300 * seconds, 3)
 
 
 def test_the_sweeper_goes_by_the_configuration() -> None:

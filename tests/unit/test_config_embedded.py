@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.config import Config
-from holdfast.config.effective import settings
-from holdfast.config.load import load
+from holdfast.config.load import load, settings
 
 
 def found(file: Path | None = None, url: list[str] | None = None, **environ: str) -> Config:

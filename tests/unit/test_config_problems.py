@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.layers import InvalidConfig
 from holdfast.config.load import check, load
-from holdfast.config.problems import InvalidConfig
 
 NOT_A_DURATION = (
     "is not a duration: a duration is text like '30s', '1h30m' or '7d', a number of seconds, or a timedelta"

@@ -6,15 +6,15 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.model.deadletters import fingerprint
 from holdfast.model.decide import MAX_ERROR, Due, DueKind, Move, after_failure, describe, when_due
 from holdfast.model.event import Event
-from holdfast.model.fingerprint import fingerprint
-from holdfast.model.job import ARROWS, LIVE, Burial, Job, Reason, Retry, State
+from holdfast.model.job import Burial, Job, Reason, Retry
 from holdfast.model.policy import Policy
+from holdfast.model.states import LIVE, NEXT, State, Verb, follows
 
 FAILURE = describe("no")
 
@@ -139,13 +139,14 @@ def test_an_error_that_cannot_be_printed_is_described_all_the_same() -> None:
     assert failure.error
 
 
-def test_every_state_has_its_arrows_and_terminal_ones_lead_nowhere() -> None:
-    assert set(ARROWS) == set(State)
-    assert {state for state, ways in ARROWS.items() if not ways} == set(State) - LIVE - {State.DEAD}
-    assert ARROWS[State.DEAD] == {State.READY, State.PURGED}
+def test_terminal_states_lead_nowhere_and_only_a_lease_leads_to_done() -> None:
+    assert set(NEXT) == set(State)
+    assert {state for state, verbs in NEXT.items() if not verbs} == set(State) - LIVE - {State.DEAD}
+    assert [state for state in State if State.DONE in NEXT[state].values()] == [State.LEASED]
 
 
-@pytest.mark.parametrize("state", [State.SCHEDULED, State.READY])
-def test_only_a_lease_leads_to_done(state: State) -> None:
-    assert State.DONE in ARROWS[State.LEASED]
-    assert State.DONE not in ARROWS[state]
+def test_a_policy_that_keeps_no_dead_letters_discards_instead() -> None:
+    assert follows(State.LEASED, Verb.BURY) is State.DEAD
+    assert follows(State.LEASED, Verb.BURY, discards=True) is State.DISCARDED
+    assert follows(State.LEASED, Verb.COMPLETE, discards=True) is State.DONE
+    assert follows(State.DONE, Verb.BURY, discards=True) is None

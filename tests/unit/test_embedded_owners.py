@@ -10,13 +10,7 @@ import pytest
 import redis
 from servers import SERVERS, is_alive, pid_of, python, read_line, wait_for
 
-from holdfast.embedded import (
-    Postgres,
-    Redis,
-    Server,
-    guard,
-    locks,
-)
+from holdfast.embedded import Postgres, Redis, Server, files, guard
 
 # An owner that dies
 
@@ -98,7 +92,7 @@ USER = """
 
 
 def is_running(folder: Path) -> bool:
-    return locks.is_held(folder / "server.lock")
+    return files.is_locked(folder / "server.lock")
 
 
 def answers(url: str) -> bool:

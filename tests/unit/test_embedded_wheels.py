@@ -13,7 +13,7 @@ from holdfast.embedded import (
     SparkCluster,
     wheels,
 )
-from holdfast.embedded.java import bundled_home, java_home
+from holdfast.embedded.wheels import bundled_home, java_home
 
 
 def test_a_missing_wheel_names_the_extra() -> None:

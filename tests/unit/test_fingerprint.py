@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.fingerprint import fingerprint, normalise
+from holdfast.model.deadletters import fingerprint, normalise
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.pipeline.ingest.flush import Flush, checked, is_due
+from holdfast.pipeline.ingest.plan import Flush, check_flush, is_due
 from holdfast.pipeline.loader.decisions import groups
-from holdfast.pipeline.wal import Batch, Part, Segment
+from holdfast.pipeline.wal import BatchPart, Segment, WalBatch
 
 FLUSH = Flush(100, 1000, timedelta(seconds=4))
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -28,12 +28,12 @@ def test_rows_bytes_or_age_make_a_flush(rows: int, size: int, age: float, due: b
 @pytest.mark.parametrize("flush", [Flush(rows=0), Flush(bytes=0), Flush(every=timedelta(milliseconds=1))])
 def test_what_cannot_be_kept_is_refused(flush: Flush) -> None:
     with pytest.raises(InvalidInput, match="not usable"):
-        checked(flush)
+        check_flush(flush)
 
 
-def batch(number: int, rows: int, size: int = 1) -> Batch:
-    part = Part(0, "orders", f"{number}", f"{number}", rows=rows)
-    return Batch((part,), (Segment(f"s{number}", "", rows, size),), NOW)
+def batch(number: int, rows: int, size: int = 1) -> WalBatch:
+    part = BatchPart(0, "orders", f"{number}", f"{number}", rows=rows)
+    return WalBatch((part,), (Segment(f"s{number}", "", rows, size),), NOW)
 
 
 def test_batches_go_together_as_far_as_the_bounds_allow() -> None:

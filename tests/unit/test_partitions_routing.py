@@ -10,13 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.bus.partitions import Partitions, home
-from holdfast.bus.publisher import Publisher
-from holdfast.contracts import Backend, Reading
+from holdfast.bus.publish import Publisher
+from holdfast.contracts import Backend, Capabilities, Reading
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt
-from holdfast.upkeep.health import Health
+from holdfast.upkeep.lifecycle import Health
 
 names = st.text(min_size=1, max_size=20)
+
+
+def _receipts(channel: str, events: list[Event], **_: object) -> list[Receipt]:
+    return [Receipt(event.id, "p") for event in events]
 
 
 def stores(*loads: int | None) -> Partitions:
@@ -24,18 +28,20 @@ def stores(*loads: int | None) -> Partitions:
     backends = []
     for load in loads:
         backend = create_autospec(Backend, instance=True)
+        backend.capabilities = Capabilities(joins_transactions=True)
+        backend.capabilities = Capabilities(joins_transactions=True)
         if load is None:
             backend.open = AsyncMock(side_effect=Unavailable("it is down"))
         else:
-            backend.due.return_value = Reading([], [], load, full=False)
-            backend.publish.side_effect = lambda channel, events, **_: [Receipt(e.id, "p") for e in events]
+            backend.lifecycle.due = AsyncMock(return_value=Reading([], [], load, full=False))
+            backend.log.publish = AsyncMock(side_effect=_receipts)
         backends.append(backend)
     return Partitions(backends)
 
 
 def published(partitions: Partitions) -> list[list[str]]:
     """The ids that each store was asked to append."""
-    calls = [partition.backend.publish.call_args_list for partition in partitions.all]  # type: ignore[attr-defined]
+    calls = [partition.backend.log.publish.call_args_list for partition in partitions.all]  # type: ignore[attr-defined]
     return [[event.id for call in each for event in call.args[1]] for each in calls]
 
 
@@ -116,7 +122,7 @@ async def test_no_store_at_all_is_an_error_with_its_reason() -> None:
 async def test_an_unknown_outcome_is_asked_again_with_the_same_id_at_the_same_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.bus.publisher._PAUSE", 0)
+    monkeypatch.setattr("holdfast.bus.publish._PAUSE", 0)
     partitions = stores(0, 5)
     await partitions.open()
     asked: list[str] = []
@@ -127,7 +133,7 @@ async def test_an_unknown_outcome_is_asked_again_with_the_same_id_at_the_same_st
             raise Unavailable("the reply was lost")
         return [Receipt(events[0].id, "p", duplicate=True)]
 
-    partitions.all[0].backend.publish.side_effect = lose_the_answer  # type: ignore[attr-defined]
+    partitions.all[0].backend.log.publish.side_effect = lose_the_answer  # type: ignore[attr-defined]
     [receipt] = await Publisher(partitions).publish("orders", [Event(1)], None, 0, None)
     assert asked == [receipt.id] * 3
     assert published(partitions)[1] == []
@@ -136,10 +142,10 @@ async def test_an_unknown_outcome_is_asked_again_with_the_same_id_at_the_same_st
 async def test_a_publish_in_the_callers_transaction_is_not_repeated() -> None:
     partitions = stores(0)
     await partitions.open()
-    partitions.all[0].backend.publish.side_effect = Unavailable("cut")  # type: ignore[attr-defined]
+    partitions.all[0].backend.log.publish.side_effect = Unavailable("cut")  # type: ignore[attr-defined]
     with pytest.raises(Unavailable):
         await Publisher(partitions).publish("orders", [Event(1)], None, 0, object())
-    assert partitions.all[0].backend.publish.call_count == 1  # type: ignore[attr-defined]
+    assert partitions.all[0].backend.log.publish.call_count == 1  # type: ignore[attr-defined]
 
 
 async def test_polls_take_turns_over_the_stores() -> None:

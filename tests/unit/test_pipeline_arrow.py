@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from holdfast.model.log import Page
 from holdfast.pipeline.arrow import SCHEMA, to_batch
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 
 
 def test_the_columns_are_those_that_spark_expects() -> None:
@@ -40,7 +40,7 @@ def test_a_page_becomes_rows() -> None:
         headers=[{"x": "1", "y": "2"}, {}, {"x": ""}],
         data=[b"{}", b"\x00\xff", b""],
     )
-    batch = to_batch(Spot(3, "orders"), page)
+    batch = to_batch(ChannelPartition(3, "orders"), page)
     batch.validate(full=True)
     assert batch.schema.equals(SCHEMA)
     assert batch.column("headers").to_pylist() == [[("x", "1"), ("y", "2")], [], [("x", "")]]
@@ -54,6 +54,6 @@ def test_a_page_becomes_rows() -> None:
 
 
 def test_an_empty_page_is_an_empty_batch() -> None:
-    batch = to_batch(Spot(0, "orders"), Page([], [], [], [], [], [], [], []))
+    batch = to_batch(ChannelPartition(0, "orders"), Page([], [], [], [], [], [], [], []))
     assert batch.num_rows == 0
     assert isinstance(batch.column("headers"), pa.MapArray)

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.pipeline.offsets import Offsets, Range, Spot, dump, later, load, ranges
+from holdfast.pipeline.offsets import ChannelPartition, Offsets, Range, dump, later, load, ranges
 
-A, B, C = Spot(0, "a"), Spot(0, "b"), Spot(1, "a")
+A, B, C = ChannelPartition(0, "a"), ChannelPartition(0, "b"), ChannelPartition(1, "a")
 
 
 def test_they_come_back_as_they_went() -> None:
@@ -20,7 +20,7 @@ def test_they_come_back_as_they_went() -> None:
 
 
 def test_the_same_offsets_are_the_same_text() -> None:
-    many: Offsets = {Spot(place, name): "0001-01" for place in (10, 9, 0) for name in ("b", "a")}
+    many: Offsets = {ChannelPartition(place, name): "0001-01" for place in (10, 9, 0) for name in ("b", "a")}
     assert json.dumps(dump(many)) == json.dumps(dump(dict(reversed(many.items()))))
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.model.backoff import Exponential, Steps
 from holdfast.model.errors import InvalidPolicy
-from holdfast.model.policy import UNLIMITED, Exponential, Policy, Steps
+from holdfast.model.policy import UNLIMITED, Policy
 
 spans = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3650))
 exponentials = st.builds(

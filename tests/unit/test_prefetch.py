@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bus.prefetch import MOST, Prefetch
+from holdfast.bus.worker import MAX_PREFETCH, Prefetch
 
 
 def test_it_begins_with_what_the_handlers_can_take() -> None:
     assert Prefetch(10).size == 10
-    assert Prefetch(5 * MOST).size == MOST
+    assert Prefetch(5 * MAX_PREFETCH).size == MAX_PREFETCH
 
 
 def test_it_grows_while_batches_are_gone_at_once() -> None:
@@ -20,7 +20,7 @@ def test_it_grows_while_batches_are_gone_at_once() -> None:
         sizes.append(prefetch.size)
     assert sizes == sorted(sizes)
     assert sizes[0] > 10
-    assert sizes[-1] == MOST
+    assert sizes[-1] == MAX_PREFETCH
 
 
 def test_it_shrinks_while_batches_last_long_but_never_below_the_handlers() -> None:
@@ -32,7 +32,7 @@ def test_it_shrinks_while_batches_last_long_but_never_below_the_handlers() -> No
         prefetch.learn(prefetch.size, 20.0)
         sizes.append(prefetch.size)
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] < MOST
+    assert sizes[0] < MAX_PREFETCH
     assert sizes[-1] == 10
 
 
@@ -61,4 +61,4 @@ def test_it_stays_within_its_bounds(concurrency: int, batches: list[tuple[int, f
     prefetch = Prefetch(concurrency)
     for jobs, seconds in batches:
         prefetch.learn(jobs, seconds)
-        assert min(concurrency, MOST) <= prefetch.size <= MOST
+        assert min(concurrency, MAX_PREFETCH) <= prefetch.size <= MAX_PREFETCH

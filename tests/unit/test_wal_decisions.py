@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidInput, Terminal
-from holdfast.pipeline.loader.decisions import GiveUp, Load, Wait, backoff, decide, isolate
+from holdfast.pipeline.loader.decisions import GiveUp, TryLater, TryNow, backoff, decide, isolate
+from holdfast.pipeline.wal.log import WalSettings
 from holdfast.pipeline.wal.records import Attempt
-from holdfast.pipeline.wal.settings import WalSettings
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SETTINGS = WalSettings()
@@ -25,22 +25,22 @@ def failed(retry_in: timedelta) -> Attempt:
 
 
 def test_a_fresh_batch_is_loaded() -> None:
-    assert decide(NOW, NOW, 0, None, SETTINGS) == Load()
+    assert decide(NOW, NOW, 0, None, SETTINGS) == TryNow()
 
 
 def test_after_a_failure_it_waits_until_its_time() -> None:
-    assert decide(NOW, NOW, 1, failed(SECOND), SETTINGS) == Wait(NOW + SECOND)
-    assert decide(NOW + SECOND, NOW, 1, failed(SECOND), SETTINGS) == Load()
+    assert decide(NOW, NOW, 1, failed(SECOND), SETTINGS) == TryLater(NOW + SECOND)
+    assert decide(NOW + SECOND, NOW, 1, failed(SECOND), SETTINGS) == TryNow()
 
 
 def test_it_expires_after_its_time_to_live_and_not_before() -> None:
     old = NOW - timedelta(hours=168)
     assert decide(NOW, old, 0, None, SETTINGS) == GiveUp("expired")
-    assert decide(NOW - SECOND, old, 0, None, SETTINGS) == Load()
+    assert decide(NOW - SECOND, old, 0, None, SETTINGS) == TryNow()
 
 
 def test_it_has_a_hundred_attempts_and_those_that_nobody_ended_count() -> None:
-    assert decide(NOW, NOW, 99, None, SETTINGS) == Load()
+    assert decide(NOW, NOW, 99, None, SETTINGS) == TryNow()
     assert decide(NOW, NOW, 100, None, SETTINGS) == GiveUp("max_retries_exceeded")
 
 

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import Damaged
-from holdfast.pipeline.stores.contract import check_key
-from holdfast.pipeline.wal.batch import Batch, Part, Segment
-from holdfast.pipeline.wal.identity import failed_id, transaction_id, transaction_ids
-from holdfast.pipeline.wal.journal import seal, unseal
+from holdfast.pipeline.stores import check_key
+from holdfast.pipeline.wal.batch import (
+    BatchPart,
+    Segment,
+    WalBatch,
+    failed_id,
+    transaction_id,
+    transaction_ids,
+)
+from holdfast.pipeline.wal.records import seal, unseal
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 PARTS = st.tuples(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
@@ -41,24 +47,27 @@ def test_a_failed_record_has_one_id_for_each_place_in_the_log() -> None:
     assert len({failed_id("b", "p"), failed_id("b", "q"), failed_id("c", "p")}) == 3
 
 
-RANGES = (Part(0, "orders", "0001-01", "0001-09"), Part(2, "gbe.events.audit-1", "0001-02", "0001-02"))
+RANGES = (
+    BatchPart(0, "orders", "0001-01", "0001-09"),
+    BatchPart(2, "gbe.events.audit-1", "0001-02", "0001-02"),
+)
 
 
 def test_a_batch_is_named_by_its_ranges_alone() -> None:
-    batch = Batch(RANGES, (), NOW)
+    batch = WalBatch(RANGES, (), NOW)
     assert check_key(f"pending/{batch.name}.json")
     known = tuple(part._replace(after="0001-00", rows=7, since=NOW.isoformat()) for part in reversed(RANGES))
-    assert Batch(known, (Segment("s", "0", 1, 1),), NOW + timedelta(days=1)).name == batch.name
-    others = [Batch((part,), (), NOW) for part in RANGES]
-    others.append(Batch((RANGES[0]._replace(last="0001-0a"), RANGES[1]), (), NOW))
+    assert WalBatch(known, (Segment("s", "0", 1, 1),), NOW + timedelta(days=1)).name == batch.name
+    others = [WalBatch((part,), (), NOW) for part in RANGES]
+    others.append(WalBatch((RANGES[0]._replace(last="0001-0a"), RANGES[1]), (), NOW))
     assert len({batch.name, *(other.name for other in others)}) == 4
 
 
 def test_a_batch_of_another_version_is_not_read() -> None:
-    body = Batch(RANGES, (), NOW).to_json()
-    assert Batch.from_json(body).parts == RANGES
+    body = WalBatch(RANGES, (), NOW).to_json()
+    assert WalBatch.from_json(body).parts == RANGES
     with pytest.raises(Damaged, match="version 2"):
-        Batch.from_json(body | {"version": 2})
+        WalBatch.from_json(body | {"version": 2})
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.ingest import plan_of
+from holdfast.cli.pipeline import plan_of
 from holdfast.config.load import check, load
 from holdfast.model.errors import InvalidInput
 from holdfast.pipeline.warehouse import Column

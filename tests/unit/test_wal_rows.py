@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.model.errors import InvalidInput
-from holdfast.pipeline.ingest.validation import Rule, Rules, judge
+from holdfast.pipeline.ingest.validation import ValidationRule, ValidationRules, check_data
 from holdfast.pipeline.warehouse.tables import Column, Table, Tables, key_of
 
 SCHEMA = json.dumps({"type": "object", "properties": {"total": {"type": "number", "minimum": 0}}})
@@ -15,36 +15,38 @@ SCHEMA = json.dumps({"type": "object", "properties": {"total": {"type": "number"
 
 @pytest.mark.parametrize("data", [b"{}", b"[1]", b"null", b'"\\u0000"', b"1" * 40, b"[" * 500 + b"]" * 500])
 def test_json_is_valid(data: bytes) -> None:
-    assert judge(Rule(), data) == (True, None)
+    assert check_data(ValidationRule(), data) == (True, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"\x00", b"nan", b"[" * 3000 + b"]" * 3000])
 def test_what_is_no_json_is_invalid_unless_anything_goes(data: bytes) -> None:
-    is_json, problem = judge(Rule(), data)
+    is_json, problem = check_data(ValidationRule(), data)
     assert not is_json
     assert problem is not None
     assert problem.startswith("not JSON")
-    assert judge(Rule(payload="any"), data) == (False, None)
+    assert check_data(ValidationRule(payload="any"), data) == (False, None)
 
 
 def test_required_fields_must_be_there() -> None:
-    rule = Rule(required=("id", "total"))
-    assert judge(rule, b'{"id":1,"total":0}') == (True, None)
-    assert judge(rule, b'{"id":1,"total":null}') == (True, "required fields are missing: total")
-    assert judge(rule, b"[]") == (True, "not an object: required fields are id, total")
+    rule = ValidationRule(required=("id", "total"))
+    assert check_data(rule, b'{"id":1,"total":0}') == (True, None)
+    assert check_data(rule, b'{"id":1,"total":null}') == (True, "required fields are missing: total")
+    assert check_data(rule, b"[]") == (True, "not an object: required fields are id, total")
 
 
 def test_a_schema_says_where_it_is_violated() -> None:
-    rule = Rule(schema=SCHEMA)
-    assert judge(rule, b'{"total":1}') == (True, None)
-    assert judge(rule, b'{"total":-1}') == (True, "$.total: -1 is less than the minimum of 0")
+    rule = ValidationRule(schema=SCHEMA)
+    assert check_data(rule, b'{"total":1}') == (True, None)
+    assert check_data(rule, b'{"total":-1}') == (True, "$.total: -1 is less than the minimum of 0")
 
 
 def test_the_most_specific_rule_decides() -> None:
-    rules = Rules({"gbe.>": Rule(payload="any"), "gbe.orders": Rule(required=("id",))})
+    rules = ValidationRules(
+        {"gbe.>": ValidationRule(payload="any"), "gbe.orders": ValidationRule(required=("id",))}
+    )
     assert rules.problem("gbe.raw", b"\xff") is None
     assert rules.problem("gbe.orders", b"{}") == "required fields are missing: id"
-    assert rules.problem("other", b"\xff") == judge(Rule(), b"\xff")[1]
+    assert rules.problem("other", b"\xff") == check_data(ValidationRule(), b"\xff")[1]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import Any
 import holdfast
 from holdfast.contracts import Backend
 from holdfast.model.event import DEFAULT_SOURCE
-from holdfast.model.job import JobRecord, State
+from holdfast.model.job import JobRecord
+from holdfast.model.states import State
 from kit import CHANNEL, states, until
 
 PATIENCE = 60.0
@@ -53,7 +54,7 @@ async def ended(backend: Backend, event_id: str) -> JobRecord:
     """Wait until the job of an event with one consumer is done or dead, and answer it."""
 
     async def over() -> JobRecord | None:
-        found = await backend.find_jobs(CHANNEL, DEFAULT_SOURCE, event_id)
+        found = await backend.leases.find_jobs(CHANNEL, DEFAULT_SOURCE, event_id)
         return next((each for each in found if each.state in (State.DONE, State.DEAD)), None)
 
     return await until(over, PATIENCE)

@@ -11,9 +11,9 @@ import pytest
 from shift import holds, settled, shift
 
 import holdfast
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.leases import Leases
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, states, subscribe, until
 
 JOBS = 1000
@@ -25,14 +25,14 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     asked: Counter[str] = Counter()
 
     def counted(verb: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(self: PostgresBackend, *options: Any) -> Any:
+        async def call(self: Leases, *options: Any) -> Any:
             asked[verb] += 1
             return await ask(self, *options)
 
         return call
 
     for verb in ("claim", "complete", "retry", "bury"):
-        monkeypatch.setattr(PostgresBackend, verb, counted(verb, getattr(PostgresBackend, verb)))
+        monkeypatch.setattr(Leases, verb, counted(verb, getattr(Leases, verb)))
     return asked
 
 

@@ -14,7 +14,7 @@ from shift import PATIENCE, holds
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, by_id, claim, publish, record, states, subscribe, until
 
 JOBS = [f"e-{n}" for n in range(4)]

@@ -15,7 +15,7 @@ from shift import ended, holds, shift
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, record, state, until
 
 BACK: dict[str, Any] = {"start": "earliest", "backoff": ["0s"]}

@@ -15,7 +15,8 @@ import holdfast
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.bus.worker import Worker
 from holdfast.contracts import Backend
-from holdfast.model.job import JobRecord, State
+from holdfast.model.job import JobRecord
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, claim, claim_one, complete, publish, record, subscribe, until
 
 SHORT = timedelta(milliseconds=400)
@@ -103,10 +104,10 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled_and_its_result_is_not_
         await asyncio.wait_for(begun.wait(), 60)
         held = await record(backend, "a")
         if successor == "somebody else":
-            await backend.set_paused(CHANNEL, CONSUMER, paused=True)  # the worker gets no more
+            await backend.channels.set_paused(CHANNEL, CONSUMER, paused=True)  # the worker gets no more
         assert await bus.requeue(CHANNEL, CONSUMER, held.id)  # CORRECTIONS 001.5: it raises the token
         await asyncio.wait_for(cancelled.wait(), 60)
-        await backend.set_paused(CHANNEL, CONSUMER, paused=False)
+        await backend.channels.set_paused(CHANNEL, CONSUMER, paused=False)
         found = await ended(backend, "a")
     assert (found.state, found.token, found.attempts, found.errors) == (State.DONE, 3, 1, [])
 
@@ -157,7 +158,7 @@ async def test_forgetting_a_lost_lease_does_not_forget_the_newer_one_of_the_same
     await subscribe(backend, lease="300ms")
     await publish(backend, "a")
     [old] = await claim(backend)
-    assert await backend.requeue(CHANNEL, CONSUMER, old.id)
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, old.id)
     [new] = await claim(backend)
     async with Heartbeat(bus, timedelta(milliseconds=300), asyncio.get_running_loop()) as heart:
         heart.watch([old], SHORT, lambda _: None)

@@ -11,7 +11,8 @@ from shift import holds, shift
 
 import holdfast
 from holdfast.embedded import Postgres
-from holdfast.model.job import JobRecord, State
+from holdfast.model.job import JobRecord
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, until
 
 SOON = 20.0

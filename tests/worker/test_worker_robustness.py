@@ -12,14 +12,14 @@ from shift import ended, shift
 
 import holdfast
 from holdfast import failpoints
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.bus.app import keep_time
+from holdfast.backends.postgres.leases import Leases
+from holdfast.backends.postgres.lifecycle import Lifecycle as PostgresLifecycle
+from holdfast.bus.app import run_lifecycle
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.contracts import Applied, Backend
 from holdfast.model.decide import Action
-from holdfast.model.job import State
-from holdfast.upkeep.health import Health
-from holdfast.upkeep.lifecycle import Lifecycle
+from holdfast.model.states import State
+from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 from kit import CHANNEL, CONSUMER, claim_one, publish, record, states, subscribe, until
 
 REFUSING = """
@@ -74,14 +74,14 @@ async def test_an_answer_that_cannot_be_settled_does_not_hang_silently(
     bus: holdfast.Bus, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, the store answers with an error of no known kind: settle it later, or fail loudly."""
-    app, broken, complete = holdfast.App(), [RuntimeError("no known kind")], PostgresBackend.complete
+    app, broken, complete = holdfast.App(), [RuntimeError("no known kind")], Leases.complete
 
-    async def complete_but_once(self: PostgresBackend, jobs: Sequence[holdfast.Job]) -> list[bool]:
+    async def complete_but_once(self: Leases, jobs: Sequence[holdfast.Job]) -> list[bool]:
         if broken:
             raise broken.pop()
         return await complete(self, jobs)
 
-    monkeypatch.setattr(PostgresBackend, "complete", complete_but_once)
+    monkeypatch.setattr(Leases, "complete", complete_but_once)
 
     @app.handler(CHANNEL, CONSUMER, start="earliest")
     async def work(event: holdfast.Event) -> None:
@@ -118,14 +118,14 @@ async def test_an_error_of_the_runtime_itself_ends_the_app_with_that_error(
 async def test_a_poll_that_is_refused_is_asked_again(
     bus: holdfast.Bus, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, failures, claim = holdfast.App(), [holdfast.Unavailable("gone")] * 3, PostgresBackend.claim
+    app, failures, claim = holdfast.App(), [holdfast.Unavailable("gone")] * 3, Leases.claim
 
-    async def claim_later(self: PostgresBackend, *options: object) -> list[holdfast.Job]:
+    async def claim_later(self: Leases, *options: object) -> list[holdfast.Job]:
         if failures:
             raise failures.pop()
         return await claim(self, *options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PostgresBackend, "claim", claim_later)
+    monkeypatch.setattr(Leases, "claim", claim_later)
 
     @app.handler(CHANNEL, CONSUMER, start="earliest")
     async def work(event: holdfast.Event) -> None:
@@ -163,18 +163,18 @@ async def test_a_worker_outlives_a_server_that_refuses_its_claims(
 async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, apply = [RuntimeError("no known kind")], PostgresBackend.apply
+    broken, apply = [RuntimeError("no known kind")], PostgresLifecycle.apply
 
-    async def apply_but_once(self: PostgresBackend, actions: Sequence[Action]) -> Applied:
+    async def apply_but_once(self: PostgresLifecycle, actions: Sequence[Action]) -> Applied:
         if broken:
             raise broken.pop()
         return await apply(self, actions)
 
-    monkeypatch.setattr(PostgresBackend, "apply", apply_but_once)
+    monkeypatch.setattr(PostgresLifecycle, "apply", apply_but_once)
     await subscribe(backend)
     await publish(backend, "a", at=await backend.now() + timedelta(minutes=1))
     await backend.advance(timedelta(minutes=2))
-    keeping_time = asyncio.create_task(keep_time(Lifecycle(backend, Health())))
+    keeping_time = asyncio.create_task(run_lifecycle(LifecycleSteps(backend, Health())))
 
     async def promoted() -> bool:
         return await states(backend) == {State.READY: 1}
@@ -187,16 +187,14 @@ async def test_a_lifecycle_that_meets_an_unknown_error_goes_on(
 async def test_a_heart_that_meets_an_unknown_error_beats_on(
     bus: holdfast.Bus, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken, extend = [RuntimeError("no known kind")], PostgresBackend.extend
+    broken, extend = [RuntimeError("no known kind")], Leases.extend
 
-    async def extend_but_once(
-        self: PostgresBackend, jobs: Sequence[holdfast.Job], by: timedelta
-    ) -> list[bool]:
+    async def extend_but_once(self: Leases, jobs: Sequence[holdfast.Job], by: timedelta) -> list[bool]:
         if broken:
             raise broken.pop()
         return await extend(self, jobs, by)
 
-    monkeypatch.setattr(PostgresBackend, "extend", extend_but_once)
+    monkeypatch.setattr(Leases, "extend", extend_but_once)
     await subscribe(backend)
     await publish(backend, "a")
     job = await claim_one(backend)

@@ -12,7 +12,7 @@ from shift import settled, shift
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, subscribe
 
 BACK: dict[str, Any] = {"start": "earliest", "backoff": ["0s"]}

@@ -10,7 +10,7 @@ from shift import ended, holds, shift
 
 import holdfast
 from holdfast.contracts import Backend
-from holdfast.model.job import State
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, record, subscribe, until
 
 STUCK: dict[str, object] = {"start": "earliest", "timeout": "50ms", "max_attempts": 1}

@@ -11,9 +11,10 @@ import pytest
 from shift import ended, holds, shift
 
 import holdfast
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.leases import Leases
 from holdfast.contracts import Backend
-from holdfast.model.job import Retry, State
+from holdfast.model.job import Retry
+from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, claim_one, publish, states, subscribe, until
 
 IDLE = "1h"
@@ -109,7 +110,7 @@ async def test_a_job_that_somebody_else_gives_back_wakes_an_idle_worker(
     held = await claim_one(backend)
     async with shift(app, bus, idle=IDLE):
         await idle(bus, backend, database, seen)
-        assert await backend.retry([Retry(held, delay)]) == [True]
+        assert await backend.leases.retry([Retry(held, delay)]) == [True]
         await holds(lambda: "held" in seen, SOON)
 
 
@@ -117,18 +118,18 @@ async def test_a_poll_that_fails_after_a_wake_up_is_not_left_to_the_idle_poll(
     bus: holdfast.Bus, backend: Backend, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, seen = noting_app()
-    claim = PostgresBackend.claim
+    claim = Leases.claim
 
     async with shift(app, bus, idle="1h"):
         await idle(bus, backend, database, seen)
         failures = [holdfast.Unavailable("gone for a moment")]
 
-        async def claim_later(self: PostgresBackend, *options: Any) -> list[holdfast.Job]:
+        async def claim_later(self: Leases, *options: Any) -> list[holdfast.Job]:
             if failures:
                 raise failures.pop()
             return await claim(self, *options)
 
-        monkeypatch.setattr(PostgresBackend, "claim", claim_later)
+        monkeypatch.setattr(Leases, "claim", claim_later)
         await publish(backend, "second")
         await holds(lambda: "second" in seen, 30)
 

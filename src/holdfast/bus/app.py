@@ -13,14 +13,14 @@ from holdfast.bus.client import Bus
 from holdfast.bus.handler import Function, Handler
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.bus.partitions import Partition
-from holdfast.bus.signals import stop_on_signal
+from holdfast.bus.shutdown import stop_on_signal
 from holdfast.bus.worker import Worker
 from holdfast.contracts import STORE_ERRORS, Listener, Start, raise_if_cancelled
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, InvalidInput
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
-from holdfast.upkeep.lifecycle import INTERVAL, Lifecycle
+from holdfast.upkeep.lifecycle import INTERVAL, LifecycleSteps
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class App:
                 Worker(bus, handler, heart, policy, pause.total_seconds())
                 for handler, policy in zip(self.handlers, policies, strict=True)
             ]
-            await _attend(bus, workers, stop, listen, parse_duration(grace, what="grace"))
+            await _run_workers(bus, workers, stop, listen, parse_duration(grace, what="grace"))
 
     async def serve(self, bus: Bus, **options: Any) -> None:
         """Run until SIGTERM or SIGINT, then drain; a second signal aborts what still runs."""
@@ -108,10 +108,10 @@ class App:
             await self.run(bus, stop=stop, **options)
 
 
-async def _attend(
+async def _run_workers(
     bus: Bus, workers: list[Worker], stop: asyncio.Event, listen: bool, grace: timedelta
 ) -> None:
-    """Run the workers, each partition's lifecycle and its listener until `stop`; then drain."""
+    """Run the workers, and each partition's lifecycle and listener, until `stop`; then drain."""
     channels = sorted({worker.handler.channel for worker in workers})
 
     def on_wake(store: int, channel: str) -> None:
@@ -122,7 +122,7 @@ async def _attend(
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
-        upkeep.append(asyncio.create_task(keep_time(partition.lifecycle)))
+        upkeep.append(asyncio.create_task(run_lifecycle(partition.lifecycle)))
         if listen:
             listeners += await _listen(partition, channels, partial(on_wake, partition.index))
     failed = [worker.start() for worker in workers]
@@ -133,7 +133,7 @@ async def _attend(
         await asyncio.gather(*(worker.drain(grace.total_seconds()) for worker in workers))
         for error in failed:
             if error.done():
-                error.result()  # a worker that failed says so
+                error.result()  # raises what made a worker fail
     except asyncio.CancelledError:
         await asyncio.gather(*(worker.drain(0) for worker in workers))
         raise
@@ -145,7 +145,7 @@ async def _attend(
 
 
 async def _listen(partition: Partition, channels: list[str], wake: Callable[[str], None]) -> list[Listener]:
-    """The listener of a store, if it can be had: polls find the work without it, later."""
+    """Return the listener of a store; none where it fails: polls find the work without it, later."""
     failed = partial(partition.count_error, "listen")
     try:
         return [await partition.backend.listen(channels, wake, failed)]
@@ -156,8 +156,8 @@ async def _listen(partition: Partition, channels: list[str], wake: Callable[[str
         return []
 
 
-async def keep_time(lifecycle: Lifecycle) -> None:
-    """Until cancelled, whatever the store raises: nobody else here keeps time for this partition."""
+async def run_lifecycle(lifecycle: LifecycleSteps) -> None:
+    """Run a partition's lifecycle until cancelled, whatever the store raises."""
     while True:
         try:
             await lifecycle.run()

@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast import tracing
-from holdfast.bus.partitions import Partition, Partitions, Wanted
-from holdfast.bus.publisher import Publisher
-from holdfast.bus.settlement import Failed, Settlement
+from holdfast.bus.finalize import FailedAttempt, Finalizer
+from holdfast.bus.partitions import Partition, Partitions, Subscription
+from holdfast.bus.publish import Publisher
 from holdfast.bus.spool import Spool
-from holdfast.bus.spooling import SpoolingPublisher
 from holdfast.contracts import STORE_ERRORS, Backend, Consumer, Start, raise_if_cancelled
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
@@ -40,32 +39,26 @@ class Bus:
         namespace: str = "gbe",
     ) -> None:
         self.partitions = Partitions(backends, namespace)
-        self.settlement = Settlement(self.partitions)
-        self.tally = self.settlement.tally
+        self.finalizer = Finalizer(self.partitions)
+        self.counters = self.finalizer.counters
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.spool = spool
-        self._publisher: Publisher | SpoolingPublisher = Publisher(self.partitions)
-        if spool is not None:
-            self._publisher = SpoolingPublisher(self._publisher, spool)
+        self._publisher = Publisher(self.partitions, spool)
         self._on_close = on_close
-        self._returning: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         try:
-            await self._open()
+            try:
+                await self.partitions.open()
+            except Unavailable:
+                if self.spool is None:
+                    raise
+            await self._publisher.open()
         except BaseException:
             await self.close()
             raise
         return self
-
-    async def _open(self) -> None:
-        try:
-            await self.partitions.open()
-        except Unavailable:
-            if not isinstance(self._publisher, SpoolingPublisher):
-                raise
-        if isinstance(self._publisher, SpoolingPublisher):
-            await self._publisher.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -74,10 +67,9 @@ class Bus:
 
     async def close(self) -> None:
         """Give every connection back; an embedded server is left to its last user."""
-        if isinstance(self._publisher, SpoolingPublisher):
-            await self._publisher.close()
-        if self._returning:
-            await asyncio.wait(self._returning)
+        await self._publisher.close()
+        if self._releasing:
+            await asyncio.wait(self._releasing)
         await self.partitions.close()
         if self._on_close is not None:
             await asyncio.to_thread(self._on_close)
@@ -88,7 +80,7 @@ class Bus:
         """Make sure that a channel exists; publish and subscribe do it by themselves."""
         check_name(channel)
         for partition in await self._all():
-            await partition.backend.create_channel(channel)
+            await partition.backend.channels.create(channel)
 
     async def subscribe(
         self, /, channel: str, consumer: str, *, start: Start = "latest", **policy: Any
@@ -98,17 +90,19 @@ class Bus:
         A new consumer starts at `latest`, `earliest` or a time; older events become jobs in steps that
         empty polls and workers take.
         """
-        wanted = _wanted(channel, consumer, policy, start)
-        made = [await store.backend.subscribe(*wanted) for store in await self._all()]
+        subscription = _subscription(channel, consumer, policy, start)
+        made = [await store.backend.channels.subscribe(*subscription) for store in await self._all()]
         return made[0]
 
     async def ensure(
         self, /, channel: str, consumer: str, *, start: Start = "latest", **policy: Any
     ) -> Consumer:
         """Like subscribe, but a store that is faulty gets the consumer when it heals. For workers."""
-        wanted = _wanted(channel, consumer, policy, start)
-        self.partitions.want(wanted)
-        made = [await store.backend.subscribe(*wanted) for store in await self.partitions.usable()]
+        subscription = _subscription(channel, consumer, policy, start)
+        self.partitions.require(subscription)
+        made = [
+            await store.backend.channels.subscribe(*subscription) for store in await self.partitions.usable()
+        ]
         return made[0]
 
     # publish
@@ -134,7 +128,7 @@ class Bus:
         makes the publish part of the caller's own transaction.
         """
         event = Event(data, id or "", source, type, key, time, headers)
-        [receipt] = await self._publish(channel, [event], at, priority, connection)
+        [receipt] = await self._publisher.publish(channel, [event], at, priority, connection)
         return receipt
 
     async def publish_many(
@@ -146,14 +140,8 @@ class Bus:
         priority: int = 0,
         connection: Any = None,
     ) -> list[Receipt]:
-        """Append a batch, all or none on each store; receipts come in the order of the events."""
-        return await self._publish(channel, events, at, priority, connection)
-
-    async def _publish(
-        self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
-    ) -> list[Receipt]:
-        with tracing.publishing(channel, events) as traced:
-            return await self._publisher.publish(channel, traced, at, priority, connection)
+        """Append a batch, all or none on each store. Returns receipts in the order of the events."""
+        return await self._publisher.publish(channel, events, at, priority, connection)
 
     # poll and finalize
 
@@ -170,21 +158,21 @@ class Bus:
         return await self._poll([partition], channel, consumer, limit)
 
     async def _poll(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
-        """Poll in a task of its own: a caller who is cancelled meanwhile never learns what it leased."""
+        """Poll in a task of its own, so that what is leased to a caller cancelled meanwhile is released."""
         polling = asyncio.create_task(self._poll_stores(usable, channel, consumer, limit))
         try:
             return await asyncio.shield(polling)
         except asyncio.CancelledError:
-            returning = asyncio.create_task(self._give_back(polling))
-            self._returning.add(returning)
-            returning.add_done_callback(self._returning.discard)
+            releasing = asyncio.create_task(self._release_polled(polling))
+            self._releasing.add(releasing)
+            releasing.add_done_callback(self._releasing.discard)
             raise
 
-    async def _give_back(self, polling: asyncio.Task[list[Job]]) -> None:
+    async def _release_polled(self, polling: asyncio.Task[list[Job]]) -> None:
         """Release what a cancelled caller's poll still leases."""
         try:
             jobs = await polling
-            await self.settlement.retry([Retry(job, None) for job in jobs])
+            await self.finalizer.retry([Retry(job, None) for job in jobs])
         except Exception as error:
             log.warning("a poll was cancelled, and what it leased was not released: %s", error)
 
@@ -202,12 +190,14 @@ class Bus:
         return jobs
 
     async def _claim(self, usable: Sequence[Partition], channel: str, consumer: str, limit: int) -> list[Job]:
-        """Ask store after store. An error of one does not cost the jobs that another has leased to us."""
+        """Claim from store after store. An error of one does not cost the jobs that another has leased."""
         jobs: list[Job] = []
         errors: list[BaseException] = []
         for partition in usable:
             try:
-                claimed = await partition.backend.claim(channel, consumer, limit - len(jobs), self.name)
+                claimed = await partition.backend.leases.claim(
+                    channel, consumer, limit - len(jobs), self.name
+                )
             except STORE_ERRORS as error:
                 raise_if_cancelled(error)
                 partition.count_error("claim", error)
@@ -217,22 +207,22 @@ class Bus:
                 continue
             for job in claimed:
                 job.partition = partition.index
-            self.tally.began(channel, consumer, len(claimed))
+            self.counters.began(channel, consumer, len(claimed))
             jobs += claimed
             if len(jobs) >= limit:
                 break
-        graver = [error for error in errors if not isinstance(error, Unavailable)]
-        if jobs and graver:
-            log.warning("%s/%s: poll failed in part: %r", channel, consumer, graver[0])
-        elif graver or len(errors) == len(usable):
-            raise (graver or errors)[0]
+        undocumented = [error for error in errors if not isinstance(error, Unavailable)]
+        if jobs and undocumented:
+            log.warning("%s/%s: poll failed in part: %r", channel, consumer, undocumented[0])
+        elif undocumented or len(errors) == len(usable):
+            raise (undocumented or errors)[0]
         return jobs
 
     async def _step(self, partition: Partition) -> int:
         try:
             return (await partition.step()).total
         except HoldfastError:
-            return 0  # its health says so already
+            return 0  # its health has it already
         except STORE_ERRORS as error:  # what was leased must still be handed out
             raise_if_cancelled(error)
             log.exception("a step of the lifecycle failed")
@@ -254,24 +244,24 @@ class Bus:
     ) -> None:
         """End many attempts at once. Stale ones raise `LeaseLost` after the others were applied."""
         if success:
-            accepted = await self.settlement.complete(jobs)
+            accepted = await self.finalizer.complete(jobs)
         else:
             failure = describe("failed" if error is None else error)
             terminal = terminal or isinstance(error, Terminal)
-            accepted = await self.settlement.fail([Failed(job, failure, terminal) for job in jobs])
+            accepted = await self.finalizer.fail([FailedAttempt(job, failure, terminal) for job in jobs])
         _raise_lost(jobs, accepted)
 
     async def extend(self, job: Job, by: Duration) -> None:
         """Move a lease's deadline to now plus `by`."""
-        _raise_lost([job], await self.settlement.extend([job], parse_duration(by)))
+        _raise_lost([job], await self.finalizer.extend([job], parse_duration(by)))
 
     async def release(self, job: Job) -> None:
         """Give a job back untouched: ready at once, in its old place, no budget spent."""
-        _raise_lost([job], await self.settlement.retry([Retry(job, None)]))
+        _raise_lost([job], await self.finalizer.retry([Retry(job, None)]))
 
     async def snooze(self, job: Job, delay: Duration) -> None:
         """Give a job back for later: no budget spent."""
-        _raise_lost([job], await self.settlement.retry([Retry(job, parse_duration(delay))]))
+        _raise_lost([job], await self.finalizer.retry([Retry(job, parse_duration(delay))]))
 
     # operators
 
@@ -283,19 +273,21 @@ class Bus:
         source: str = DEFAULT_SOURCE,
         consumer: str | None = None,
     ) -> int:
-        """Cancel an event's waiting jobs, of one consumer or of all; answers how many there were."""
+        """Cancel an event's waiting jobs, of one consumer or of all; returns how many there were."""
         check_name(channel)
         check_event(Event(b"", id, source))
         if consumer is not None:
             check_name(consumer, "consumer")
-        return sum([await store.backend.cancel(channel, source, id, consumer) for store in await self._all()])
+        return sum(
+            [await store.backend.leases.cancel(channel, source, id, consumer) for store in await self._all()]
+        )
 
     async def requeue(self, channel: str, consumer: str, job_id: str, *, partition: int = 0) -> bool:
         """Make a dead or live job ready again; a lease that still runs on it is lost."""
         check_name(channel)
         check_name(consumer, "consumer")
         store = await self.partitions.ready(self.partitions.all[partition])
-        return await store.backend.requeue(channel, consumer, job_id)
+        return await store.backend.leases.requeue(channel, consumer, job_id)
 
     async def find_jobs(
         self,
@@ -304,25 +296,25 @@ class Bus:
         *,
         source: str = DEFAULT_SOURCE,
     ) -> list[JobRecord]:
-        """An event's job for every consumer, live or terminal."""
+        """Return an event's job for every consumer, live or terminal."""
         check_name(channel)
         check_event(Event(b"", id, source))
-        found = [await store.backend.find_jobs(channel, source, id) for store in await self._all()]
+        found = [await store.backend.leases.find_jobs(channel, source, id) for store in await self._all()]
         return [record for records in found for record in records]
 
     async def read(
         self, channel: str, *, after: str | None = None, limit: int = 1000, partition: int = 0
     ) -> list[LogEntry]:
-        """A page of one store's log after a position; never passes an event that may still commit below."""
+        """Return a page of one store's log after a position, never past what may still commit below."""
         check_name(channel)
         store = await self.partitions.ready(self.partitions.all[partition])
-        return await store.backend.read(channel, after, limit)
+        return await store.backend.log.read(channel, after, limit)
 
     async def _all(self) -> list[Partition]:
         return [await self.partitions.ready(partition) for partition in self.partitions.all]
 
 
-def _wanted(channel: str, consumer: str, policy: dict[str, Any], start: Start) -> Wanted:
+def _subscription(channel: str, consumer: str, policy: dict[str, Any], start: Start) -> Subscription:
     check_name(channel)
     check_name(consumer, "consumer")
     if isinstance(start, datetime):
@@ -337,6 +329,6 @@ def _wanted(channel: str, consumer: str, policy: dict[str, Any], start: Start) -
 
 
 def _raise_lost(jobs: Sequence[Job], accepted: Sequence[bool]) -> None:
-    lost = [job.id for job, answer in zip(jobs, accepted, strict=True) if not answer]
+    lost = [job.id for job, yes in zip(jobs, accepted, strict=True) if not yes]
     if lost:
         raise LeaseLost(lost)

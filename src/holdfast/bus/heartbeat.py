@@ -1,4 +1,4 @@
-"""Heartbeats: leases go on while handlers work, from a thread that no handler can starve."""
+"""Heartbeats: leases are extended while handlers work, from a thread that no handler can starve."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Heartbeat:
         await asyncio.to_thread(self._thread.join)  # a silent store may hold it up, but not the whole loop
 
     def watch(self, jobs: Iterable[Job], lease: timedelta, on_lost: Callable[[Job], None]) -> None:
-        """Keep these leases alive; `on_lost` is called on the home loop when one is gone."""
+        """Extend these leases from now on; `on_lost` is called on the handlers' loop when one is gone."""
         for job in jobs:
             self._held[id(job)] = (job, lease, on_lost)
 
     def forget(self, jobs: Iterable[Job]) -> None:
-        """These jobs have ended."""
+        """Extend the leases of these jobs no more: they have ended."""
         for job in jobs:
             self._held.pop(id(job), None)
 
@@ -58,18 +58,18 @@ class Heartbeat:
             loop.run_until_complete(self._beat())
 
     async def _beat(self) -> None:
-        """Each store in a loop of its own: one that is slow holds up no other's leases."""
-        await asyncio.gather(*map(self._keep, range(len(self._backends))))
+        """Extend the leases of each store in a loop of its own: a slow one holds up no other."""
+        await asyncio.gather(*map(self._extend_on, range(len(self._backends))))
 
-    async def _keep(self, index: int) -> None:
+    async def _extend_on(self, index: int) -> None:
         backend, opened = self._backends[index], False
-        while not await self._over():
+        while not await self._stopped():
             for lease, jobs in self._groups(index).items():
                 try:
                     if not opened:
                         await backend.open()
                         opened = True
-                    self._tell(jobs, await backend.extend(jobs, lease))
+                    self._report_lost(jobs, await backend.leases.extend(jobs, lease))
                 except STORE_ERRORS as error:
                     raise_if_cancelled(error)
                     self._partitions[index].count_error("extend", error)
@@ -82,8 +82,8 @@ class Heartbeat:
             except STORE_ERRORS:
                 log.warning("a connection of the heartbeat was not closed", exc_info=True)
 
-    async def _over(self) -> bool:
-        """Wait for the next beat, or the end."""
+    async def _stopped(self) -> bool:
+        """Wait for the next beat. Returns True where the heartbeat ends instead."""
         try:
             async with asyncio.timeout(self._every):
                 return await self._stop.wait()
@@ -97,8 +97,8 @@ class Heartbeat:
                 groups.setdefault(lease, []).append(job)
         return groups
 
-    def _tell(self, jobs: list[Job], accepted: list[bool]) -> None:
-        for job, answer in zip(jobs, accepted, strict=True):
+    def _report_lost(self, jobs: list[Job], accepted: list[bool]) -> None:
+        for job, yes in zip(jobs, accepted, strict=True):
             entry = self._held.get(id(job))
-            if not answer and entry is not None:  # a job that ended meanwhile is no loss
+            if not yes and entry is not None:  # a job that ended meanwhile is no loss
                 self._home.call_soon_threadsafe(entry[2], job)

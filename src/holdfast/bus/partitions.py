@@ -16,17 +16,17 @@ from holdfast.contracts import STORE_ERRORS, Applied, Backend, Start, raise_if_c
 from holdfast.model.errors import HoldfastError, NotFound, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
-from holdfast.upkeep.health import Health
-from holdfast.upkeep.lifecycle import Lifecycle
+from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 
 log = logging.getLogger(__name__)
 
 _STEP_EVERY = 1.0
-Wanted = tuple[str, str, Policy, Start]
+Subscription = tuple[str, str, Policy, Start]
+"""Channel, consumer, policy and start."""
 
 
 def home(channel: str, event: Event, count: int) -> int | None:
-    """The store of an event with a caller's key or id; None where any store will do.
+    """Return the store of an event with a caller's key or id; None where any store will do.
 
     The hash runs over the configured list, not over the healthy ones: an id must meet its first
     publication again, and a key its earlier events.
@@ -51,17 +51,17 @@ class Partition:
     moves: Counter[str] = field(default_factory=Counter)
     """What this process' steps of the lifecycle did."""
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Calls of this process that the store did not answer as documented, by verb and kind of error."""
+    """Failed calls of this process other than documented errors, by verb and kind of error."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
     _stepped_at: float = 0.0
     _healing: asyncio.Task[None] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def lifecycle(self) -> Lifecycle:
+    def lifecycle(self) -> LifecycleSteps:
         """The lifecycle of this partition."""
         on_error = partial(self.count_error, "lifecycle")
-        return Lifecycle(
+        return LifecycleSteps(
             self.backend, self.health, moves=self.moves, on_error=on_error, namespace=self.namespace
         )
 
@@ -71,10 +71,10 @@ class Partition:
             with self._counting:
                 self.errors[verb, type(error).__name__] += 1
 
-    async def heal(self, wanted: Sequence[Wanted] = ()) -> None:
+    async def heal(self, required: Sequence[Subscription] = ()) -> None:
         """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty.
 
-        The consumers that are wanted are created where they are missing.
+        Required consumers are created where they are missing.
         """
         async with self._turn:
             if self.usable:
@@ -87,7 +87,7 @@ class Partition:
                     await self.backend.open()
                     self.opened = True
                 verb = "subscribe"
-                for each in wanted:
+                for each in required:
                     await self._ensure(*each)
             except STORE_ERRORS as error:
                 raise_if_cancelled(error)
@@ -113,18 +113,18 @@ class Partition:
 
     async def _ensure(self, channel: str, consumer: str, policy: Policy, start: Start) -> None:
         try:
-            await self.backend.consumer(channel, consumer)
+            await self.backend.channels.consumer(channel, consumer)
         except NotFound:  # one that is there keeps the policy that an operator may have given it
-            await self.backend.subscribe(channel, consumer, policy, start)
+            await self.backend.channels.subscribe(channel, consumer, policy, start)
 
-    def heal_soon(self, wanted: Sequence[Wanted]) -> None:
-        """Try in the background: whoever asks the other stores does not wait for this one."""
+    def heal_soon(self, required: Sequence[Subscription]) -> None:
+        """Heal in the background: callers of the other stores do not wait for this one."""
         if self.health.worth_trying and (self._healing is None or self._healing.done()):
-            self._healing = asyncio.create_task(self._try_to_heal(wanted))
+            self._healing = asyncio.create_task(self._try_to_heal(required))
 
-    async def _try_to_heal(self, wanted: Sequence[Wanted]) -> None:
+    async def _try_to_heal(self, required: Sequence[Subscription]) -> None:
         try:
-            await self.heal(wanted)
+            await self.heal(required)
         except STORE_ERRORS as error:
             raise_if_cancelled(error)
             log.info("partition %s is still faulty: %r", self.index, error)
@@ -154,12 +154,13 @@ class Partitions:
 
     def __init__(self, backends: Sequence[Backend], namespace: str = "gbe") -> None:
         self.all = [Partition(index, backend, namespace=namespace) for index, backend in enumerate(backends)]
-        self.wanted: list[Wanted] = []
+        self.required: list[Subscription] = []
         self._turn = 0
 
-    def want(self, wanted: Wanted) -> None:
+    def require(self, subscription: Subscription) -> None:
         """From now on, every store must have this consumer as soon as it can be reached."""
-        self.wanted = [each for each in self.wanted if each[:2] != wanted[:2]] + [wanted]
+        others = [each for each in self.required if each[:2] != subscription[:2]]
+        self.required = [*others, subscription]
 
     async def open(self) -> None:
         """Open every store. One that fails is faulty; if none opens, the first error is raised."""
@@ -178,24 +179,24 @@ class Partitions:
             await partition.close()
 
     async def ready(self, partition: Partition) -> Partition:
-        """The partition if it takes new items, healing it if it is time to try."""
+        """Return the partition once it takes new items. Raises `Unavailable` while it is faulty."""
         if not partition.usable:
-            await partition.heal(self.wanted)
+            await partition.heal(self.required)
         return partition
 
     async def usable(self) -> list[Partition]:
-        """Every healthy partition, each call starting at the next one."""
+        """Return every healthy partition, each call starting at the next one."""
         usable = [each for each in self.all if each.usable]
         if not usable:
             self._turn += 1
             usable = [await self.ready(self.all[self._turn % len(self.all)])]
         for partition in self.all:
             if partition not in usable:
-                partition.heal_soon(self.wanted)
+                partition.heal_soon(self.required)
         self._turn += 1
         cut = self._turn % len(usable)
         return usable[cut:] + usable[:cut]
 
     async def least_loaded(self) -> Partition:
-        """The healthy partition with the fewest live jobs."""
+        """Return the healthy partition with the fewest live jobs."""
         return min(await self.usable(), key=lambda partition: partition.health.load)

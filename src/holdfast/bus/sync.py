@@ -29,7 +29,7 @@ def _verb(
 
 
 class SyncBus:
-    """A thin face over `Bus` for scripts: a context manager with the same verbs, for all threads."""
+    """A thin wrapper of `Bus` for scripts: a context manager with the same verbs, for all threads."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -55,7 +55,7 @@ class SyncBus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._loop is None or self._process != os.getpid():
-            return  # a child has no part in its parent's connections
+            return  # a child must not use its parent's connections
         for call in list(self._calls):
             call.cancel()
         try:
@@ -104,7 +104,7 @@ class SyncBus:
 
 
 async def _end_all() -> None:
-    """Whoever still runs on this loop, since it came late or was slow to end, ends now."""
+    """Cancel every other task of this loop, and wait for their end within a bound."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

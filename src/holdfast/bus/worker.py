@@ -1,43 +1,52 @@
-"""The worker runtime of one handler: fetch, run and settle at the same time, each in batches."""
+"""The worker of one handler: it fetches, runs and finalizes jobs at the same time, each in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
 from holdfast import failpoints, tracing
-from holdfast.bus.answers import Answers
-from holdfast.bus.bench import Bench, Threads
 from holdfast.bus.client import Bus
-from holdfast.bus.handler import Handler
+from holdfast.bus.finalize import FinalizeQueues
+from holdfast.bus.handler import Handler, Threads, ThreadSlot
 from holdfast.bus.heartbeat import Heartbeat
-from holdfast.bus.prefetch import MOST
-from holdfast.bus.supply import Supply
-from holdfast.correlation import job_at_hand
+from holdfast.bus.partitions import Partition
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+from holdfast.correlation import current_job
+from holdfast.model.backoff import backoff_seconds
+from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Job
 from holdfast.model.policy import Policy
 
 log = logging.getLogger(__name__)
 
-_BREATH = 64  # handlers that never wait still let the loop breathe after so many jobs
+MAX_PREFETCH = 500
+_SECONDS_AHEAD = 0.25
+_GROWTH = 8
+_POLL_PAUSES = 0.1, 1.0  # between polls that fail, whatever the reason, and whoever wakes us
+_SLOW_POLL = 0.5  # a store that has not returned by then no longer keeps the others from being polled
+_YIELD_EVERY = 64  # handlers that never wait still let the loop run others after so many jobs
 _PATIENCE = 5.0  # how long a shutdown waits for a store that does not answer
 
 
 class Worker:
-    """Keeps a small buffer of leased jobs, runs the handler on them, and settles what it answers."""
+    """Keeps a small buffer of leased jobs, runs the handler on them, and finalizes them in batches."""
 
     def __init__(self, bus: Bus, handler: Handler, heart: Heartbeat, policy: Policy, idle: float) -> None:
         self.handler = handler
         self._heart, self._policy = heart, policy
-        self._answers = Answers(bus, heart, self._settled)
+        self._finalize = FinalizeQueues(
+            bus.finalizer, len(bus.partitions.all), heart.forget, self._on_finalized
+        )
         self._threads = Threads(handler.concurrency) if handler.threaded else None
         self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
         self._waiting: deque[Job] = deque()
-        self._supply = Supply(bus, handler, idle, self._waiting, self._take, self._refuses)
+        self._fetcher = Fetcher(bus, handler, idle, self._waiting, self._take, self._refuses)
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._gone: set[int] = set()
+        self._lost_while_running: set[int] = set()
         self._stuck: set[asyncio.Task[None]] = set()
         self._work, self._stopping = asyncio.Event(), False
         self._runners: list[asyncio.Task[None]] = []
@@ -45,10 +54,10 @@ class Worker:
 
     def wake(self, store: int) -> None:
         """A store may have new work."""
-        self._supply.wake(store)
+        self._fetcher.wake(store)
 
     def start(self) -> asyncio.Future[None]:
-        """Begin. The answer is an error of the worker itself, should there be one."""
+        """Start. Returns a future that gets an error of the worker itself, should there be one."""
         failed = asyncio.get_running_loop().create_future()
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -56,7 +65,7 @@ class Worker:
                 failed.set_exception(error)
 
         self._runners = [asyncio.create_task(self._runner()) for _ in range(self.handler.concurrency)]
-        self._polling = self._supply.start()
+        self._polling = self._fetcher.start()
         for task in (*self._runners, *self._polling):
             task.add_done_callback(ended)
         return failed
@@ -64,14 +73,14 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Release what has not begun, let running handlers finish within `grace`, release the rest."""
         self._stopping = True
-        self._supply.stop()
+        self._fetcher.stop()
         self._work.set()
         for task in self._stuck:
             task.cancel()
         # A claim that is on its way is waited for: it would take again what is released before it, and cut
         # short, it would leave leases that nobody holds.
         await asyncio.wait(self._polling, timeout=min(grace, _PATIENCE))
-        self._empty()
+        self._release_waiting()
         _, late = await asyncio.wait([*self._polling, *self._runners], timeout=grace)
         for task in late.difference(self._polling):
             task.cancel()
@@ -79,35 +88,35 @@ class Worker:
             _, late = await asyncio.wait(late, timeout=_PATIENCE)
             for task in late:
                 task.cancel()
-        await self._answers.close(_PATIENCE)
+        await self._finalize.close(_PATIENCE)
         if self._threads is not None:
             self._threads.close()
 
     def _take(self, jobs: list[Job]) -> None:
         if self._stopping or self._blocked:
-            self._answers.give_back(jobs)
+            self._finalize.release(jobs)
             return
         self._heart.watch(jobs, self._policy.lease, self._lost)
         self._waiting.extend(jobs)
         self._work.set()
 
     def _refuses(self, store: int) -> bool:
-        return self._answers.pending(store) > 4 * MOST or self._blocked
+        return self._finalize.pending(store) > 4 * MAX_PREFETCH or self._blocked
 
     @property
     def _blocked(self) -> bool:
         return len(self._stuck) == self.handler.concurrency
 
-    def _settled(self, store: int) -> None:
-        self._supply.ask_again()
+    def _on_finalized(self, store: int) -> None:
+        self._fetcher.look_again()
         if self._policy.ordered:  # it may have held back the next of its key
-            self._supply.wake(store)
+            self._fetcher.wake(store)
 
     async def _runner(self) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - runners are tasks
-        bench = None if self._threads is None else Bench(self._threads)
-        call = self.handler.bind(bench)
+        thread = None if self._threads is None else ThreadSlot(self._threads)
+        call = self.handler.bind(thread)
         done = 0
         while not self._stopping:
             if not self._waiting:
@@ -115,21 +124,21 @@ class Worker:
                 await self._work.wait()
                 continue
             job = self._waiting.popleft()
-            self._supply.begun()
+            self._fetcher.begun()
             await self._attempt(job, task, call)
-            if bench is not None and bench.busy and not self._stopping:
-                await self._freed(bench, task)
+            if thread is not None and thread.busy and not self._stopping:
+                await self._wait_for_thread(thread, task)
             done += 1
-            self._supply.finished()
-            if done % _BREATH == 0:
+            self._fetcher.finished()
+            if done % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
     async def _attempt(
         self, job: Job, task: asyncio.Task[None], call: Callable[[Job], Awaitable[object]]
     ) -> None:
-        """Run the handler once and hand its answer to the settler."""
+        """Run the handler once and queue the job for finalizing."""
         self._running[id(job)] = task
-        outside = job_at_hand.set(job)
+        outside = current_job.set(job)
         try:
             failpoints.hit("worker.mid_handler")
             if self._timeout is None and tracing.tracer() is None:
@@ -139,27 +148,27 @@ class Worker:
                     async with asyncio.timeout(self._timeout):
                         await call(job)
             failpoints.hit("worker.after_effect")
-            self._answers.done(job)
+            self._finalize.done(job)
         except asyncio.CancelledError as error:
-            # A shutdown releases, it does not fail. A lost lease has nothing left to settle. And what
-            # nobody asked for is the handler's own doing.
+            # A shutdown releases, it does not fail. A lost lease has nothing left to finalize. And a
+            # cancellation that nobody asked for is the handler's own doing.
             if not task.cancelling():
-                self._answers.refused(job, error)
-            elif id(job) not in self._gone:
-                self._answers.give_back([job])
+                self._finalize.failed(job, error)
+            elif id(job) not in self._lost_while_running:
+                self._finalize.release([job])
                 raise
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # a handler that exits, say, answers for its own job only
-            self._answers.refused(job, error)
+        except BaseException as error:  # a handler that calls sys.exit() fails its own job only
+            self._finalize.failed(job, error)
         finally:
-            job_at_hand.reset(outside)
+            current_job.reset(outside)
             del self._running[id(job)]
-            if id(job) in self._gone:
-                self._gone.remove(id(job))
+            if id(job) in self._lost_while_running:
+                self._lost_while_running.remove(id(job))
                 task.uncancel()
 
-    async def _freed(self, bench: Bench, task: asyncio.Task[None]) -> None:
+    async def _wait_for_thread(self, thread: ThreadSlot, task: asyncio.Task[None]) -> None:
         """Wait for a handler that goes on in its thread although its attempt is over."""
         log.warning(
             "%s/%s: a handler goes on after its timeout or its lease; its thread takes no job before it ends",
@@ -167,12 +176,12 @@ class Worker:
         )
         self._stuck.add(task)
         if self._blocked:
-            self._empty()  # nobody here will begin them soon
+            self._release_waiting()  # nobody here will begin them soon
         try:
-            await bench.free()
+            await thread.free()
         finally:
             self._stuck.discard(task)
-            self._supply.ask_again()
+            self._fetcher.look_again()
 
     def _lost(self, job: Job) -> None:
         """The heartbeat was refused: somebody else may have this job now."""
@@ -181,9 +190,161 @@ class Worker:
             self._waiting.remove(job)
         elif (task := self._running.get(id(job))) is not None:
             log.warning("lease lost on job %s while its handler runs: cancelling it", job.id)
-            self._gone.add(id(job))
+            self._lost_while_running.add(id(job))
             task.cancel()
 
-    def _empty(self) -> None:
-        self._answers.give_back(self._waiting)
+    def _release_waiting(self) -> None:
+        self._finalize.release(self._waiting)
         self._waiting.clear()
+
+
+class Fetcher:
+    """Leases the next jobs while the last ones are worked on.
+
+    Each store is polled in a loop of its own: one that hangs, or fails, holds up no other. `take` gets what
+    was leased; while `refuse` returns True, a store is not polled.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        handler: Handler,
+        idle: float,
+        waiting: deque[Job],
+        take: Callable[[list[Job]], None],
+        refuse: Callable[[int], bool],
+    ) -> None:
+        self._bus, self._handler, self._idle = bus, handler, idle
+        self._waiting, self._take, self._refuse = waiting, take, refuse
+        self._prefetch = Prefetch(handler.concurrency, handler.prefetch)
+        self._finished, self._learnt_at = 0, time.monotonic()
+        self._asked: dict[int, int] = {}
+        self._news = [asyncio.Event() for _ in bus.partitions.all]
+        self._room = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Return the polling tasks, which end after `stop`."""
+        return [asyncio.create_task(self._poll_on(each)) for each in self._bus.partitions.all]
+
+    def stop(self) -> None:
+        """Poll no more. What is on its way still comes."""
+        self._stop.set()
+        self._room.set()
+        for index in range(len(self._news)):
+            self.wake(index)
+
+    def wake(self, index: int) -> None:
+        """A store may have new work."""
+        self._news[index].set()
+
+    def begun(self) -> None:
+        """A job has left those that wait."""
+        if self._prefetch.room(len(self._waiting)):
+            self.look_again()
+
+    def finished(self) -> None:
+        """A job has ended."""
+        self._finished += 1
+
+    def look_again(self) -> None:
+        """Look again whether there is room, or no refusal any more."""
+        self._room.set()
+
+    async def _poll_on(self, partition: Partition) -> None:
+        """Poll until stopped, whatever the store raises: then again after a pause that doubles."""
+        news, failures = self._news[partition.index], 0
+        while not self._stop.is_set():
+            await asyncio.sleep(0)  # those who waited for room come first
+            news.clear()
+            try:
+                jobs = await self._poll(partition)
+            except STORE_ERRORS as error:
+                raise_if_cancelled(error)
+                self._log(error, failures)
+                failures += 1
+                await _wait(self._stop, backoff_seconds(failures, *_POLL_PAUSES))
+                continue
+            failures = 0
+            if jobs is None:
+                return
+            failpoints.hit("worker.after_claim")
+            self._take(jobs)
+            if not jobs and not self._stop.is_set():
+                await _wait(news, self._idle)
+
+    def _log(self, error: BaseException, failures: int) -> None:
+        """Log an error; an undocumented one with its traceback, the first time in a row."""
+        known = isinstance(error, HoldfastError)
+        log.warning(
+            "%s/%s: poll failed: %s",
+            *(self._handler.channel, self._handler.consumer, error if known else repr(error)),
+            exc_info=None if known or failures else error,
+        )
+
+    async def _poll(self, partition: Partition) -> list[Job] | None:
+        """Return what was leased; None once stopped."""
+        index = partition.index
+        await self._bus.partitions.ready(partition)
+        while (not self._limit() or self._refuse(index)) and not self._stop.is_set():
+            self._room.clear()
+            await self._room.wait()
+        if self._stop.is_set():
+            return None
+        self._learn()
+        self._asked[index] = limit = max(self._limit(), 1)
+        slow = asyncio.get_running_loop().call_later(_SLOW_POLL, self._returned, index)
+        try:
+            return await self._bus.poll_at(
+                partition, self._handler.channel, self._handler.consumer, limit=limit
+            )
+        finally:
+            slow.cancel()
+            self._returned(index)
+
+    def _limit(self) -> int:
+        return self._prefetch.room(len(self._waiting) + sum(self._asked.values()))
+
+    def _returned(self, index: int) -> None:
+        if self._asked.pop(index, None):
+            self.look_again()
+
+    def _learn(self) -> None:
+        if self._finished:
+            now = time.monotonic()
+            self._prefetch.learn(self._finished, now - self._learnt_at)
+            self._finished, self._learnt_at = 0, now
+
+
+class Prefetch:
+    """How many jobs to lease ahead: what the handlers finish in a quarter of a second, within bounds.
+
+    Many, while handlers are quick, since large batches make a queue fast; few, while they are slow, since
+    a job that waits in one process cannot be worked on by another.
+    """
+
+    def __init__(self, concurrency: int, fixed: int | None = None) -> None:
+        self._least = min(concurrency, MAX_PREFETCH) if fixed is None else fixed
+        self._most = MAX_PREFETCH if fixed is None else fixed
+        self.size = self._least
+
+    def room(self, waiting: int) -> int:
+        """Return how many to lease while `waiting` jobs wait: up to a fixed size, or a whole batch ahead."""
+        if waiting >= self.size:
+            return 0
+        return self.size - waiting if self._least == self._most else self.size
+
+    def learn(self, finished: int, seconds: float) -> None:
+        """Adapt to `finished` jobs in so many seconds."""
+        wanted = int(_SECONDS_AHEAD * finished / max(seconds, 1e-6))
+        step = min(max(wanted, self.size // 2), self.size * _GROWTH)
+        self.size = min(max(step, self._least), self._most)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but no longer than this."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,4 +1,4 @@
-"""`holdfast archive`: channels to cold storage, and whether it is all there."""
+"""`holdfast archive` and `holdfast replay`: channels to cold storage, whether all is there, and back."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from holdfast import wiring
 from holdfast.cli import logs
 from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line, write_table
-from holdfast.cli.places import check_archive
-from holdfast.cli.policies import destinations, from_flags, policies, streams_elsewhere, streams_of
-from holdfast.cli.selected import tell_unmatched
-from holdfast.cli.stopping import told_to_stop
+from holdfast.cli.pipeline import (
+    Checkpoints,
+    Master,
+    archive_policies,
+    archive_policy,
+    check_archive,
+    destinations,
+    streams_elsewhere,
+    streams_of,
+)
+from holdfast.cli.session import warn_unmatched
+from holdfast.cli.spark import stop_requested
 from holdfast.model.errors import InvalidInput
+from holdfast.model.names import check_name
+from holdfast.model.redact import mask
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.pipeline.archive.metrics import Metrics
-    from holdfast.pipeline.archive.origin import Origin
+    from holdfast.pipeline.archive.archiver import ArchiveMetrics
     from holdfast.pipeline.archive.policy import ArchivePolicy
-    from holdfast.pipeline.archive.verify import Report
+    from holdfast.pipeline.archive.verify import Origin, VerifyReport
 
 app = typer.Typer(rich_markup_mode=None)
 CHECKPOINTS = wiring.HOME / "archive"
-
 Once = Annotated[bool, typer.Option("--once", help="Archive what is there now, and end.")]
-Master = Annotated[str, typer.Option("--master", help="Spark's master: local[*], spark://…, yarn, k8s://…")]
 Stream = Annotated[
     str | None, typer.Option("--stream", metavar="PATTERN", help="Instead of the file's streams.")
 ]
@@ -51,7 +58,15 @@ Unproven = Annotated[
         "missing.",
     ),
 ]
-Checkpoints = Annotated[Path, typer.Option("--checkpoints", help="A local folder for Spark's checkpoints.")]
+From = Annotated[str, typer.Option("--from", metavar="URL", help="The archive.")]
+Condition = Annotated[
+    str, typer.Option("--where", metavar="SQL", help="Which events: a condition on the columns.")
+]
+To = Annotated[str, typer.Option("--to", metavar="CHANNEL", help="The channel to publish to.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Also what the store may have forgotten, as new events.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be published.")]
 
 
 @app.callback(
@@ -86,25 +101,29 @@ def archive(
         return
     effective = wiring.configured(flat(urls), config)
     flags = (stream, destination, batch_size, batch_timeout, consumer)
-    todo = [from_flags(effective, *flags)] if stream or destination else policies(effective, consumer)
+    todo = (
+        [archive_policy(effective, *flags)]
+        if stream or destination
+        else archive_policies(effective, consumer)
+    )
     logs.configure_driver("archive", log_format, effective, as_json=as_json)
     _print(_archive(effective, todo, checkpoints, master, once=once), as_json)
 
 
 def _archive(
     config: Config, todo: list[ArchivePolicy], checkpoints: Path, master: str, *, once: bool
-) -> Metrics:
+) -> ArchiveMetrics:
     from holdfast.cli.spark import session
     from holdfast.pipeline.archive.archiver import Archiver
 
     with wiring.addresses(config.url) as urls:
         if once:
-            asyncio.run(tell_unmatched(config, urls, [each.stream for each in todo]))
+            asyncio.run(warn_unmatched(config, urls, [each.stream for each in todo]))
         with session(master, name="holdfast archive", plans=True) as spark:
             archiver = Archiver(spark, urls, todo, checkpoints)
             if once:
                 return archiver.run_once()
-            with told_to_stop("writing what has not filled an object yet") as stop:
+            with stop_requested("writing what has not filled an object yet") as stop:
                 return archiver.run(stop)
 
 
@@ -130,12 +149,12 @@ def verify(
     named, none is asked, and the end of a channel is not proven. A channel of which nothing is left is
     missed where the configuration puts it into this archive, and otherwise named.
     """
-    effective, where = _places(destination, urls, config)
+    effective, where = _chosen_archives(destination, urls, config)
     with _origins(effective, where, consumer) as origins, _verifier(master, "verify") as read_back:
         reports = {each: read_back(each, origins[each]) for each in where}
     if as_json:
         write_json(
-            [{"destination": _shown(each), "sound": r.sound, "report": r} for each, r in reports.items()]
+            [{"destination": mask(each), "sound": r.sound, "report": r} for each, r in reports.items()]
         )
     else:
         _print_reports(reports)
@@ -168,7 +187,7 @@ def repair(
     from holdfast.pipeline.driver_lock import driver_lock, wait_for_stale_lock
     from holdfast.pipeline.stores import open_store
 
-    effective, where = _places(destination, urls, config, whole=False)
+    effective, where = _chosen_archives(destination, urls, config, whole=False)
     done: dict[str, ArchiveRepair] = {}
     with _origins(effective, where, consumer) as origins, _verifier(master, "repair") as read_back:
         for each in where:
@@ -184,7 +203,7 @@ def repair(
         write_json(
             [
                 {
-                    "destination": _shown(each),
+                    "destination": mask(each),
                     "sound": r.sound,
                     "repaired": done[each].done,
                     "left": done[each].left,
@@ -204,7 +223,7 @@ def repair(
         raise typer.Exit(INCOMPLETE)
 
 
-def _places(
+def _chosen_archives(
     destination: str | None, urls: Urls, config: ConfigFile, *, whole: bool = True
 ) -> tuple[Config, list[str]]:
     """The configuration, and the archives that are meant; `NotFound` where one is none."""
@@ -218,7 +237,7 @@ def _places(
 @contextmanager
 def _origins(config: Config, where: list[str], consumer: str) -> Iterator[dict[str, Origin | None]]:
     """The stores of each archive, for the length of a block; None where no store is named."""
-    from holdfast.pipeline.archive.origin import Origin
+    from holdfast.pipeline.archive.verify import Origin
     from holdfast.pipeline.connection import Connection
 
     if not config.url and not wiring.PRIVATE.exists():
@@ -232,7 +251,7 @@ def _origins(config: Config, where: list[str], consumer: str) -> Iterator[dict[s
 
 
 @contextmanager
-def _verifier(master: str, what: str) -> Iterator[Callable[[str, Origin | None], Report]]:
+def _verifier(master: str, what: str) -> Iterator[Callable[[str, Origin | None], VerifyReport]]:
     """Verifies archives, for the length of a block."""
     from holdfast.cli.spark import session
     from holdfast.pipeline.archive.verify import verify
@@ -241,7 +260,7 @@ def _verifier(master: str, what: str) -> Iterator[Callable[[str, Origin | None],
         yield partial(verify, spark)
 
 
-def _print_reports(reports: dict[str, Report]) -> None:
+def _print_reports(reports: dict[str, VerifyReport]) -> None:
     problems = [problem for report in reports.values() for problem in report.problems]
     if problems:
         write_table(["PROBLEM", "OBJECT", "WHAT"], problems)
@@ -249,7 +268,7 @@ def _print_reports(reports: dict[str, Report]) -> None:
         verdict = "sound" if report.sound else "NOT SOUND"
         unasked = "" if report.compared else "; no store was asked how far it should go: give --url"
         say(
-            f"{_shown(each)}: {verdict}; {report.rows:,} rows in {report.objects:,} objects of "
+            f"{mask(each)}: {verdict}; {report.rows:,} rows in {report.objects:,} objects of "
             f"{report.manifests:,} manifests{unasked}"
         )
         if report.unassigned:
@@ -259,7 +278,7 @@ def _print_reports(reports: dict[str, Report]) -> None:
             )
 
 
-def _print(metrics: Metrics, as_json: bool) -> None:
+def _print(metrics: ArchiveMetrics, as_json: bool) -> None:
     channels = sorted(metrics.channels.items())
     if as_json:
         write_json(
@@ -272,7 +291,55 @@ def _print(metrics: Metrics, as_json: bool) -> None:
         write_line("nothing new to archive")
 
 
-def _shown(destination: str) -> str:
-    from holdfast.config.urls import mask
+def replay(
+    source: From,
+    where: Condition,
+    to: To,
+    again: Again = False,
+    dry_run: DryRun = False,
+    master: Master = "local[*]",
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Publish archived events with their original ids, in their order.
 
-    return mask(destination)
+    Columns: message_id, timestamp, channel, partition, position, source, type, key, headers, data (JSON as
+    text), data_base64. Into the channel that they came from, what the store still knows changes nothing.
+    """
+    check_name(to)
+    from holdfast.cli.spark import session
+    from holdfast.pipeline.replay import count, publish, refuse_forgotten, select
+
+    effective = wiring.configured(flat(urls), config)
+    check_archive(source)
+    with session(master, name="holdfast replay") as spark:
+        events = select(spark, source, where)
+        result = count(events)
+        if not again:
+            refuse_forgotten(events, to, effective.sweeper.dedupe_window)
+        if not dry_run:
+
+            async def work() -> None:
+                async with wiring.connect(config=effective) as bus:
+                    await publish(bus, events, to, result)
+
+            asyncio.run(work())
+    if as_json:
+        write_json(result)
+        return
+    write_table(["CHANNEL", "EVENTS"], result.channels.items())
+    if dry_run:
+        say(f"{result.matched:,} events would be published to {to}")
+    else:
+        say(f"{result.published:,} events published to {to}, {result.duplicates:,} were there before")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    shown = examples(
+        "holdfast replay --from s3://bucket/prefix --to orders-again --where \"channel = 'orders'\"",
+        "holdfast replay --from ./cold --to audit --dry-run --where \"timestamp >= '2026-02-14'\"",
+        "holdfast replay --from ./cold --to audit --where \"get_json_object(data, '$.user') = 'ann'\"",
+    )
+    app.command(epilog=shown)(replay)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from holdfast.cli.dlq.options import By
-from holdfast.cli.naming import DisplayName, set_display
-from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
-from holdfast.cli.output import write_json, write_pairs, write_table
-from holdfast.cli.session import look_up
+from holdfast.cli.options import By, Channel, ConfigFile, Json, Urls, examples
+from holdfast.cli.output import say, write_json, write_pairs, write_table
+from holdfast.cli.session import ask_stores, with_deadletters
 from holdfast.contracts import Backend, ChannelStats, Consumer
+from holdfast.deadletters import DeadLetters, Operations
+from holdfast.model.errors import NotFound
 
 app = typer.Typer(help="Look at channels and name them.", no_args_is_help=True, rich_markup_mode=None)
+DisplayName = Annotated[str, typer.Argument(metavar="TEXT", help="The name; empty takes it away.")]
 
 
 @app.command("list", epilog=examples("holdfast channels list", "holdfast channels list --json"))
 def list_(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """All channels, with their consumers."""
-    found = _consumers_by_channel(look_up(urls, config, _names))
+    found = _consumers_by_channel(ask_stores(urls, config, _names))
     if as_json:
         write_json([{"name": name, "consumers": consumers} for name, consumers in found.items()])
     else:
@@ -29,7 +31,7 @@ def list_(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -
 @app.command(epilog=examples("holdfast channels show orders"))
 def show(channel: Channel, urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """One channel: its events, its latest publication and its consumers."""
-    stats = _together(look_up(urls, config, lambda store: store.channel_stats(channel)))
+    stats = _merged_stats(ask_stores(urls, config, lambda store: store.channels.stats(channel)))
     if as_json:
         write_json(stats)
     else:
@@ -59,7 +61,7 @@ def name(
 
 
 async def _names(store: Backend) -> tuple[list[str], list[Consumer]]:
-    return await store.channels(), await store.consumers()
+    return await store.channels.names(), await store.channels.consumers()
 
 
 def _consumers_by_channel(answers: Sequence[tuple[list[str], list[Consumer]]]) -> dict[str, list[str]]:
@@ -70,7 +72,7 @@ def _consumers_by_channel(answers: Sequence[tuple[list[str], list[Consumer]]]) -
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
-def _together(stats: Sequence[ChannelStats]) -> ChannelStats:
+def _merged_stats(stats: Sequence[ChannelStats]) -> ChannelStats:
     """The shares of all partitions as one channel."""
     published = [each.last_published for each in stats if each.last_published is not None]
     return ChannelStats(
@@ -81,3 +83,29 @@ def _together(stats: Sequence[ChannelStats]) -> ChannelStats:
         consumers=sorted({name for each in stats for name in each.consumers}),
         display=next((each.display for each in stats if each.display), ""),
     )
+
+
+def set_display(
+    channel: str, consumer: str | None, text: str, by: str, urls: Urls, config: ConfigFile, as_json: bool
+) -> None:
+    """Set it wherever the channel or the consumer is; `NotFound` where no store knows it."""
+
+    async def work(letters: DeadLetters) -> None:
+        missing, known = None, 0
+        for store in await letters.stores():
+            try:
+                await store.channels.set_display(channel, consumer, text)
+                known += 1
+            except NotFound as error:
+                missing = error
+        if not known and missing is not None:
+            raise missing
+        target = channel if consumer is None else f"{channel}/{consumer}"
+        await (await Operations(letters).audit()).did(by, "name", target)
+
+    with_deadletters(urls, config, None, (), work)
+    if as_json:
+        write_json({"channel": channel, "consumer": consumer, "name": text})
+    else:
+        what = channel if consumer is None else f"{consumer} of {channel}"
+        say(f"{what} is called {text!r}" if text else f"{what} has no other name")

@@ -1,13 +1,17 @@
-"""`holdfast check`: what the stores' real settings mean for what was acknowledged."""
+"""`holdfast check` and `holdfast migrate`: the stores' settings and their schema."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Annotated
+
 import typer
 
+from holdfast import wiring
 from holdfast.bus.partitions import Partition
-from holdfast.cli.options import ConfigFile, Json, Urls, examples
-from holdfast.cli.output import write_json, write_table
-from holdfast.cli.session import look, name_of, opened
+from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
+from holdfast.cli.output import say, write_json, write_line, write_table
+from holdfast.cli.session import ask_partitions, open_partition, store_name
 from holdfast.contracts import Finding
 from holdfast.model.errors import Unavailable
 
@@ -19,7 +23,7 @@ def check(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -
 
     Ends with 1 when a finding is an error, with 3 when no store answers.
     """
-    found = [each for findings in look(urls, config, _findings) for each in findings]
+    found = [each for findings in ask_partitions(urls, config, _findings) for each in findings]
     if as_json:
         names = ("store", "level", "subject", "message")
         rows = [(store, f.level, f.subject, f.message) for store, f in found]
@@ -37,13 +41,36 @@ def check(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -
 
 
 async def _findings(partition: Partition) -> list[tuple[str, Finding]]:
-    name = name_of(partition)
+    name = store_name(partition)
     try:
-        return [(name, finding) for finding in await (await opened(partition)).check()]
+        return [(name, finding) for finding in await (await open_partition(partition)).check()]
     except Unavailable as error:
         return [(name, Finding("error", _STORE, str(error)))]
 
 
+def migrate(
+    sql: Annotated[bool, typer.Option("--sql", help="Print the whole script; change nothing.")] = False,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Apply what is missing, under a lock. Opening a store does the same by itself."""
+    if sql:
+        script = wiring.migration_script()
+        write_json({"sql": script}) if as_json else typer.echo(script, nl=False)
+        return
+    applied = asyncio.run(wiring.migrate(flat(urls), config))
+    if as_json:
+        write_json([{"partition": index, "applied": names} for index, names in enumerate(applied)])
+        return
+    for index, names in enumerate(applied):
+        where = f"partition {index}: " if len(applied) > 1 else ""
+        say(f"{where}{f'{len(names)} applied' if names else 'up to date'}")
+        for name in names:
+            write_line(name)
+
+
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Add the commands to the program."""
     app.command(epilog=examples("holdfast check", "holdfast check --json"))(check)
+    app.command(epilog=examples("holdfast migrate", "holdfast migrate --sql > holdfast.sql"))(migrate)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast import wiring
-from holdfast.cli.archive import Master
-from holdfast.cli.ingest import WarehouseUrl
-from holdfast.cli.options import ConfigFile, Json, examples
+from holdfast.cli.options import ConfigFile, Json, examples, parse_day
 from holdfast.cli.output import say, write_json, write_table
-from holdfast.cli.places import check_archive
-from holdfast.cli.policies import destination_of, settings_of
-from holdfast.config.urls import mask
+from holdfast.cli.pipeline import Master, WarehouseUrl, check_archive, compaction_of, destination_of
 from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.redact import mask
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
     from holdfast.config.config import Config
-    from holdfast.pipeline.upkeep import Task
+    from holdfast.pipeline.upkeep import UpkeepTask
 
 From = Annotated[
     str | None, typer.Option("--from", metavar="URL", help="The archive, instead of the configuration's.")
@@ -50,8 +47,8 @@ def compact(
             raise InvalidInput("--day is about an archive; say which with --from")
         _write_day(source, day, master, as_json=as_json)
         return
-    places = _places(wiring.configured((), config), source, warehouse)
-    done = [(place, *_finish(task)) for place, task in places]
+    places = _tasks(wiring.configured((), config), source, warehouse)
+    done = [(place, *_run_to_end(task)) for place, task in places]
     if as_json:
         write_json(
             [{"place": place, "merged": old, "into": new, "removed": gone} for place, old, new, gone in done]
@@ -60,9 +57,9 @@ def compact(
     write_table(["PLACE", "MERGED", "INTO", "REMOVED"], done)
 
 
-def _places(config: Config, source: str | None, warehouse: str | None) -> Sequence[tuple[str, Task]]:
+def _tasks(config: Config, source: str | None, warehouse: str | None) -> Sequence[tuple[str, UpkeepTask]]:
     from holdfast.pipeline.archive.compaction import compactions
-    from holdfast.pipeline.warehouse.address import upkeep_of
+    from holdfast.pipeline.warehouse.contract import upkeep_of
 
     chosen = source is not None or warehouse is not None
     archives = [source] if source else []
@@ -71,7 +68,7 @@ def _places(config: Config, source: str | None, warehouse: str | None) -> Sequen
         warehouse = config.ingest.warehouse
     for url in archives:
         check_archive(url)
-    kept, files = settings_of(config.archiver.compaction), settings_of(config.ingest.compaction)
+    kept, files = compaction_of(config.archiver.compaction), compaction_of(config.ingest.compaction)
     found = [(task.url, task) for task in compactions(archives, kept)]
     tables = upkeep_of(warehouse, files.file_size, files.keep) if warehouse else []
     if chosen and warehouse and not tables:
@@ -79,7 +76,7 @@ def _places(config: Config, source: str | None, warehouse: str | None) -> Sequen
     return [*found, *((f"table {task.name}", task) for task in tables)]
 
 
-def _finish(task: Task) -> tuple[int, int, int]:
+def _run_to_end(task: UpkeepTask) -> tuple[int, int, int]:
     """Until nothing is left to do: files that were merged, into how many, and how many were removed."""
     now = datetime.now(UTC)
     merged = into = 0
@@ -89,10 +86,7 @@ def _finish(task: Task) -> tuple[int, int, int]:
 
 
 def _write_day(source: str, day: str, master: str, *, as_json: bool) -> None:
-    try:
-        wanted = date.fromisoformat(day)
-    except ValueError:
-        raise InvalidInput(f"--day {day!r} is no day; write 2026-02-14") from None
+    wanted = parse_day(day)
     from holdfast.cli.spark import session
     from holdfast.pipeline.compact import compact as write_parquet
 

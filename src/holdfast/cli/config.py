@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_table
-from holdfast.config.problems import InvalidConfig
+from holdfast.config.layers import InvalidConfig
 
 app = typer.Typer(help="Check and show the configuration.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,8 +43,7 @@ def show(urls: Urls = None, config: ConfigFile = None, as_json: Json = False) ->
 
     Passwords in URLs are masked.
     """
-    from holdfast.config.effective import settings
-    from holdfast.config.load import load
+    from holdfast.config.load import load, settings
 
     found = settings(load(config, flags={"url": flat(urls)}))
     if as_json:

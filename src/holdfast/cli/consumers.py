@@ -1,4 +1,4 @@
-"""`holdfast consumers`: who reads, how far behind, and a way to hold, name and remove them."""
+"""`holdfast consumers` and `holdfast cursors`: who reads, how far behind; pause, name and remove them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.dlq.following import carry_out
-from holdfast.cli.dlq.options import By, Yes
-from holdfast.cli.naming import DisplayName, set_display
-from holdfast.cli.options import Channel, ConfigFile, Json, Urls, examples
+from holdfast.cli.channels import DisplayName, set_display
+from holdfast.cli.dlq.progress import run_operation
+from holdfast.cli.options import By, Channel, ConfigFile, Json, Urls, Yes, examples
 from holdfast.cli.options import Consumer as ConsumerName
 from holdfast.cli.output import say, write_json, write_pairs, write_table
-from holdfast.cli.session import look_up
+from holdfast.cli.session import ask_stores, with_deadletters
 from holdfast.contracts import Backend, Consumer, ConsumerStats
-from holdfast.deadletters import Filter, Request
+from holdfast.deadletters import DeadLetters, Filter, Operations, Request
 from holdfast.model.errors import NotFound
-from holdfast.model.job import State
+from holdfast.model.states import State
+from holdfast.upkeep.retention import Stream, remove_stream, streams, warning
 
 app = typer.Typer(help="Look at worker consumers, name, pause, resume and remove them.", no_args_is_help=True)
-
+cursors = typer.Typer(help="Look at stream consumers, and remove those that are gone.", no_args_is_help=True)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
 OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only this channel's.")]
+_SHOWN = (State.SCHEDULED, State.READY, State.LEASED, State.DONE, State.DEAD)
 
 
 @app.command("list", epilog=examples("holdfast consumers list", "holdfast consumers list orders --json"))
@@ -32,11 +33,11 @@ def list_(
     """All worker consumers, of one channel or of all."""
 
     async def ask(store: Backend) -> list[Consumer]:
-        if channel is not None and channel not in await store.channels():
+        if channel is not None and channel not in await store.channels.names():
             raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
-        return await store.consumers(channel)
+        return await store.channels.consumers(channel)
 
-    answers = look_up(urls, config, ask)
+    answers = ask_stores(urls, config, ask)
     found = list({(each.channel, each.name): each for answer in answers for each in answer}.values())
     if as_json:
         write_json(found)
@@ -68,10 +69,12 @@ def show(
     """One consumer: its jobs by state, what waits longest, what comes next, and its policy."""
 
     async def ask(store: Backend) -> tuple[Consumer, ConsumerStats]:
-        return await store.consumer(channel, consumer), await store.consumer_stats(channel, consumer)
+        return await store.channels.consumer(channel, consumer), await store.channels.consumer_stats(
+            channel, consumer
+        )
 
-    found = look_up(urls, config, ask)
-    kept, stats = found[0][0], together([stats for _, stats in found])
+    found = ask_stores(urls, config, ask)
+    kept, stats = found[0][0], merged_stats([stats for _, stats in found])
     if as_json:
         write_json({"consumer": kept, "stats": stats})
     else:
@@ -136,20 +139,20 @@ def remove(
     It gets no work from the first step on. The events stay in their channel.
     """
     request = Request("remove_consumer", Filter.of(kinds=["job"], channel=channel, consumer=consumer))
-    carry_out(request, by, urls, config, None, dry_run=dry_run, yes=yes, as_json=as_json)
+    run_operation(request, by, urls, config, None, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _set_paused(
     channel: str, consumer: str, paused: bool, urls: Urls, config: ConfigFile, as_json: bool
 ) -> None:
-    look_up(urls, config, lambda store: store.set_paused(channel, consumer, paused))
+    ask_stores(urls, config, lambda store: store.channels.set_paused(channel, consumer, paused))
     if as_json:
         write_json({"channel": channel, "consumer": consumer, "paused": paused})
     else:
         say(f"{consumer} of {channel} is {'paused' if paused else 'working again'}")
 
 
-def together(stats: Sequence[ConsumerStats]) -> ConsumerStats:
+def merged_stats(stats: Sequence[ConsumerStats]) -> ConsumerStats:
     """The shares of all partitions as one consumer."""
     states = {state: sum(each.states.get(state, 0) for each in stats) for state in State}
     return ConsumerStats(
@@ -174,4 +177,64 @@ def _described(consumer: Consumer, stats: ConsumerStats) -> dict[str, Any]:
     }
 
 
-_SHOWN = (State.SCHEDULED, State.READY, State.LEASED, State.DONE, State.DEAD)
+@cursors.command("list", epilog=examples("holdfast cursors list", "holdfast cursors list orders --json"))
+def list_cursors(
+    channel: OfChannel = None, urls: Urls = None, config: ConfigFile = None, as_json: Json = False
+) -> None:
+    """All stream consumers, and how many events retention keeps for each of them."""
+
+    async def work(letters: DeadLetters) -> list[Stream]:
+        return await streams(await letters.stores(), channel)
+
+    _print_cursors(with_deadletters(urls, config, None, (), work), as_json)
+
+
+@cursors.command(
+    "remove",
+    epilog=examples(
+        "holdfast cursors remove orders archiver --dry-run",
+        "holdfast cursors remove orders archiver --yes",
+    ),
+)
+def remove_cursor(
+    channel: Channel,
+    consumer: ConsumerName,
+    by: By,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a stream consumer that is gone for good: retention waits for it no longer.
+
+    What it has not read may be trimmed from then on. Stop whoever reads by it first: an archiver or an ingest
+    that goes on makes it anew, at the beginning of what the log still has.
+    """
+
+    async def look(letters: DeadLetters) -> list[Stream]:
+        return await streams(await letters.stores(), channel, consumer)
+
+    async def work(letters: DeadLetters) -> None:
+        await remove_stream(await letters.stores(), channel, consumer)
+        await (await Operations(letters).audit()).did(by, "remove cursor", f"{channel}/{consumer}")
+
+    found = with_deadletters(urls, config, None, (), look)
+    if dry_run:
+        _print_cursors(found, as_json)
+        return
+    if not yes:
+        typer.confirm(f"{warning(found)}. Go on?", abort=True, err=True)
+    with_deadletters(urls, config, None, (), work)
+    if as_json:
+        write_json({"channel": channel, "consumer": consumer, "behind": sum(each.behind for each in found)})
+    else:
+        say(f"{consumer} of {channel} was removed")
+
+
+def _print_cursors(found: list[Stream], as_json: bool) -> None:
+    if as_json:
+        write_json(found)
+    else:
+        columns = ["CHANNEL", "CONSUMER", "PARTITION", "POSITION", "MOVED AT", "BEHIND", "OLDEST"]
+        write_table(columns, found)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from holdfast.cli.ingest import WalPath, WarehouseUrl, plan_of
 from holdfast.cli.options import ConfigFile, Json, examples
 from holdfast.cli.output import plain, say, write_json, write_pairs, write_table
-from holdfast.cli.places import check_wal
+from holdfast.cli.pipeline import WalPath, WarehouseUrl, failed_events
 from holdfast.model.errors import Transient
 
 if TYPE_CHECKING:  # Arrow takes longer to import than most commands to run
@@ -51,7 +49,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Failed events, as the WAL knows them: those that are pending first."""
-    with service(config, wal, None, existing=True) as failed:
+    with failed_events(config, wal, None, existing=True) as failed:
         found = failed.find(status=status, channel=channel, limit=limit, pending_first=True)
     if as_json:
         write_json(found)
@@ -79,7 +77,7 @@ def list_(
 @app.command(epilog=examples("holdfast failed show 4f0c… --config holdfast.yaml"))
 def show(failed_id: FailedId, wal: WalPath = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Everything about one of them, its payload included."""
-    with service(config, wal, None, existing=True) as failed:
+    with failed_events(config, wal, None, existing=True) as failed:
         _print(failed.show(failed_id), as_json)
 
 
@@ -93,7 +91,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Validate it again and put it into the warehouse now. Ends with 1 where it fails again."""
-    event = _act(config, wal, warehouse, lambda failed: failed.retry(failed_id, by))
+    event = _change(config, wal, warehouse, lambda failed: failed.retry(failed_id, by))
     _print(event, as_json)
     if event.status != "resolved":
         raise typer.Exit(1)
@@ -112,7 +110,7 @@ def resolve(
     as_json: Json = False,
 ) -> None:
     """Write down that it was dealt with in another way."""
-    _print(_act(config, wal, warehouse, lambda failed: failed.resolve(failed_id, by, notes)), as_json)
+    _print(_change(config, wal, warehouse, lambda failed: failed.resolve(failed_id, by, notes)), as_json)
 
 
 @app.command(epilog=examples("holdfast failed abandon 4f0c… --notes 'a test event' --config holdfast.yaml"))
@@ -126,51 +124,23 @@ def abandon(
     as_json: Json = False,
 ) -> None:
     """Write down that nothing will be done about it."""
-    _print(_act(config, wal, warehouse, lambda failed: failed.abandon(failed_id, by, notes)), as_json)
+    _print(_change(config, wal, warehouse, lambda failed: failed.abandon(failed_id, by, notes)), as_json)
 
 
-def _act(
+def _change(
     config: ConfigFile,
     wal: str | None,
     warehouse: str | None,
     act: Callable[[FailedEvents], FailedEvent],
 ) -> FailedEvent:
     """In the WAL at once; in the warehouse's `failed_events` too, if it can be reached."""
-    with service(config, wal, warehouse, existing=True) as failed:
+    with failed_events(config, wal, warehouse, existing=True) as failed:
         event = act(failed)
         try:
             failed.mirror()
         except Transient as error:
             say(f"failed_events in the warehouse will follow: {error}")
     return event
-
-
-@contextmanager
-def service(
-    config: ConfigFile, wal: str | None, warehouse: str | None, *, existing: bool = False
-) -> Iterator[FailedEvents]:
-    """The failed events of a WAL, for the length of a block.
-
-    The WAL must be there if it is named, or if it is said to be `existing`.
-    """
-    from holdfast.config.load import load
-    from holdfast.pipeline.failed.service import FailedEvents
-    from holdfast.pipeline.stores import open_store
-    from holdfast.pipeline.wal import Wal
-    from holdfast.pipeline.warehouse import open_warehouse
-
-    flags = {"ingest.wal.path": wal, "ingest.warehouse": warehouse}
-    effective = load(config, flags=flags).config
-    if not effective.ingest.channels:  # failed events are those of the WAL, of whatever channel
-        effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
-    plan = plan_of(effective)
-    if existing or wal is not None:
-        check_wal(plan.wal.path)
-    sink = open_warehouse(plan.warehouse, plan.tables)
-    try:
-        yield FailedEvents(Wal(open_store(plan.wal.path), plan.wal), sink, plan.tables, plan.rules.problem)
-    finally:
-        sink.close()
 
 
 def _print(event: FailedEvent, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,21 +13,39 @@ import typer
 
 from holdfast import wiring
 from holdfast.cli import logs
-from holdfast.cli.dlq.options import By, Yes
-from holdfast.cli.options import INCOMPLETE, ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.options import (
+    INCOMPLETE,
+    By,
+    ConfigFile,
+    Json,
+    LogFormat,
+    MetricsPort,
+    Urls,
+    Yes,
+    examples,
+    flat,
+)
 from holdfast.cli.output import say, write_json, write_pairs, write_table
-from holdfast.cli.places import check_archive, check_wal
-from holdfast.cli.policies import destinations, settings_of
-from holdfast.cli.selected import tell_unmatched
-from holdfast.cli.stopping import told_to_stop
+from holdfast.cli.pipeline import (
+    Checkpoints,
+    Master,
+    WalPath,
+    WarehouseUrl,
+    check_archive,
+    check_wal,
+    plan_of,
+    wal_config,
+)
+from holdfast.cli.session import warn_unmatched
+from holdfast.cli.spark import stop_requested
 from holdfast.model.errors import InvalidInput
 
 if TYPE_CHECKING:  # Spark takes longer to import than most commands to run
     from holdfast.config.config import Config
     from holdfast.pipeline.connection import Connection
-    from holdfast.pipeline.ingest.driver import Summary
+    from holdfast.pipeline.ingest.driver import IngestSummary
     from holdfast.pipeline.ingest.plan import IngestPlan
-    from holdfast.pipeline.ingest.repair import Unrepaired
+    from holdfast.pipeline.ingest.repair import DamagedBatch
     from holdfast.pipeline.wal import Wal
 
 log = logging.getLogger(__name__)
@@ -35,21 +53,10 @@ app = typer.Typer(rich_markup_mode=None)
 CHECKPOINTS = wiring.HOME / "ingest"
 
 Once = Annotated[bool, typer.Option("--once", help="Ingest what is there now, and end.")]
-Master = Annotated[str, typer.Option("--master", help="Spark's master: local[*], spark://…, yarn, k8s://…")]
 Channels = Annotated[
     list[str] | None,
     typer.Option("--channel", metavar="PATTERN", help="Instead of the file's channels; may be repeated."),
 ]
-WalPath = Annotated[str | None, typer.Option("--wal", metavar="PATH", help="A folder or s3://bucket/prefix.")]
-WarehouseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--warehouse",
-        metavar="URL",
-        help="duckdb:///path/to/file.duckdb, delta:///path/to/folder or delta+s3://bucket/prefix",
-    ),
-]
-Checkpoints = Annotated[Path, typer.Option("--checkpoints", help="A local folder for Spark's checkpoints.")]
 Archive = Annotated[
     str | None,
     typer.Option(
@@ -61,9 +68,6 @@ AcceptLoss = Annotated[
     typer.Option(
         "--accept-loss", metavar="BATCH", help="Give up a batch that stays damaged; may be repeated."
     ),
-]
-MetricsPort = Annotated[
-    int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
 ]
 
 
@@ -145,7 +149,6 @@ def repair(
     which is audited, and the ingest is complete without them. Stop the ingest first where the warehouse is
     a DuckDB file.
     """
-    from holdfast.config.load import load
     from holdfast.pipeline.connection import Connection
     from holdfast.pipeline.ingest.commit import StoreCursors
     from holdfast.pipeline.ingest.repair import Repairs, inspect
@@ -153,22 +156,20 @@ def repair(
     from holdfast.pipeline.wal import Wal
 
     flags = {"url": flat(urls), "ingest.wal.path": wal, "ingest.warehouse": warehouse}
-    effective = load(config, flags=flags).config
-    if not effective.ingest.channels:  # what is damaged is in the WAL, of whatever channel
-        effective = load(config, flags={**flags, "ingest.channels": [">"]}).config
+    effective = wal_config(config, flags)
     plan = plan_of(effective)
     check_wal(plan.wal.path)
     if archive is not None:
         check_archive(archive)
-    log_of = Wal(open_store(plan.wal.path), plan.wal)
+    wal_log = Wal(open_store(plan.wal.path), plan.wal)
     with wiring.addresses(effective.url) as addresses, Connection(addresses) as connection:
-        inspect(log_of, StoreCursors(connection).positions())
-        repairs = Repairs(log_of, connection, plan.rules, [archive] if archive else plan.archives)
+        inspect(wal_log, StoreCursors(connection).positions())
+        repairs = Repairs(wal_log, connection, plan.rules, [archive] if archive else plan.archives)
         done, left = repairs.run_once(), repairs.left
         lost = []
         if accept_loss:
             chosen = _chosen(accept_loss, left, yes=yes)
-            lost = _accept_loss(log_of, plan, connection, chosen, by, notes or "accepted")
+            lost = _accept_loss(wal_log, plan, connection, chosen, by, notes or "accepted")
             left = [each for each in left if each not in chosen]
     if as_json:
         write_json({"repaired": done, "lost": lost, "left": left})
@@ -185,7 +186,7 @@ def repair(
         raise typer.Exit(INCOMPLETE)
 
 
-def _chosen(names: Sequence[str], left: Sequence[Unrepaired], *, yes: bool) -> list[Unrepaired]:
+def _chosen(names: Sequence[str], left: Sequence[DamagedBatch], *, yes: bool) -> list[DamagedBatch]:
     """Those of the batches that stay damaged that somebody named, and confirmed."""
     unknown = sorted(set(names) - {each.batch for each in left})
     if unknown:
@@ -198,7 +199,7 @@ def _chosen(names: Sequence[str], left: Sequence[Unrepaired], *, yes: bool) -> l
 
 
 def _accept_loss(
-    wal: Wal, plan: IngestPlan, connection: Connection, chosen: Sequence[Unrepaired], by: str, notes: str
+    wal: Wal, plan: IngestPlan, connection: Connection, chosen: Sequence[DamagedBatch], by: str, notes: str
 ) -> list[dict[str, object]]:
     from holdfast.deadletters.audit import Audit
     from holdfast.pipeline.failed.service import FailedEvents
@@ -217,7 +218,7 @@ def _accept_loss(
     return lost
 
 
-def _missing(summary: Summary) -> str:
+def _missing(summary: IngestSummary) -> str:
     """What is not in the warehouse, in words."""
     parts = [f"{summary.left:,} events are left in the WAL"] if summary.left else []
     if summary.quarantined:
@@ -229,67 +230,13 @@ def _missing(summary: Summary) -> str:
     return "; ".join(parts)
 
 
-def plan_of(config: Config) -> IngestPlan:
-    """What the configuration wants to have ingested."""
-    from holdfast.pipeline.ingest.flush import Flush
-    from holdfast.pipeline.ingest.plan import IngestPlan
-    from holdfast.pipeline.ingest.validation import Rule, Rules
-    from holdfast.pipeline.wal import WalSettings
-    from holdfast.pipeline.warehouse import Column, Table, Tables
-
-    given = config.ingest
-    if not given.channels:
-        raise InvalidInput("nothing to ingest: give --channel, or a --config with ingest: channels:")
-    settings = WalSettings(**{name: getattr(given.wal, name) for name in type(given.wal).model_fields})
-    tables = {
-        pattern: Table(
-            each.table,
-            tuple(Column(name, c.path or f"$.{name}", c.type) for name, c in each.columns.items()),
-        )
-        for pattern, each in given.tables.items()
-    }
-    rules = {
-        pattern: Rule(each.payload, tuple(each.required), _schema(each.schema_file))
-        for pattern, each in given.validation.items()
-    }
-    return IngestPlan(
-        channels=tuple(given.channels),
-        warehouse=given.warehouse,
-        wal=settings,
-        tables=Tables(tables, {name: each.schema for name, each in rules.items() if each.schema is not None}),
-        rules=Rules(rules),
-        namespace=config.namespace,
-        archives=_archives(config),
-        compaction=settings_of(given.compaction),
-        max_rows=given.batch_rows,
-        flush=Flush(given.flush.rows, given.flush.bytes, given.flush.every),
-        freshness=given.freshness,
-    )
-
-
-def _archives(config: Config) -> tuple[str, ...]:
-    """Where the configuration has channels archived."""
-    with suppress(InvalidInput):  # none, or one that only the archiver has to know
-        return tuple(destinations(config))
-    return ()
-
-
-def _schema(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        return Path(file).read_text()
-    except OSError as error:
-        raise InvalidInput(f"schema_file {file!r} cannot be read: {error.strerror}") from None
-
-
-def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *, once: bool) -> Summary:
+def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *, once: bool) -> IngestSummary:
     from holdfast.cli.spark import session
     from holdfast.pipeline.ingest.driver import Ingest
 
     with wiring.addresses(config.url) as urls, ExitStack() as stack:
         if once:
-            asyncio.run(tell_unmatched(config, urls, plan.channels))
+            asyncio.run(warn_unmatched(config, urls, plan.channels))
         spark = stack.enter_context(session(master, name="holdfast ingest", plans=True))
         job = Ingest(spark, urls, plan, checkpoints)
         if config.ingest.metrics_port is not None:
@@ -303,10 +250,10 @@ def _ingest(config: Config, plan: IngestPlan, checkpoints: Path, master: str, *,
             log.info("metrics on http://127.0.0.1:%s/metrics", port)
         if once:
             return job.run_once()
-        return job.run(stack.enter_context(told_to_stop("finishing the batch at hand")))
+        return job.run(stack.enter_context(stop_requested("finishing the batch at hand")))
 
 
-def _print(summary: Summary, as_json: bool) -> None:
+def _print(summary: IngestSummary, as_json: bool) -> None:
     if as_json:
         write_json(summary)
         return

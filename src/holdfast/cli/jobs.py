@@ -10,10 +10,11 @@ import typer
 from holdfast.bus.client import Bus
 from holdfast.cli.options import Channel, ConfigFile, Consumer, EventId, Json, Source, Urls, examples
 from holdfast.cli.output import plain, say, show, write_json, write_line, write_pairs, write_table
-from holdfast.cli.session import look_up, stores, with_bus
+from holdfast.cli.session import ask_stores, stores, with_bus
 from holdfast.model.errors import NotFound
 from holdfast.model.event import DEFAULT_SOURCE
-from holdfast.model.job import LIVE, JobRecord, State
+from holdfast.model.job import JobRecord
+from holdfast.model.states import LIVE, State
 
 app = typer.Typer(help="Find an event's jobs and set them right.", no_args_is_help=True)
 
@@ -25,7 +26,7 @@ OfConsumer = Annotated[str | None, typer.Option("--consumer", help="Only this co
 @app.command(epilog=examples("holdfast jobs stuck", "holdfast jobs stuck --limit 10 --json"))
 def stuck(limit: Limit = 100, urls: Urls = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Leased jobs past their deadline. Workers and polls give them back by themselves."""
-    answers = look_up(urls, config, lambda store: store.stuck(limit))
+    answers = ask_stores(urls, config, lambda store: store.leases.stuck(limit))
     found = [(index, job) for index, answer in enumerate(answers) for job in answer]
     found = sorted(found, key=lambda each: str(each[1].lease_until))[:limit]
     if as_json:
@@ -53,7 +54,7 @@ def show_(
     as_json: Json = False,
 ) -> None:
     """An event's job for every consumer: its state, its budgets and every attempt's error."""
-    answers = look_up(urls, config, lambda store: store.find_jobs(channel, source, event_id))
+    answers = ask_stores(urls, config, lambda store: store.leases.find_jobs(channel, source, event_id))
     found = [(index, job) for index, answer in enumerate(answers) for job in answer]
     if not found:
         raise _no_job(channel, source, event_id)
@@ -132,7 +133,7 @@ def cancel(
 async def _find(bus: Bus, channel: str, source: str, event_id: str) -> Found:
     found: Found = []
     for index, store in enumerate(await stores(bus)):
-        found += [(index, job) for job in await store.find_jobs(channel, source, event_id)]
+        found += [(index, job) for job in await store.leases.find_jobs(channel, source, event_id)]
     if not found:
         raise _no_job(channel, source, event_id)
     return found

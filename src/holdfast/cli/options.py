@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +43,9 @@ LogFormat = Annotated[
     Form | None,
     typer.Option("--log-format", help="How logs are written. Default: auto, lines at a terminal, else JSON."),
 ]
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Channel = Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]
 Consumer = Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer's name.")]
@@ -70,6 +74,25 @@ def parse_time(text: str, option: str) -> datetime:
     return time
 
 
+def parse_day(text: str) -> date:
+    """The day of `--day`."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"--day {text!r} is no day; write 2026-02-14") from None
+
+
 def examples(*lines: str) -> str:
     """A help page's closing lines, kept as they are written."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        "--by", help="Who does it, for the audit.", default_factory=getpass.getuser, show_default="you"
+    ),
+]

@@ -41,13 +41,13 @@ def say(message: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON document on one line."""
-    with _written():
+    with _write_errors():
         typer.echo(orjson.dumps(plain(value), default=str).decode())
 
 
 def write_line(text: str) -> None:
     """One line of a result."""
-    with _written():
+    with _write_errors():
         typer.echo(safe(text))
 
 
@@ -77,9 +77,9 @@ def write_result(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[obj
     cells = [[" ".join(safe(_cell(value)).split()) for value in row] for row in rows]
     if sys.stdout.isatty():
         room = stderr().width
-        if _natural(columns, cells) > room:
+        if _full_width(columns, cells) > room:
             cut = [[each if len(each) <= _CUT else f"{each[: _CUT - 1]}…" for each in row] for row in cells]
-            if _natural(columns, cut) > room:
+            if _full_width(columns, cut) > room:
                 for number, row in enumerate(cells, 1):
                     write_line(f"-- row {number:,}")
                     write_pairs({safe(name): each for (name, _), each in zip(columns, row, strict=True)})
@@ -95,7 +95,7 @@ def write_result(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[obj
     _print(table)
 
 
-def _natural(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[str]]) -> int:
+def _full_width(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[str]]) -> int:
     """How wide a table is that has room for everything."""
     widths = [max(map(cell_len, [name, *each])) for (name, _), *each in zip(columns, *cells, strict=True)]
     return sum(widths) + 2 * len(widths)
@@ -156,12 +156,12 @@ def safe(text: str) -> str:
 
 def _print(table: Table) -> None:
     width = None if sys.stdout.isatty() else _WIDE
-    with _written():
+    with _write_errors():
         Console(width=width, highlight=False, markup=False, emoji=False).print(table)
 
 
 @contextmanager
-def _written() -> Iterator[None]:
+def _write_errors() -> Iterator[None]:
     """A result that cannot be written is an error in one line; where nobody reads it, the program ends."""
     try:
         yield

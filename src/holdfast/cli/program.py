@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
+from typer.models import CommandInfo
 
-from holdfast.cli.extras import advice
 from holdfast.cli.output import say, write_line
-from holdfast.cli.stopping import unwind_on_sigterm
-from holdfast.config.problems import InvalidConfig
+from holdfast.config.layers import InvalidConfig
 from holdfast.embedded import MissingWheelError, ServerError
 from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
 
 FAILED, INVALID, UNAVAILABLE = 1, 2, 3
-
 # Names and their modules, in the order of the help page.
 _COMMANDS = {
     "up": "up",
-    "serve": "serve",
+    "serve": "up",
     "demo": "demo.command",
     "publish": "publish",
     "subscribe": "subscribe",
     "worker": "worker",
     "sweep": "sweep",
     "reconcile": "reconcile",
-    "trace": "trace",
-    "query": "query",
-    "replay": "replay",
+    "trace": "reconcile",
+    "query": "warehouse",
+    "replay": "archive",
     "compact": "compact",
     "check": "check",
-    "migrate": "migrate",
+    "migrate": "check",
 }
 _GROUPS = {
     "archive": "archive",
@@ -43,17 +43,43 @@ _GROUPS = {
     "warehouse": "warehouse",
     "channels": "channels",
     "consumers": "consumers",
-    "cursors": "cursors",
+    "cursors": "consumers:cursors",
     "jobs": "jobs",
-    "dlq": "dlq.program",
+    "dlq": "dlq",
     "tokens": "tokens",
     "config": "config",
-    "chaos": "chaos.program",
+    "chaos": "chaos",
+}
+_MODULES = {
+    "postgres": ("psycopg",),
+    "redis": ("redis",),
+    "nats": ("nats",),
+    "spark": ("deltalake", "duckdb", "isal", "jsonschema", "obstore", "pandas", "pyarrow", "pyspark"),
+    "server": ("fastapi", "jinja2", "prometheus_client", "python_multipart", "starlette", "uvicorn"),
 }
 
 
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. An error of Holdfast's becomes one line and an exit code."""
+    os.umask(os.umask(0o077) | 0o077)  # what commands write is their user's alone: events, logs, tokens
+    _unwind_on_sigterm()
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        program(*given[:1])(given, prog_name="holdfast")
+    except (HoldfastError, ServerError, MissingWheelError) as error:
+        for message in error.problems if isinstance(error, InvalidConfig) else [error]:
+            say(f"holdfast: {' '.join(str(message).split())}")
+        sys.exit(exit_code(error))
+    except ModuleNotFoundError as error:
+        missing = extra_for(error)
+        if missing is None:
+            raise
+        say(f"holdfast: {missing}")
+        sys.exit(FAILED)
+
+
 def program(wanted: str = "") -> typer.Typer:
-    """The program with all its commands, or only with the wanted one if there is such: to load the others
+    """The program with all its commands, or only with the wanted one if there is such: loading the others
     takes longer than most commands do."""
     # Plain help pages: they can be piped, searched and embedded in the documentation.
     app = typer.Typer(
@@ -68,13 +94,19 @@ def program(wanted: str = "") -> typer.Typer:
     )
     app.callback()(_options)
     known = {wanted} & (_COMMANDS.keys() | _GROUPS.keys())
-    for name, module in _COMMANDS.items():
+    for module in dict.fromkeys(module for name, module in _COMMANDS.items() if not known or name in known):
+        import_module(f"holdfast.cli.{module}").register(app)
+    if known:  # a module may have several
+        app.registered_commands = [each for each in app.registered_commands if _name(each) in known]
+    for name, group in _GROUPS.items():
         if not known or name in known:
-            import_module(f"holdfast.cli.{module}").register(app)
-    for name, module in _GROUPS.items():
-        if not known or name in known:
-            app.add_typer(import_module(f"holdfast.cli.{module}").app, name=name)
+            module, _, attribute = group.partition(":")
+            app.add_typer(getattr(import_module(f"holdfast.cli.{module}"), attribute or "app"), name=name)
     return app
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or str(getattr(command.callback, "__name__", ""))
 
 
 def _version(wanted: bool) -> None:
@@ -91,27 +123,8 @@ def _options(
     """Options of the program itself."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command. An error of Holdfast's becomes one line and an exit code."""
-    os.umask(os.umask(0o077) | 0o077)  # what commands write is their user's alone: events, logs, tokens
-    unwind_on_sigterm()
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        program(*given[:1])(given, prog_name="holdfast")
-    except (HoldfastError, ServerError, MissingWheelError) as error:
-        for message in error.problems if isinstance(error, InvalidConfig) else [error]:
-            say(f"holdfast: {' '.join(str(message).split())}")
-        sys.exit(exit_code(error))
-    except ModuleNotFoundError as error:
-        missing = advice(error)
-        if missing is None:
-            raise
-        say(f"holdfast: {missing}")
-        sys.exit(FAILED)
-
-
 def exit_code(error: Exception) -> int:
-    """What a failed command answers to its shell."""
+    """The exit code of a command that failed."""
     match error:
         case InvalidInput():
             return INVALID
@@ -119,3 +132,26 @@ def exit_code(error: Exception) -> int:
             return UNAVAILABLE
         case _:
             return FAILED
+
+
+def _unwind_on_sigterm() -> None:
+    """SIGTERM ends a command as Ctrl-C does: it frees its locks and says how far it came. A second one kills.
+
+    Commands that drain take the signal over for as long as they run.
+    """
+
+    def unwind(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, unwind)
+
+
+def extra_for(error: ModuleNotFoundError) -> str | None:
+    """What to install for a module that was not found; None where no extra of ours brings it."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in _MODULES.items():
+        if module in modules:
+            return f"this needs {module}, which is not installed: pip install 'holdfast[{extra}]'"
+    return None

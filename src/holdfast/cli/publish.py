@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import IO, Annotated, Any, TypedDict
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from holdfast.bus.sync import SyncBus
-from holdfast.cli.lines import parse_json, read_events
 from holdfast.cli.options import Channel, ConfigFile, Json, Source, Urls, examples, flat, parse_time
 from holdfast.cli.output import say, stderr, write_json, write_line
 from holdfast.model.errors import InvalidInput
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, Receipt
+from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, Receipt, check_event
 from holdfast.wiring import connect_sync
 
 Data = Annotated[
@@ -33,9 +34,11 @@ Envelope = Annotated[
     bool,
     typer.Option("--envelope", help="Each line is an object: data, id, source, type, key, time, headers."),
 ]
+_CHUNK = 1 << 17  # at two bytes a line, fewer events than a batch may have
+_FIELDS = ("data", "id", "source", "type", "key", "time", "headers")
 
 
-class Delivery(TypedDict):
+class DeliveryOptions(TypedDict):
     """When and how urgently events are to be delivered."""
 
     at: datetime | None
@@ -74,7 +77,7 @@ def publish(
         raise InvalidInput("--envelope is about lines of stdin; use it with -")
     if many and sys.stdin is None:
         raise InvalidInput("stdin is closed; - reads lines from it")
-    delivery: Delivery = {"at": due, "priority": priority}
+    delivery: DeliveryOptions = {"at": due, "priority": priority}
     event = None if many else Event(_data(data), id=event_id or "", **common)
     with connect_sync(flat(urls), config=config) as bus:
         if event is None:
@@ -85,7 +88,7 @@ def publish(
 
 
 def _publish_arriving(
-    bus: SyncBus, channel: str, arriving: Iterator[list[Event]], delivery: Delivery, as_json: bool
+    bus: SyncBus, channel: str, arriving: Iterator[list[Event]], delivery: DeliveryOptions, as_json: bool
 ) -> None:
     columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} events published"), TimeElapsedColumn()
     published = duplicates = sent = 0
@@ -136,6 +139,65 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
             raise InvalidInput(f"--header {pair!r} has no name and text; write NAME=TEXT")
         headers[name] = value
     return headers
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"not JSON: {error}") from None
+
+
+def read_events(stream: IO[bytes], common: Mapping[str, Any], *, envelope: bool) -> Iterator[list[Event]]:
+    """The events of the lines that have arrived, as soon as they have; empty lines are skipped.
+
+    What a line leaves out is taken from `common`. A wrong line is raised after the events before it.
+    """
+    first = 1
+    for lines in _arriving_lines(stream):
+        events: list[Event] = []
+        try:
+            for number, line in enumerate(lines, first):
+                if line.strip():
+                    events.append(_event(number, line, common, envelope))
+        except InvalidInput:
+            if events:
+                yield events
+            raise
+        if events:
+            yield events
+        first += len(lines)
+
+
+def _arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    rest = b""
+    while chunk := os.read(stream.fileno(), _CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield lines
+    yield [rest]
+
+
+def _event(number: int, line: bytes, common: Mapping[str, Any], envelope: bool) -> Event:
+    try:
+        value = parse_json(line)
+        fields = _fields(value) if envelope else {"data": value}
+        return check_event(Event(**(dict(common) | fields)))
+    except InvalidInput as error:
+        raise InvalidInput(f"line {number}: {error}") from None
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value.keys() <= set(_FIELDS):
+        raise InvalidInput(f"no event; write an object with some of {', '.join(_FIELDS)}")
+    headers = value.get("headers", {})
+    if not isinstance(headers, dict):
+        raise InvalidInput(f"headers {headers!r} are no object; write names and texts")
+    if value.get("time") is not None:
+        value["time"] = parse_time(str(value["time"]), "time")
+    return value
 
 
 def register(app: typer.Typer) -> None:

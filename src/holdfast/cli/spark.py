@@ -1,4 +1,4 @@
-"""Spark for a command: what Java says goes to a log, not to the person at the terminal."""
+"""Spark for a command: its session, whose Java writes to a log, and the signal that stops a driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from holdfast.cli.output import say
 from holdfast.model.errors import HoldfastError
 from holdfast.wiring import home
 
+log = logging.getLogger(__name__)
 _TAIL = 20
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
@@ -30,17 +32,17 @@ def session(
 
     file = log or (home() / "logs" / "spark.log" if sys.stderr.isatty() else None)
     if file is not None:
-        _put_aside(file)
+        _rotate(file)
     start = file.stat().st_size if file is not None and file.exists() else 0
     before = signal.getsignal(signal.SIGINT)
     try:
-        with _unheard(), pipeline.session(master, name=name, log=file, plans=plans) as spark:
+        with _quiet_py4j(), pipeline.session(master, name=name, log=file, plans=plans) as spark:
             # Spark's own handler asks Java to cancel, in the middle of whatever it was asked: that cannot be.
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, before)
             yield spark
     except Exception as error:
-        if file is None or not _is_sparks(error):
+        if file is None or not _is_spark_error(error):
             raise
         for line in _tail(file, start):
             say(f"  {line}")
@@ -51,7 +53,7 @@ def session(
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _quiet_py4j() -> Iterator[None]:
     """What fails or is interrupted is said once, by the command: py4j writes a traceback of each, some
     of them with the root logger."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -67,7 +69,7 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
-def _is_sparks(error: BaseException | None) -> bool:
+def _is_spark_error(error: BaseException | None) -> bool:
     """Whether an error is Spark's, or comes from one."""
     while error is not None:
         if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
@@ -76,7 +78,7 @@ def _is_sparks(error: BaseException | None) -> bool:
     return False
 
 
-def _put_aside(file: Path) -> None:
+def _rotate(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.exists() and file.stat().st_size > LONG:
         file.replace(file.with_name(f"{file.name}.1"))
@@ -88,3 +90,21 @@ def _tail(file: Path, start: int) -> list[str]:
         said.seek(max(start, file.stat().st_size - 64_000))
         lines = said.read().decode(errors="replace").splitlines()
     return [line for line in lines if not line.startswith(("\tat ", "\t... "))][-_TAIL:]
+
+
+@contextmanager
+def stop_requested(message: str) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second one ends the program as it stands."""
+    stop = threading.Event()
+
+    def tell(number: int, _: object) -> None:
+        log.info("stopping: %s", message)
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = [signal.signal(number, tell) for number in _SIGNALS]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)

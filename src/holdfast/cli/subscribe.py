@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -80,17 +79,13 @@ def subscribe(
         "max_depth": max_depth,
     }
     policy = {name: value for name, value in given.items() if value is not None}
-    begin: Any = start if start in ("latest", "earliest") else _time(start)
+    begin: Any = start if start in ("latest", "earliest") else parse_time(start, "--start")
     made = with_bus(urls, config, lambda bus: bus.subscribe(channel, consumer, start=begin, **policy))
     if as_json:
         write_json(made)
     else:
         say(f"{consumer} reads {channel}")
         write_pairs(made.policy.to_json())
-
-
-def _time(text: str) -> datetime:
-    return parse_time(text, "--start")
 
 
 def register(app: typer.Typer) -> None:

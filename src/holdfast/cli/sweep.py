@@ -12,7 +12,7 @@ from holdfast import wiring
 from holdfast.bus.partitions import Partition
 from holdfast.cli.options import ConfigFile, Json, Urls, examples, flat
 from holdfast.cli.output import say, write_json, write_line
-from holdfast.cli.session import name_of, opened
+from holdfast.cli.session import open_partition, store_name
 from holdfast.config.config import Config
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import HoldfastError, Unavailable
@@ -37,14 +37,14 @@ def sweep(
     """
     effective = wiring.configured(flat(urls), config)
     try:
-        swept = asyncio.run(_session(effective, once=once, dry_run=dry_run, as_json=as_json))
+        swept = asyncio.run(_sweep_stores(effective, once=once, dry_run=dry_run, as_json=as_json))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if not swept:
         raise typer.Exit(1)
 
 
-async def _session(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
+async def _sweep_stores(config: Config, *, once: bool, dry_run: bool, as_json: bool) -> bool:
     bus = wiring.connect(config=config)
     try:
         await _open(bus.partitions.all)
@@ -67,7 +67,7 @@ async def _open(partitions: Sequence[Partition]) -> None:
     errors = []
     for partition in partitions:
         try:
-            await opened(partition)
+            await open_partition(partition)
         except Unavailable as error:
             errors.append(error)
     if len(errors) == len(partitions):
@@ -75,10 +75,10 @@ async def _open(partitions: Sequence[Partition]) -> None:
 
 
 async def _sweep(partition: Partition, sweeper: Sweeper, *, dry_run: bool, as_json: bool) -> bool:
-    store = name_of(partition)
+    store = store_name(partition)
     try:
         if not partition.opened:
-            await opened(partition)
+            await open_partition(partition)
         report = await (sweeper.dry_run() if dry_run else sweeper.run_once())
     except STORE_ERRORS as error:  # the next one may succeed
         raise_if_cancelled(error)
@@ -87,11 +87,11 @@ async def _sweep(partition: Partition, sweeper: Sweeper, *, dry_run: bool, as_js
     if as_json:
         write_json({"store": store, "swept": None if report is None else report.model_dump(mode="json")})
     else:
-        write_line(f"{store}: {'another sweeper is at work' if report is None else _words(report)}")
+        write_line(f"{store}: {'another sweeper is at work' if report is None else _summary(report)}")
     return True
 
 
-def _words(report: Swept) -> str:
+def _summary(report: Swept) -> str:
     """A report in one line: only what there was."""
     counts = {
         "promoted": report.promoted,

@@ -1,4 +1,4 @@
-"""`holdfast up`: everything with one command, one status line per part."""
+"""`holdfast up` and `holdfast serve`: everything with one command, or HTTP alone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 import typer
 
 from holdfast.cli import logs
-from holdfast.cli.board import at_terminal, board, follow
-from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Form, Json, LogFormat, Urls, examples, flat
 from holdfast.cli.output import say
+from holdfast.cli.status_lines import at_terminal, show_changes, status_lines
 from holdfast.wiring import connect, home
 
 if TYPE_CHECKING:  # the web framework takes longer to import than most commands to run
     from holdfast.bus.client import Bus
     from holdfast.config.config import Config
-    from holdfast.server.supervisor import Part, Supervisor
-    from holdfast.server.system import Choice
+    from holdfast.server.app import Choice
+    from holdfast.server.supervisor import Service, Supervisor
 
 Host = Annotated[str | None, typer.Option(help="Address of the HTTP server.  [default: 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Its port; 0 takes a free one.  [default: 8420]")]
@@ -74,76 +74,128 @@ def up(
     configuration it has the private store, unless --url names another one, and the pipeline that
     .holdfast/demo.yaml says.
     """
-    from holdfast.cli.demo.traffic import TrafficPart, demo_config
     from holdfast.config.load import FILE, load
-    from holdfast.server.system import Choice
+    from holdfast.server.app import Choice
 
-    file = demo_config(config) if demo else config
+    file, shop = config, None
+    if demo:
+        from holdfast.cli.demo.shop import ShopService, demo_config
+
+        file, shop = demo_config(config), ShopService
     # Not the store of the environment: a demo has to be asked before it writes to somebody's store.
     private: list[str] | None = [] if file != config else None
-    form = None if log_format is None else log_format.value
-    given = None if folder is None else str(folder)
-    flags = {
-        "url": flat(urls) or private,
-        "server.host": host,
-        "server.port": port,
-        "log_format": form,
-        "log_folder": given,
-    }
-    effective = load(file, flags=flags).config
+    flags = _flags(host, port, folder, log_format)
+    effective = load(file, flags={"url": flat(urls) or private, **flags}).config
     if file != config or not (config or os.environ.get(FILE)):  # nobody has asked for a pipeline
-        effective = runnable(effective)
+        effective = _runnable(effective)
     choice = Choice(
         http=not no_http,
         sweeper=not no_sweeper,
         archiver=not no_archiver,
         ingest=not no_ingest,
         file=file,
-        logs=log_folder(effective, as_json),
+        logs=_log_folder(effective, as_json),
     )
-    asyncio.run(supervise("up", effective, choice, as_json, TrafficPart if demo else None))
+    asyncio.run(_supervise("up", effective, choice, as_json, shop))
 
 
-def runnable(config: Config) -> Config:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    folder: Logs = None,
+    log_format: LogFormat = None,
+    as_json: Json = False,
+) -> None:
+    """Serve REST, health and metrics over HTTP, and run the operations that callers ask for.
+
+    Unlike `holdfast up` it keeps no lifecycle, sweeps nothing and starts no Spark driver: run as many of
+    these beside one `up` as there are callers for. Any of them keeps the summary of dead letters. Only this
+    machine reaches it by default, and nobody gets in without a token: `holdfast up` makes the first one, or
+    `holdfast tokens create admin`.
+    SIGTERM or Ctrl-C lets requests finish and ends with 0; a second one aborts.
+    """
+    from holdfast.config.load import load
+    from holdfast.server.app import Choice
+
+    flags = _flags(host, port, folder, log_format)
+    effective = load(config, flags={"url": flat(urls), **flags}).config
+    choice = Choice(
+        lifecycle=False,
+        sweeper=False,
+        archiver=False,
+        ingest=False,
+        file=config,
+        logs=_log_folder(effective, as_json),
+    )
+    asyncio.run(_supervise("serve", effective, choice, as_json))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    shown = examples(
+        "holdfast up",
+        "holdfast up --demo",
+        "holdfast up --config holdfast.yaml --port 9000",
+        "holdfast up --no-http --log-folder /var/log/holdfast",
+    )
+    app.command(epilog=shown)(up)
+    shown = examples("holdfast serve", "holdfast serve --host 0.0.0.0 --port 8080 --config holdfast.yaml")
+    app.command(epilog=shown)(serve)
+
+
+def _flags(
+    host: str | None, port: int | None, folder: Path | None, log_format: Form | None
+) -> dict[str, object]:
+    """What the options say, by dotted path."""
+    return {
+        "server.host": host,
+        "server.port": port,
+        "log_format": None if log_format is None else log_format.value,
+        "log_folder": None if folder is None else str(folder),
+    }
+
+
+def _runnable(config: Config) -> Config:
     """As much of the defaults as can run here: all of them, or those that do without Spark."""
-    from holdfast.config.embedded import has_spark
-    from holdfast.config.ingest import Ingest
-    from holdfast.config.sections import Archiver
+    from holdfast.config.config import ArchiverSection, IngestSection
+    from holdfast.config.load import has_spark
 
     if has_spark() or (config.url and not config.ingest.channels):
         return config
     say("the archiver and the ingest need Spark: pip install 'holdfast[spark]'; the rest runs without")
-    return config.model_copy(update={"archiver": Archiver(), "ingest": Ingest()})
+    return config.model_copy(update={"archiver": ArchiverSection(), "ingest": IngestSection()})
 
 
-def log_folder(config: Config, as_json: bool) -> Path | None:
+def _log_folder(config: Config, as_json: bool) -> Path | None:
     """Where logs go; None means stderr."""
     if config.log_folder is not None:
         return Path(config.log_folder)
     return home() / "logs" if at_terminal(as_json) else None
 
 
-async def supervise(
-    command: str, config: Config, choice: Choice, as_json: bool, more: Callable[[Bus], Part] | None = None
+async def _supervise(
+    command: str, config: Config, choice: Choice, as_json: bool, more: Callable[[Bus], Service] | None = None
 ) -> None:
-    """Run the chosen parts until a signal; end the process with 1 if one did not stop as it should."""
-    from holdfast.cli.first import reachable, welcome
-    from holdfast.cli.ledgers import ledgers
-    from holdfast.server.system import assemble
+    """Run the chosen services until a signal; end the process with 1 if one did not stop as it should."""
+    from holdfast.cli.pipeline import pipeline_access
+    from holdfast.cli.tokens import address_published, print_sign_in
+    from holdfast.server.app import assemble
 
     file = None if choice.logs is None else choice.logs / f"{command}.log"
     async with connect(config=config) as bus:
         urls = [partition.backend.url for partition in bus.partitions.all]
         try:
-            with ledgers(config, choice.file, urls) as books:
-                system = assemble(bus, config, choice, ledgers=books)
+            with pipeline_access(config, choice.file, urls) as pipeline:
+                system = assemble(bus, config, choice, pipeline=pipeline)
                 if more is not None:
                     system.add(more(bus))
                 logs.configure(config.log_format, as_json=as_json, file=file)
                 if command == "up" and choice.http and not config.server.open:
-                    await welcome(bus, config, _address(system))
-                with reachable(config, _address(system)) if choice.http else nullcontext():
-                    unclean = await _supervise(system, choice.logs, as_json)
+                    await print_sign_in(bus, config, _address(system))
+                with address_published(config, _address(system)) if choice.http else nullcontext():
+                    unclean = await _run(system, choice.logs, as_json)
         except asyncio.CancelledError:
             _abort("aborted")
         if unclean:
@@ -151,21 +203,21 @@ async def supervise(
 
 
 def _address(system: Supervisor) -> str:
-    """Where a browser on this machine reaches the HTTP part; its port may be any free one."""
-    from holdfast.server.auth.sessions import address_of
-    from holdfast.server.http import HttpPart
+    """Where a browser on this machine reaches the HTTP server; its port may be any free one."""
+    from holdfast.server.auth.sessions import local_url
+    from holdfast.server.http import HttpService
 
-    [http] = [each.part for each in system.kept if isinstance(each.part, HttpPart)]
+    [http] = [each.service for each in system.services if isinstance(each.service, HttpService)]
     parts = urlsplit(http.url)
-    return address_of(parts.hostname or "", parts.port or 0)
+    return local_url(parts.hostname or "", parts.port or 0)
 
 
-async def _supervise(supervisor: Supervisor, folder: Path | None, as_json: bool) -> list[str]:
-    from holdfast.bus.signals import stop_on_signal
-    from holdfast.model.garbage import spared
+async def _run(supervisor: Supervisor, folder: Path | None, as_json: bool) -> list[str]:
+    from holdfast.bus.shutdown import stop_on_signal
+    from holdfast.model.gc_pause import gc_frozen
 
-    with spared(), stop_on_signal() as stop, board(folder, as_json) as show:
-        follower = asyncio.create_task(follow(supervisor, show))
+    with gc_frozen(), stop_on_signal() as stop, status_lines(folder, as_json) as show:
+        follower = asyncio.create_task(show_changes(supervisor, show))
         try:
             return await supervisor.run(stop)
         finally:
@@ -179,14 +231,3 @@ def _abort(message: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    shown = examples(
-        "holdfast up",
-        "holdfast up --demo",
-        "holdfast up --config holdfast.yaml --port 9000",
-        "holdfast up --no-http --log-folder /var/log/holdfast",
-    )
-    app.command(epilog=shown)(up)

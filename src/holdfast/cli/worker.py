@@ -18,7 +18,7 @@ import typer
 from holdfast.bus.app import App
 from holdfast.bus.client import Bus
 from holdfast.cli import logs
-from holdfast.cli.options import ConfigFile, Json, LogFormat, Urls, examples, flat
+from holdfast.cli.options import ConfigFile, Json, LogFormat, MetricsPort, Urls, examples, flat
 from holdfast.cli.output import say
 from holdfast.model.errors import InvalidInput
 from holdfast.wiring import configured, connect
@@ -29,10 +29,6 @@ Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the hol
 PollOnly = Annotated[bool, typer.Option("--poll-only", help="Do not listen for wake-ups.")]
 Idle = Annotated[str, typer.Option("--idle", help="The longest wait between two polls, at most 10s.")]
 Grace = Annotated[str, typer.Option("--grace", help="How long running handlers get to finish.")]
-
-MetricsPort = Annotated[
-    int | None, typer.Option("--metrics-port", help="Answer Prometheus on this port; 0 takes a free one.")
-]
 
 
 def worker(
@@ -67,14 +63,10 @@ def worker(
 async def _serve(app: App, bus: Bus, metrics_port: int | None, options: dict[str, Any]) -> None:
     names = ", ".join(f"{handler.channel}/{handler.consumer}" for handler in app.handlers)
     with _metrics(bus, metrics_port):
-        await _work(app, bus, names, options)
-
-
-async def _work(app: App, bus: Bus, names: str, options: dict[str, Any]) -> None:
-    async with bus:
-        log.info("worker %s: %s", bus.name, names or "no handlers")
-        await app.serve(bus, **options)
-        log.info("worker %s: drained", bus.name)
+        async with bus:
+            log.info("worker %s: %s", bus.name, names or "no handlers")
+            await app.serve(bus, **options)
+            log.info("worker %s: drained", bus.name)
 
 
 @contextmanager

@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, Union, get_ar
 
 from pydantic.fields import FieldInfo
 
-from holdfast.config.config import Config
-from holdfast.config.environment import BETWEEN, PREFIX
-from holdfast.config.problems import Path, show_path
-from holdfast.config.sections import Section
-from holdfast.config.values import Word
+from holdfast.config.config import Config, Section
+from holdfast.config.layers import Path, show_path
+from holdfast.config.sources import BETWEEN, PREFIX
+from holdfast.config.values import TypeName
 
 
-class Row(NamedTuple):
+class KeyRow(NamedTuple):
     """One key, as the reference has it."""
 
     key: str
@@ -25,7 +24,7 @@ class Row(NamedTuple):
     variable: str
 
 
-def sections() -> Iterator[tuple[str, str, list[Row]]]:
+def sections() -> Iterator[tuple[str, str, list[KeyRow]]]:
     """Every section: its path, what it is, and its keys."""
     for section in _below(Config, (), PREFIX):
         if section[0] != "archival[0]":  # the same as archiver.streams[0]
@@ -47,16 +46,16 @@ def keys_at(path: Path) -> list[str]:
 
 def _below(
     section: type[Section], path: Path, variable: str, *, json: bool = False
-) -> Iterator[tuple[str, str, list[Row]]]:
+) -> Iterator[tuple[str, str, list[KeyRow]]]:
     """One section and those inside it. Inside a list or a mapping by pattern, a variable holds the whole."""
-    below: list[Iterator[tuple[str, str, list[Row]]]] = []
+    below: list[Iterator[tuple[str, str, list[KeyRow]]]] = []
     rows = []
     for name, field in section.model_fields.items():
         kind, here = field.annotation, variable if json else f"{variable}{name.upper()}"
         if _is_section(kind):
             below.append(_below(kind, (*path, name), here if json else here + BETWEEN, json=json))
             continue
-        rows.append(Row(name, _type(kind, field.metadata), _default(section, name), _meaning(field), here))
+        rows.append(KeyRow(name, _type(kind, field.metadata), _default(section, name), _meaning(field), here))
         inner = (get_args(kind) or (None,))[-1]
         if _is_section(inner):
             step = 0 if get_origin(kind) is list else _type(get_args(kind)[0], ()).upper()
@@ -79,7 +78,7 @@ def _default(section: type[Section], name: str) -> str:
 
 def _type(annotation: Any, metadata: Any) -> str:
     for each in metadata:
-        if isinstance(each, Word):
+        if isinstance(each, TypeName):
             return each.text
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

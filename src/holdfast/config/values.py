@@ -11,10 +11,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from pydantic_settings import NoDecode
 
-from holdfast.config.urls import check_url, mask, split_urls
+from holdfast.config.urls import check_url, split_urls
 from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import check_name, compile_pattern
+from holdfast.model.redact import mask
 
 _UNITS = {
     "B": 1,
@@ -36,7 +37,7 @@ _DESTINATION_URLS = ("s3://", "file://", "postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class TypeName:
     """What the reference calls a type."""
 
     text: str
@@ -112,16 +113,16 @@ _as_text = PlainSerializer(format_duration, return_type=str, when_used="json")
 _as_size = PlainSerializer(format_size, return_type=str, when_used="json")
 _as_masked = PlainSerializer(mask, return_type=str, when_used="json")
 
-Span = Annotated[timedelta, BeforeValidator(parse_duration), _as_text, Word("duration")]
+Span = Annotated[timedelta, BeforeValidator(parse_duration), _as_text, TypeName("duration")]
 Positive = Annotated[Span, AfterValidator(_positive)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=_MOST), _as_size, Word("size")]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_MOST), Word("number")]
-Batch = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_MOST), Word("number")]
-Port = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=65535), Word("port")]
-Pattern = Annotated[str, AfterValidator(_pattern), Word("pattern")]
-Network = Annotated[str, AfterValidator(_network), Word("address or network")]
-Namespace = Annotated[str, _named("namespace"), Word("name")]
-TaskName = Annotated[str, _named("task type"), Word("name")]
-Address = Annotated[str, _as_masked, Word("text")]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=_MOST), _as_size, TypeName("size")]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_MOST), TypeName("number")]
+Batch = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_MOST), TypeName("number")]
+Port = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=65535), TypeName("port")]
+Pattern = Annotated[str, AfterValidator(_pattern), TypeName("pattern")]
+Network = Annotated[str, AfterValidator(_network), TypeName("address or network")]
+Namespace = Annotated[str, _named("namespace"), TypeName("name")]
+TaskName = Annotated[str, _named("task type"), TypeName("name")]
+Address = Annotated[str, _as_masked, TypeName("text")]
 Destination = Annotated[Address, AfterValidator(_destination)]
-Urls = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_urls), Word("URL, or list of URLs")]
+Urls = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_urls), TypeName("URL, or list of URLs")]

@@ -1,8 +1,6 @@
 """Dead letters: counts, one list of three kinds, operations on them, and the audit of who did what."""
 
 from holdfast.deadletters.audit import Audit
-from holdfast.deadletters.folding import Folding
-from holdfast.deadletters.ids import ItemId, job_item, parse_item
 from holdfast.deadletters.items import (
     ClusterView,
     ConsumerDead,
@@ -10,14 +8,17 @@ from holdfast.deadletters.items import (
     Detail,
     Filter,
     Item,
+    ItemId,
     ItemPage,
     Verified,
+    job_item,
+    parse_item,
 )
-from holdfast.deadletters.operation import Canary, Operation, Options, Progress, Request
+from holdfast.deadletters.operation import Canary, Operation, OperationOptions, Progress, Request
 from holdfast.deadletters.operations import Operations, Preview
-from holdfast.deadletters.patching import Change
+from holdfast.deadletters.payloads import Change
 from holdfast.deadletters.runner import Runner
-from holdfast.deadletters.service import DeadLetters
+from holdfast.deadletters.service import DeadLetters, Folding
 
 __all__ = [
     "Audit",
@@ -34,8 +35,8 @@ __all__ = [
     "ItemId",
     "ItemPage",
     "Operation",
+    "OperationOptions",
     "Operations",
-    "Options",
     "Preview",
     "Progress",
     "Request",

@@ -13,7 +13,7 @@ from holdfast.deadletters.operation import Operation
 from holdfast.model.errors import IdConflict
 from holdfast.model.event import LogEntry
 from holdfast.upkeep.announcements import Audited, announce
-from holdfast.upkeep.secret import Secret
+from holdfast.upkeep.state import Secret
 
 _LONGEST = 500
 _REFUSED = 2
@@ -23,7 +23,7 @@ _PAGE = 1_000
 
 
 @dataclass(slots=True)
-class _Minute:
+class _Refusals:
     """Calls of one actor that were refused since then."""
 
     began: float
@@ -38,20 +38,20 @@ class Audit:
     ) -> None:
         self._backend, self._namespace, self._clock = backend, namespace, clock
         self._secret = Secret(backend, namespace)
-        self._refused: dict[str, _Minute] = {}
+        self._refused: dict[str, _Refusals] = {}
 
     async def latest(self, limit: int) -> list[LogEntry]:
         """What was done last, the latest first. A log is read forwards: look back until there is enough."""
         channel = f"{self._namespace}.events.system.{Audited.topic}"
         now, start = await self._backend.now(), None
         for window in _WINDOWS:
-            start = await self._backend.seek(channel, now - window)
-            if (await self._backend.behind(channel, start, limit)).events >= limit:
+            start = await self._backend.log.seek(channel, now - window)
+            if (await self._backend.log.behind(channel, start, limit)).events >= limit:
                 break
         else:
             start = None
         found: list[LogEntry] = []
-        while page := await self._backend.read(channel, start, _PAGE):
+        while page := await self._backend.log.read(channel, start, _PAGE):
             found, start = (found + page)[-limit:], page[-1].position
         return found[::-1]
 
@@ -70,13 +70,13 @@ class Audit:
         Two entries a minute are made for each of them here, and with the next call that is refused after that
         minute, whoever made it, one more that says how many there were besides.
         """
-        await self._tell_the_rest()
-        minute = self._refused.setdefault(actor, _Minute(self._clock()))
+        await self._report_suppressed()
+        minute = self._refused.setdefault(actor, _Refusals(self._clock()))
         minute.calls += 1
         if minute.calls <= _REFUSED:
             await self.did(actor, action, target, f"refused: {reason}")
 
-    async def _tell_the_rest(self) -> None:
+    async def _report_suppressed(self) -> None:
         now = self._clock()
         for actor, minute in [(who, each) for who, each in self._refused.items() if now - each.began >= 60]:
             del self._refused[actor]
@@ -90,7 +90,7 @@ class Audit:
         await self._about(operation, actor, how, name)
 
     async def ended(self, operation: Operation) -> None:
-        """An operation ended. Told again by whoever goes on after a crash, it is told once."""
+        """An operation ended. Repeated by whoever goes on after a crash, it is announced once."""
         outcome = f"{operation.state}: {operation.outcome}"
         name = f"{operation.id}:{operation.state}:{operation.progress.looked_at}"
         await self._about(operation, operation.actor, outcome, name)
@@ -109,7 +109,7 @@ class Audit:
         try:
             await announce(self._backend, self._namespace, audited, event_id)
         except IdConflict:
-            return  # it was told, in other words
+            return  # it was announced, in other words
 
 
 def _safe(text: str) -> str:

@@ -1,36 +1,94 @@
-"""Items: what the one list shows of a job, an ingest record or a stream message, and which are meant."""
+"""Items: what the one list shows of a job, an ingest record or a stream message; their ids; filters.
+
+A job is its store's id on the first partition, and `ID@PARTITION` on the others. An item of the one list is
+`job:CHANNEL:CONSUMER:JOB`, `ingest:FAILED_ID` or `stream:CHANNEL:POSITION`, which has `@PARTITION` too. Lists
+print these ids, and every command and path takes them back.
+"""
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
-import orjson
-
-from holdfast.deadletters.ids import KINDS, Kind
+from holdfast.deadletters.payloads import readable
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
-from holdfast.model.names import check_name
+from holdfast.model.names import NAME, check_name
+
+Kind = Literal["job", "ingest", "stream"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# What some store gives as a job's id or as a position: nothing else can be one.
+LOCAL = r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}"
+PUBLIC = rf"{LOCAL}(@[1-9][0-9]{{0,3}})?"
+ITEM = rf"(job:{NAME}:{NAME}:{PUBLIC}|ingest:{LOCAL}|stream:{NAME}:{PUBLIC})"
+_LOCAL, _PUBLIC = re.compile(LOCAL), re.compile(PUBLIC)
 
 _TIMES = ("since", "until")
 _FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 """No dead letter is older than Holdfast."""
 _LONGEST = 500
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")  # what no store can look for
-DIGITS = 19
-LONG = re.compile(rb"[0-9]{%d}" % DIGITS)
-"""What may be an integer above 64 bits."""
-_HUGE = re.compile(rb"[0-9]{4301}")  # Python, for one, takes no longer ones
-_DEEPEST = 200  # what every writer of JSON takes
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_ALIKE = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+@dataclass(frozen=True, slots=True)
+class ItemId:
+    """An item of the one list, taken apart."""
+
+    kind: Kind
+    local: str
+    """The job's id in its store, the failed event's id, or the message's position."""
+    channel: str = ""
+    consumer: str = ""
+    partition: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "job":
+                return f"job:{self.channel}:{self.consumer}:{public(self.local, self.partition)}"
+            case "ingest":
+                return f"ingest:{self.local}"
+            case "stream":
+                return f"stream:{self.channel}:{public(self.local, self.partition)}"
+
+
+def public(local: str, partition: int) -> str:
+    """The public form of an id that is a store's own."""
+    return f"{local}@{partition}" if partition else local
+
+
+def parse_public(text: str) -> tuple[str, int]:
+    """The inverse of `public`."""
+    if not _PUBLIC.fullmatch(text):
+        raise InvalidInput(f"{text!r} is no id; write it as a list prints it: ID, or ID@PARTITION")
+    local, _, number = text.partition("@")
+    return local, int(number or 0)
+
+
+def job_item(channel: str, consumer: str, job: str) -> ItemId:
+    """The item of a job that is given by its public id."""
+    local, partition = parse_public(job)
+    return ItemId("job", local, check_name(channel), check_name(consumer, "consumer"), partition)
+
+
+def parse_item(text: str) -> ItemId:
+    """An item's id as a list prints it."""
+    match text.split(":"):
+        case ["job", channel, consumer, job]:
+            return job_item(channel, consumer, job)
+        case ["ingest", failed] if _LOCAL.fullmatch(failed):
+            return ItemId("ingest", failed)
+        case ["stream", channel, place]:
+            local, partition = parse_public(place)
+            return ItemId("stream", local, check_name(channel), partition=partition)
+    raise InvalidInput(
+        f"{text!r} is no dead letter's id; "
+        "write job:CHANNEL:CONSUMER:ID, ingest:ID or stream:CHANNEL:POSITION"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,55 +225,6 @@ class Detail:
             **self.more,
         }
         return shown if self.original is None else shown | content("original", self.original)
-
-
-def readable(name: str, data: bytes) -> dict[str, Any]:
-    """Data under a name: as JSON where it is JSON that survives being written again, else in Base64 under the
-    name with `_base64`."""
-    try:
-        value = exact_json(data)
-    except ValueError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-    if nests_deep(data):
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-    return {name: value}
-
-
-def exact_json(data: bytes) -> Any:
-    """The value of a text of JSON, with integers of any size as they are; `ValueError` where it is none."""
-    value = orjson.loads(data)
-    return exact_integers(data) if LONG.search(data) else value
-
-
-def exact_integers(data: bytes) -> Any:
-    """The value of a text that orjson has taken: it makes a float of an integer above 64 bits."""
-    try:
-        return json.loads(data)
-    except RecursionError:
-        raise ValueError("it nests too deep") from None
-
-
-def is_json(data: bytes) -> bool:
-    """Whether it is a text of JSON that other parsers take too."""
-    try:
-        orjson.loads(data)
-        if _HUGE.search(data):
-            exact_integers(data)
-    except ValueError:
-        return False
-    return True
-
-
-def nests_deep(data: bytes) -> bool:
-    """Whether a text of JSON nests deeper than every writer takes."""
-    if data.count(b"[") + data.count(b"{") <= _DEEPEST:
-        return False
-    brackets = _TEXT.sub(b"", data).translate(_ALIKE, _NO_BRACKETS)
-    for _ in range(_DEEPEST):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")  # the innermost ones
-    return bool(brackets)
 
 
 @dataclass(frozen=True, slots=True)

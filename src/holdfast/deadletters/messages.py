@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.bus.budget import entries
+from holdfast.bus.byte_limits import entries
 from holdfast.contracts import Backend
-from holdfast.deadletters.ids import ItemId
-from holdfast.deadletters.items import Count, Item, ItemPage
-from holdfast.deadletters.sources import meant
-from holdfast.model.deadletters import DeadFilter
+from holdfast.deadletters.items import Count, Item, ItemId, ItemPage
+from holdfast.deadletters.sources import filter_matches
+from holdfast.model.deadletters import DeadFilter, fingerprint
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
-from holdfast.model.fingerprint import fingerprint
 from holdfast.model.names import is_ours, matches
 
 _SLICE, _EFFORT, _MOST = 200, 2_000, 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STORY = ("channel", "consumer", "source", "id", "reason", "error")
-"""The headers, after `holdfast-`, that tell where a message came from and why."""
+_ORIGIN = ("channel", "consumer", "source", "id", "reason", "error")
+"""The headers, after `holdfast-`, that say where a message came from and why."""
 
 
 class Message(NamedTuple):
@@ -46,7 +44,7 @@ class _Slice(NamedTuple):
 
 async def dead_letter_channels(backend: Backend, namespace: str) -> list[str]:
     """The dead-letter channels of a store."""
-    return [each for each in await backend.channels() if matches(f"{namespace}._deadletter.*", each)]
+    return [each for each in await backend.channels.names() if matches(f"{namespace}._deadletter.*", each)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +101,21 @@ class StreamSource:
 
     async def item(self, message: Message) -> Item:
         """A message in the list. Its time of death is when it was published here."""
-        first = await self.backend.behind(self.channel, message.before, 1)
+        first = await self.backend.log.behind(self.channel, message.before, 1)
         return self._item(message, first.oldest or message.event.time or _EPOCH)
 
     def _item(self, message: Message, died_at: datetime, *, named: bool = True) -> Item:
         """The item; its fingerprint only if it is `named`: that costs more than all the rest."""
-        story, event = dict(_story(message.event)), message.event
-        error = story.get("error", "")
+        origin, event = _origin(message.event), message.event
+        error = origin.get("error", "")
         return Item(
             id=str(ItemId("stream", message.position, self.channel, partition=self.partition)),
             kind="stream",
-            channel=story.get("channel", self.channel),
-            consumer=story.get("consumer", ""),
-            event_id=story.get("id", event.id),
-            source=story.get("source", event.source),
-            reason=story.get("reason", ""),
+            channel=origin.get("channel", self.channel),
+            consumer=origin.get("consumer", ""),
+            event_id=origin.get("id", event.id),
+            source=origin.get("source", event.source),
+            reason=origin.get("reason", ""),
             error=error,
             error_kind="",
             fingerprint=fingerprint("", error) if named else "",
@@ -131,16 +129,16 @@ class StreamSource:
         """Whether a message is meant, whenever it died: the slices see to the time."""
         item = self._item(message, _EPOCH, named=where.fingerprint is not None)
         channel = None if where.channel == self.channel else where.channel
-        return meant(replace(where, channel=channel, since=None, until=None), item)
+        return filter_matches(replace(where, channel=channel, since=None, until=None), item)
 
     async def _slices(self, where: DeadFilter, until: str | None) -> list[_Slice]:
         """The log up to a position, within the filter's times, cut into slices that can be read at once."""
-        ends = [None if where.since is None else await self.backend.seek(self.channel, where.since)]
+        ends = [None if where.since is None else await self.backend.log.seek(self.channel, where.since)]
         if until is None and where.until is not None:
-            until = await self.backend.seek(self.channel, where.until)
+            until = await self.backend.log.seek(self.channel, where.until)
             if until is None:
                 return []
-        while cuts := await self.backend.cuts(self.channel, ends[-1], _MOST, _SLICE, until):
+        while cuts := await self.backend.log.cuts(self.channel, ends[-1], _MOST, _SLICE, until):
             ends += [cut.position for cut in cuts]
         return [_Slice(first, last) for first, last in pairwise(ends) if last is not None]
 
@@ -157,32 +155,29 @@ class StreamSource:
         return found
 
 
-def _story(event: Event) -> Iterator[tuple[str, str]]:
-    for name in _STORY:
-        if f"holdfast-{name}" in event.headers:
-            yield name, event.headers[f"holdfast-{name}"]
+def _origin(event: Event) -> dict[str, str]:
+    headers = event.headers
+    return {name: headers[f"holdfast-{name}"] for name in _ORIGIN if f"holdfast-{name}" in headers}
 
 
-def again(channel: str, message: Message) -> tuple[str, Event]:
-    """Where a message came from, and the event to publish there. Its id follows from the message's, so that
-    a repeat is a duplicate; it is a plain token, as a task's must be."""
-    event, story = message.event, dict(_story(message.event))
-    if "channel" not in story:
+def republished(channel: str, message: Message) -> tuple[str, Event]:
+    """Return the channel that a message came from, and the event to publish there. Its id follows from the
+    message's, so that a repeat is a duplicate; it is a plain token, as a task's must be."""
+    event, origin = message.event, _origin(message.event)
+    if "channel" not in origin:
         raise InvalidInput(
             f"the message {message.position} of {channel} does not say where it came from; "
             "publish it yourself to where it belongs"
         )
-    if is_ours(story["channel"]):
+    if is_ours(origin["channel"]):
         raise InvalidInput(
-            f"the message {message.position} of {channel} came from {story['channel']}, which is written by "
+            f"the message {message.position} of {channel} came from {origin['channel']}, which is written by "
             "Holdfast itself; nothing is published there again"
         )
-    told = {f"holdfast-{name}" for name in _STORY}
-    kept = {name: value for name, value in event.headers.items() if name not in told}
+    added = {f"holdfast-{name}" for name in _ORIGIN}
+    kept = {name: value for name, value in event.headers.items() if name not in added}
     identity = "\0".join((channel, event.source, event.id))
     name = f"requeued-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
     headers = kept | {"holdfast-requeued": f"{channel} {event.id}"}
-    again = Event(
-        event.data, name, story.get("source", event.source), event.type, event.key, event.time, headers
-    )
-    return story["channel"], again
+    source = origin.get("source", event.source)
+    return origin["channel"], Event(event.data, name, source, event.type, event.key, event.time, headers)

@@ -9,22 +9,28 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.contracts import Backend
-from holdfast.deadletters.acts import Acts
+from holdfast.deadletters.actions import Actions
 from holdfast.deadletters.audit import Audit
-from holdfast.deadletters.chunks import count_exhausted
 from holdfast.deadletters.items import Count, Filter, Item
-from holdfast.deadletters.operation import ACTIVE, Operation, Progress, Request, Stand
-from holdfast.deadletters.patch_process import change_apart
-from holdfast.deadletters.patching import Change
-from holdfast.deadletters.records import fields_of, operation_of
+from holdfast.deadletters.operation import (
+    ACTIVE,
+    Checkpoint,
+    Operation,
+    Progress,
+    Request,
+    check_actor,
+    check_request,
+    fields_of,
+    operation_of,
+)
+from holdfast.deadletters.payloads import Change, change_isolated
 from holdfast.deadletters.service import DeadLetters
-from holdfast.deadletters.validation import check_actor, check_request
 from holdfast.model.errors import InvalidInput, NotFound, Outdated, Overloaded
 from holdfast.model.event import new_id
-from holdfast.model.job import State
 from holdfast.model.names import check_token
 from holdfast.model.scopes import ADMIN, Right, Scope
-from holdfast.model.upkeep import Record
+from holdfast.model.states import State
+from holdfast.model.upkeep import StateRecord
 
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
@@ -56,8 +62,8 @@ class Preview:
     """When this was looked up, by the clock of each partition."""
 
 
-class Mark(NamedTuple):
-    """Says that an operation is unfinished, or was so a moment ago."""
+class Unfinished(NamedTuple):
+    """Marks an operation as unfinished, now or a moment ago."""
 
     id: str
     actor: str
@@ -106,7 +112,7 @@ class Operations:
         """What a patch makes of one job's data, or `InvalidInput` where it does not fit."""
         detail = await self.letters.show(item_id)
         async with self._patching:
-            return await change_apart(item_id, detail.event.data, patch)
+            return await change_isolated(item_id, detail.event.data, patch)
 
     async def ask(
         self,
@@ -134,11 +140,11 @@ class Operations:
             created_at=await store.now(),
             progress=Progress(expected=count.number, exact=count.exact),
             rights=(scopes,),
-            stand=Stand(asked=asked),
+            checkpoint=Checkpoint(asked=asked),
         )
         await self._check_room(actor)
         await self._mark(operation.id, actor)
-        revision = await store.put_record(
+        revision = await store.records.put(
             self._key(operation.id), fields_of(operation), 0, operation.created_at
         )
         operation = replace(operation, revision=revision or 1)
@@ -154,12 +160,12 @@ class Operations:
 
     async def find(self, operation_id: str) -> Operation | None:
         """One operation, if it is there."""
-        record = await (await self.first()).record(self._key(operation_id))
+        record = await (await self.first()).records.get(self._key(operation_id))
         return None if record is None else operation_of(record)
 
     async def latest(self, limit: int = 100) -> list[Operation]:
         """The latest operations first."""
-        records = await (await self.first()).due_records(self._prefix, limit, newest=True)
+        records = await (await self.first()).records.due(self._prefix, limit, newest=True)
         return [operation_of(record) for record in records]
 
     async def page(
@@ -190,8 +196,8 @@ class Operations:
                 place = operation.created_at, record.key
                 yield operation, sum(map(len, record.fields.values()))
 
-    async def _page(self, store: Backend, place: tuple[datetime, str] | None) -> list[Record]:
-        return await store.due_records(self._prefix, _RECORDS, newest=True, after=place)
+    async def _page(self, store: Backend, place: tuple[datetime, str] | None) -> list[StateRecord]:
+        return await store.records.due(self._prefix, _RECORDS, newest=True, after=place)
 
     def _place(self, after: str | None) -> tuple[datetime, str] | None:
         """What `_place_of` wrote, as a due time and a key."""
@@ -208,20 +214,20 @@ class Operations:
         found = [await self.find(mark.id) for mark in await self.marks()]
         return [each for each in found if each is not None and each.active]
 
-    async def marks(self) -> list[Mark]:
+    async def marks(self) -> list[Unfinished]:
         """The marks of those that may be unfinished, the oldest first. They are small, and operations are
         not: whoever looks for work looks at these."""
-        found = await (await self.first()).due_records(self._marks, _UNFINISHED)
-        return [Mark(each.key.removeprefix(self._marks), each.fields["actor"]) for each in found]
+        found = await (await self.first()).records.due(self._marks, _UNFINISHED)
+        return [Unfinished(each.key.removeprefix(self._marks), each.fields["actor"]) for each in found]
 
-    async def mark_of(self, operation_id: str) -> Record | None:
+    async def mark_of(self, operation_id: str) -> StateRecord | None:
         """The mark of an operation."""
-        return await (await self.first()).record(self._marks + operation_id)
+        return await (await self.first()).records.get(self._marks + operation_id)
 
-    async def unmark(self, mark: Record | None) -> None:
+    async def unmark(self, mark: StateRecord | None) -> None:
         """Take the mark of an operation that has ended; one that was made anew meanwhile stays."""
         if mark is not None:
-            await (await self.first()).remove_record(mark.key, mark.revision)
+            await (await self.first()).records.remove(mark.key, mark.revision)
 
     async def forget(self, operation_id: str) -> None:
         """Take the mark of an operation that is not active, or not there, if somebody who died has left it: a
@@ -246,10 +252,10 @@ class Operations:
         """Before an operation begins to wait; a mark that is there gets another revision."""
         store, key = await self.first(), self._marks + operation_id
         while True:
-            there = await store.record(key)
+            there = await store.records.get(key)
             expected, now = 0 if there is None else there.revision, await store.now()
             fields = {"actor": actor, "marked_at": now.isoformat()}
-            if await store.put_record(key, fields, expected, now) is not None:
+            if await store.records.put(key, fields, expected, now) is not None:
                 return
 
     async def _check_room(self, actor: str) -> None:
@@ -265,7 +271,7 @@ class Operations:
         """Write it if nobody has changed it since it was read; else None."""
         store = await self.first()
         key, due = self._key(operation.id), operation.created_at
-        revision = await store.put_record(key, fields_of(operation), operation.revision, due)
+        revision = await store.records.put(key, fields_of(operation), operation.revision, due)
         return None if revision is None else replace(operation, revision=revision)
 
     async def cancel(self, operation_id: str, actor: str) -> Operation:
@@ -293,11 +299,19 @@ class Operations:
             if operation.active:
                 return operation
             check_actor(actor)
-            stand = replace(operation.stand, cleared=operation.stand.cleared or operation.state == "stopped")
+            cleared = operation.checkpoint.cleared or operation.state == "stopped"
+            checkpoint = replace(operation.checkpoint, cleared=cleared)
             rights = tuple(dict.fromkeys((*operation.rights, scopes)))
             await self._mark(operation_id, operation.actor)
             saved = await self.save(
-                replace(operation, state="waiting", ended_at=None, outcome="", rights=rights, stand=stand)
+                replace(
+                    operation,
+                    state="waiting",
+                    ended_at=None,
+                    outcome="",
+                    rights=rights,
+                    checkpoint=checkpoint,
+                )
             )
             if saved is not None:
                 await (await self.audit()).asked(saved, actor, "resumed")
@@ -320,7 +334,7 @@ class Operations:
         if request.kind == "remove_consumer":
             return Count(sum((await self.jobs_of(wanted)).values()), True)
         if request.options.only_exhausted:
-            return await count_exhausted(Acts(self.letters), wanted, most, right)
+            return await Actions(self.letters).count_exhausted(wanted, most, right)
         return await self.letters.count(wanted, most, right)
 
     async def jobs_of(self, wanted: Filter) -> dict[State, int]:
@@ -330,7 +344,7 @@ class Operations:
         known = 0
         for store in await self.letters.stores():
             try:
-                stats = await store.consumer_stats(channel, consumer)
+                stats = await store.channels.consumer_stats(channel, consumer)
             except NotFound as error:
                 missing = error
                 continue

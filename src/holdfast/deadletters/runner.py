@@ -1,22 +1,29 @@
-"""The runner: does operations, one at a time each, whoever runs them; goes on where another one died."""
+"""The runner: does operations, a few at once, and goes on where another runner died.
+
+An operation is worked through chunk by chunk, each step durable before the next one. Before a chunk is
+touched, the record says which items it has and the outcomes of the one before. So whoever goes on after a
+crash knows which items may or may not have been done, looks at those, and counts each once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
-from datetime import timedelta
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import count
 
 from holdfast import failpoints
 from holdfast.correlation import correlated
-from holdfast.deadletters.operation import Operation, Request
-from holdfast.deadletters.operations import Mark, Operations, done_so_far
-from holdfast.deadletters.pace import Clock, Pace
-from holdfast.deadletters.run import CHUNK, Ended, Run, Tell
+from holdfast.deadletters.actions import GONE, Actions, Chunk, ItemOutcome
+from holdfast.deadletters.items import Filter, parse_item
+from holdfast.deadletters.operation import Checkpoint, Operation, OperationState, Request
+from holdfast.deadletters.operations import Operations, Unfinished, done_so_far
 from holdfast.model.errors import HoldfastError, LockLost, NotFound, Transient
 from holdfast.model.scopes import ADMIN, Scope
-from holdfast.upkeep.holding import holding
+from holdfast.upkeep.lock import holding
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +32,49 @@ AT_ONCE, EACH = 4, 2
 """Operations that one process runs side by side, in all and of one asker."""
 _FOLLOW, _LOOK = 0.5, 1.0
 _SELDOM = 300
+CHUNK = 1_000
+_PATCHES = 100
+"""A chunk of patches: each is a step of its own."""
+_ROWS = 1_000
+_PROBLEMS, _LONGEST = 10, 500
+_STEP = 0.5
+
+OnProgress = Callable[[Operation], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    """How a run measures and spends time; a test passes its own."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """Lets `rate` items through in each second; None: all of them."""
+
+    rate: float | None
+    clock: RunClock
+    stop: asyncio.Event
+    _next: float = 0.0
+
+    def most(self, chunk: int) -> int:
+        """How many to take at once, so that a second's worth is spread over that second."""
+        return chunk if self.rate is None else max(1, min(chunk, int(self.rate)))
+
+    async def acquire(self, count: int) -> None:
+        """Wait until so many may go, or until `stop` is set."""
+        if self.rate is None:
+            return
+        await self.wait(self._next - self.clock.now())
+        self._next = max(self._next, self.clock.now()) + count / self.rate
+
+    async def wait(self, seconds: float) -> None:
+        """Wait that long, or until `stop` is set."""
+        end = self.clock.now() + seconds
+        while not self.stop.is_set() and (left := end - self.clock.now()) > 0:
+            await self.clock.sleep(min(left, _STEP))
 
 
 class Runner:
@@ -35,36 +85,36 @@ class Runner:
         operations: Operations,
         owner: str,
         *,
-        clock: Clock | None = None,
+        clock: RunClock | None = None,
         chunk: int = CHUNK,
         ttl: timedelta = TTL,
     ) -> None:
         self.operations, self._ttl = operations, ttl
-        self._owner, self._clock, self._chunk = owner, clock or Clock(), chunk
-        self._tasks: dict[Mark, asyncio.Task[bool]] = {}
+        self._owner, self._clock, self._chunk = owner, clock or RunClock(), chunk
+        self._tasks: dict[Unfinished, asyncio.Task[bool]] = {}
 
     async def do(self, request: Request, actor: str, scopes: tuple[Scope, ...] = (ADMIN,)) -> Operation:
-        """Ask for an operation and see it through, whoever runs it; answers how it ended."""
+        """Ask for an operation and see it through, whoever runs it; returns how it ended."""
         return await self.follow((await self.operations.ask(request, actor, scopes)).id)
 
     async def follow(
-        self, operation_id: str, *, stop: asyncio.Event | None = None, tell: Tell | None = None
+        self, operation_id: str, *, stop: asyncio.Event | None = None, on_progress: OnProgress | None = None
     ) -> Operation:
         """Run it here, or watch whoever does, to its end. `stop` cancels it between two chunks."""
         while True:
-            operation = await self.run(operation_id, stop=stop, tell=tell)
+            operation = await self.run(operation_id, stop=stop, on_progress=on_progress)
             if operation is None:
                 operation = await self.operations.show(operation_id)
                 if operation.active and stop is not None and stop.is_set():
                     return await self.operations.cancel(operation_id, operation.actor)
             if not operation.active:
                 return operation
-            if tell is not None:
-                tell(operation)
+            if on_progress is not None:
+                on_progress(operation)
             await self._clock.sleep(_FOLLOW)
 
     async def run(
-        self, operation_id: str, *, stop: asyncio.Event | None = None, tell: Tell | None = None
+        self, operation_id: str, *, stop: asyncio.Event | None = None, on_progress: OnProgress | None = None
     ) -> Operation | None:
         """Run it to its end here. None where somebody else runs it.
 
@@ -83,32 +133,17 @@ class Runner:
                 operation,
                 state="running",
                 started_at=operation.started_at or await store.now(),
-                stand=replace(operation.stand, token=lock.token),
+                checkpoint=replace(operation.checkpoint, token=lock.token),
             )
             saved = await self.operations.save(begun)
             if saved is None:
                 return await self.operations.show(operation_id)
             failpoints.hit("operation.after_lock")
-            pace = Pace(saved.request.rate, self._clock, stop or asyncio.Event())
+            limit = RateLimit(saved.request.rate, self._clock, stop or asyncio.Event())
             with correlated(operation=operation_id):
-                ended = await self._work(Run(self.operations, saved, pace, self._chunk, tell))
+                ended = await _Run(self.operations, saved, limit, self._chunk, on_progress).run()
             await self.operations.unmark(mark)
             return ended
-
-    async def _work(self, run: Run) -> Operation:
-        try:
-            try:
-                await run.work()
-            except (Transient, LockLost, Ended):
-                raise
-            except Exception as error:  # whatever it is, it would come again at once, and for ever
-                known = isinstance(error, HoldfastError)
-                why = str(error) if known else repr(error)
-                log.error("operation %s failed: %s", run.operation.id, why, exc_info=not known)
-                await run.end("failed", f"{why}; {done_so_far(run.operation)}")
-        except Ended:
-            return run.operation
-        raise AssertionError("a run ends with Ended")
 
     async def resume_all(self) -> int:
         """Run what waits or was left by whoever died, one after the other; returns how many ended here."""
@@ -156,3 +191,179 @@ class Runner:
             return False
         await self.operations.forget(operation_id)
         return True
+
+
+class _Ended(Exception):
+    """The operation has ended, and so does the run."""
+
+
+class _Run:
+    """Works one operation through, under its lock."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        operation: Operation,
+        limit: RateLimit,
+        chunk: int,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.operation = operation
+        self._operations, self._letters = operations, operations.letters
+        self._actions, self._rate, self._on_progress = Actions(operations.letters), limit, on_progress
+        self._chunk = min(chunk, _PATCHES) if operation.kind == "patch" else chunk
+
+    async def run(self) -> Operation:
+        """Do all that is left of it; returns it as it ended."""
+        try:
+            try:
+                await self._work()
+            except (Transient, LockLost, _Ended):
+                raise
+            except Exception as error:  # whatever it is, it would come again at once, and for ever
+                known = isinstance(error, HoldfastError)
+                why = str(error) if known else repr(error)
+                log.error("operation %s failed: %s", self.operation.id, why, exc_info=not known)
+                await self._end("failed", f"{why}; {done_so_far(self.operation)}")
+        except _Ended:
+            return self.operation
+        raise AssertionError("a run ends with _Ended")
+
+    async def _work(self) -> None:
+        if self.operation.kind == "remove_consumer":
+            await self._remove_consumer()
+        else:
+            await self._finish_chunk()
+            await self._go_on()
+        await self._end("done", done_so_far(self.operation))
+
+    async def _end(self, state: OperationState, outcome: str) -> None:
+        """Write down how it ended. Raises `_Ended`."""
+        ended = replace(self.operation, state=state, outcome=outcome, ended_at=await self._now())
+        if state == "done":  # nobody goes on with it, and it is kept for ever
+            ended = replace(ended, checkpoint=Checkpoint(ended.checkpoint.token, ended.checkpoint.asked))
+        await (await self._operations.audit()).ended(ended)
+        failpoints.hit("operation.before_end")
+        await self._save(ended)
+        raise _Ended
+
+    async def _finish_chunk(self) -> None:
+        """Finish the chunk that another runner has left."""
+        pending = [parse_item(each) for each in self.operation.checkpoint.pending]
+        if pending:
+            self.operation = _counted(self.operation, await self._actions.finish(self.operation, pending))
+
+    async def _go_on(self) -> None:
+        while True:
+            await self._wait_for_canary()
+            await self._check_stop()
+            chunk = await self._actions.next_chunk(self.operation, self._limit())
+            if chunk is None:
+                return
+            await self._rate.acquire(len(chunk.items))
+            await self._check_stop()
+            await self._save(_with_chunk(self.operation, chunk))
+            failpoints.hit("operation.after_intent")
+            outcomes = await self._actions.perform(self.operation, chunk.items)
+            failpoints.hit("operation.after_act")
+            self.operation = _counted(self.operation, outcomes)
+
+    def _limit(self) -> int:
+        limit, reached = self._rate.most(self._chunk), self.operation.checkpoint
+        wanted = self.operation.request.options.canary
+        return limit if wanted is None or reached.cleared else min(limit, wanted.size - len(reached.trying))
+
+    async def _wait_for_canary(self) -> None:
+        """Where all of the canary are on their way, wait until they have ended, and go on or stop."""
+        wanted, reached = self.operation.request.options.canary, self.operation.checkpoint
+        if wanted is None or reached.cleared or len(reached.trying) < wanted.size:
+            return
+        tried = reached.tried or await self._now()
+        await self._save(replace(self.operation, checkpoint=replace(reached, tried=tried)))
+        while (result := await self._actions.canary_result(self.operation, await self._now())) is None:
+            await self._rate.wait(_LOOK)
+            await self._check_stop()
+            await self._save(self.operation)  # whoever cancelled it is noticed here
+        passed, why = result
+        if not passed:
+            await self._end("stopped", f"{why}; {done_so_far(self.operation)}")
+        self.operation = replace(self.operation, checkpoint=replace(self.operation.checkpoint, cleared=True))
+
+    async def _remove_consumer(self) -> None:
+        where = (self.operation.request.filter or Filter()).where
+        for store in await self._letters.stores():
+            over = False
+            while not over:
+                await self._check_stop()
+                try:
+                    step = await store.channels.remove_consumer(
+                        where.channel or "", where.consumer or "", _ROWS
+                    )
+                except NotFound:
+                    break
+                failpoints.hit("operation.after_act")
+                over, progress = step.done, self.operation.progress
+                progress = progress.plus(step.jobs + step.dead + step.history, 0)
+                await self._save(replace(self.operation, progress=progress))
+
+    async def _check_stop(self) -> None:
+        if self._rate.stop.is_set():
+            outcome = f"cancelled by {self.operation.actor}; {done_so_far(self.operation)}"
+            await self._end("cancelled", outcome)
+
+    async def _save(self, operation: Operation) -> None:
+        """Make it durable, unless somebody else runs it by now or has cancelled it."""
+        saved = await self._operations.save(operation)
+        if saved is None:
+            stored = await self._operations.show(operation.id)
+            if stored.checkpoint.token != operation.checkpoint.token or stored.state != "cancelled":
+                raise LockLost(f"operation:{operation.id}", operation.checkpoint.token)
+            await self._leave(stored)
+            raise _Ended
+        self.operation = saved
+        if self._on_progress is not None:
+            self._on_progress(saved)
+
+    async def _leave(self, stored: Operation) -> None:
+        """It was cancelled: write down what was done so far, and nothing of what was only meant to be."""
+        mine = self.operation
+        by = stored.outcome.partition(";")[0]
+        left = replace(
+            stored,
+            progress=mine.progress,
+            problems=mine.problems,
+            checkpoint=mine.checkpoint,
+            outcome=f"{by}; {done_so_far(mine)}",
+        )
+        self.operation = await self._operations.save(left) or stored
+
+    async def _now(self) -> datetime:
+        return await (await self._operations.first()).now()
+
+
+def _with_chunk(operation: Operation, chunk: Chunk) -> Operation:
+    """What the record says before a chunk is touched."""
+    before = _counted(operation, chunk.left_alone)
+    pending = tuple(map(str, chunk.items))
+    return replace(
+        before, checkpoint=replace(before.checkpoint, source=chunk.source, after=chunk.after, pending=pending)
+    )
+
+
+def _counted(operation: Operation, outcomes: Sequence[ItemOutcome]) -> Operation:
+    """The operation with the outcomes of some more items."""
+    reached = operation.checkpoint
+    done = tuple(str(outcome.item) for outcome in outcomes if not outcome.problem)
+    problems = tuple(_problem(outcome) for outcome in outcomes if outcome.problem not in ("", GONE))
+    trying = operation.request.options.canary is not None and not reached.cleared
+    return replace(
+        operation,
+        progress=operation.progress.plus(len(done), len(outcomes) - len(done)),
+        problems=(operation.problems + problems)[:_PROBLEMS],
+        checkpoint=replace(reached, pending=(), trying=reached.trying + done if trying else reached.trying),
+    )
+
+
+def _problem(outcome: ItemOutcome) -> str:
+    """A problem as a record can hold it, whatever an error's text was."""
+    return f"{outcome.item} {outcome.problem}"[:_LONGEST].encode("utf-8", "replace").decode()

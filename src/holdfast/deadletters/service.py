@@ -1,42 +1,93 @@
 """Dead letters: the one service behind the command line, REST and the pages.
 
 It looks: counts, the one list of three kinds, clusters, details. What changes them is an operation
-(`operations.py`, `runner.py`).
+(`operations`, `runner`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend, Consumer
-from holdfast.deadletters.failed import FailedRecords, IngestSource, item_of_failed
-from holdfast.deadletters.folding import FRESH, MOST, Folding
-from holdfast.deadletters.ids import ItemId, parse_item
 from holdfast.deadletters.items import (
     ClusterView,
     ConsumerDead,
     Count,
     Detail,
     Filter,
+    ItemId,
     ItemPage,
     Verified,
+    parse_item,
 )
-from holdfast.deadletters.listing import page_of
 from holdfast.deadletters.messages import StreamSource, dead_letter_channels
-from holdfast.deadletters.sources import JobSource, Source, item_of_job
-from holdfast.model.deadletters import Cluster, DeadFilter, Fold
-from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.deadletters.sources import (
+    FailedRecords,
+    IngestSource,
+    JobSource,
+    Source,
+    item_of_failed,
+    item_of_job,
+    page_of,
+)
+from holdfast.model.deadletters import Cluster, DeadFilter, Drift, Fold, normalise
+from holdfast.model.errors import InvalidInput, LockLost, NotFound, Unavailable
 from holdfast.model.event import Event
-from holdfast.model.fingerprint import normalise
 from holdfast.model.scopes import EVERYWHERE, Right
+from holdfast.upkeep.lock import holding
 
 MOST_CLUSTERS = 10_000
 MOST_PAGE = 1_000
 MOST_SOURCES = 40
 """Places that a list takes from, where it is narrowed to what somebody may see."""
+LOCK = "dlq-summary-updater"
+FRESH = timedelta(minutes=10)
+MOST_DELTAS = 10_000
+"""Deltas that may wait before they are folded sooner."""
+_TTL = timedelta(seconds=30)
+_TRIES = 50
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Folds and recounts the counts of one store, under one lock per store that fences whoever holds it."""
+
+    backend: Backend
+    owner: str
+    fresh: timedelta = FRESH
+    most: int = MOST_DELTAS
+
+    async def fold(self) -> Fold:
+        """Fold, unless that was done lately or somebody else is at it."""
+        async with holding(self.backend, LOCK, self.owner, _TTL) as lock:
+            if lock is None:
+                return Fold(folded=0, skipped=True)
+            try:
+                return await self.backend.deadletters.fold(self.fresh, self.most, lock)
+            except LockLost:  # whoever has it now folds
+                return Fold(folded=0, skipped=True)
+
+    async def run_once(self) -> int:
+        """Fold where it is time; returns how many deltas were folded."""
+        return (await self.fold()).folded
+
+    async def forecast(self) -> int:
+        """How many deltas `run_once` would fold now."""
+        return (await self.backend.deadletters.fold(self.fresh, self.most, None)).folded
+
+    async def recount(self, repair: bool) -> list[Drift]:
+        """Count what is there and compare, once whoever folds is done."""
+        for _ in range(_TRIES):
+            async with holding(self.backend, LOCK, self.owner, _TTL) as lock:
+                if lock is not None:
+                    return await self.backend.deadletters.recount(repair, lock)
+            await asyncio.sleep(_PAUSE)
+        raise Unavailable(f"somebody else holds the lock {LOCK!r}; try again in a minute")
 
 
 class DeadLetters:
@@ -53,9 +104,9 @@ class DeadLetters:
         consumers: dict[tuple[str, str], Consumer] = {}
         reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for store in await self.stores():
-            for each in await store.consumers():
+            for each in await store.channels.consumers():
                 consumers.setdefault((each.channel, each.name), each)
-            for count in await store.dead_counts():
+            for count in await store.deadletters.counts():
                 reasons[count.channel, count.consumer][count.reason] += count.count
         return [
             _dead(consumers.get(key), *key, reasons[key])
@@ -80,10 +131,10 @@ class DeadLetters:
         return Count(number, exact)
 
     async def _known(self, where: DeadFilter, right: Right) -> int | None:
-        """What the counts say; None where only a look can tell."""
+        """What the counts say; None where the letters must be looked at."""
         plain = replace(where, channel=None, consumer=None)
         if plain == DeadFilter(reason=where.reason):
-            counts = [count for store in await self.stores() for count in await store.dead_counts()]
+            counts = [count for store in await self.stores() for count in await store.deadletters.counts()]
             return sum(
                 count.count
                 for count in counts
@@ -120,13 +171,13 @@ class DeadLetters:
     ) -> list[ClusterView]:
         found: list[ClusterView] = []
         for index, store in enumerate(await self.stores()):
-            for spot in await _spots(store, channel, consumer, right):
-                clusters = await store.clusters(*spot, most)
+            for place in await _narrowed(store, channel, consumer, right):
+                clusters = await store.deadletters.clusters(*place, most)
                 found += [_view(each, index) for each in clusters if right.holds(each.channel, each.consumer)]
         return found
 
     async def verify(self, repair: bool = False) -> list[Verified]:
-        """Recount every store and tell where the counts are wrong; with `repair` make them right."""
+        """Recount every store; returns where the counts are wrong, and with `repair` makes them right."""
         found = []
         for index, store in enumerate(await self.stores()):
             drifts = await Folding(store, self.bus.name).recount(repair)
@@ -135,7 +186,7 @@ class DeadLetters:
 
     async def fold(self) -> list[Fold]:
         """Fold the counts of every store, where it is time."""
-        return [await Folding(store, self.bus.name, FRESH, MOST).fold() for store in await self.stores()]
+        return [await Folding(store, self.bus.name).fold() for store in await self.stores()]
 
     # the list
 
@@ -176,8 +227,8 @@ class DeadLetters:
         found: list[Source] = []
         for index, store in enumerate(await self.stores()):
             if "job" in wanted.kinds:
-                spots = await _spots(store, wanted.where.channel, wanted.where.consumer, right)
-                found += [JobSource(index, store, right, *spot) for spot in spots]
+                places = await _narrowed(store, wanted.where.channel, wanted.where.consumer, right)
+                found += [JobSource(index, store, right, *place) for place in places]
             if "stream" in wanted.kinds:
                 channels = await dead_letter_channels(store, self.namespace)
                 found += [StreamSource(index, store, channel) for channel in channels if right.holds(channel)]
@@ -212,7 +263,7 @@ class DeadLetters:
 
     async def _job(self, item: ItemId) -> Detail:
         store = await self.store(item.partition)
-        letter = await store.dead_letter(item.channel, item.consumer, item.local)
+        letter = await store.deadletters.letter(item.channel, item.consumer, item.local)
         if letter is None:
             raise _gone(item)
         record, event = letter.record, letter.event or Event(b"", letter.record.event_id)
@@ -233,14 +284,14 @@ class DeadLetters:
         raise _gone(item)
 
 
-async def _spots(
+async def _narrowed(
     store: Backend, channel: str | None, consumer: str | None, right: Right
 ) -> list[tuple[str | None, str | None]]:
     """Where to look, so that nothing is looked at, counted or paged that the right does not cover."""
     if right.holds(channel, consumer):
         return [(channel, consumer)]
     found: set[tuple[str | None, str | None]] = set()
-    for each in await store.dead_counts():
+    for each in await store.deadletters.counts():
         if channel in (None, each.channel) and consumer in (None, each.consumer):
             if right.holds(each.channel, consumer):
                 found.add((each.channel, consumer))

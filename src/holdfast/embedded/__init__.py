@@ -8,11 +8,8 @@ temporary folder removed) even when the process that started it dies by SIGKILL.
 synchronous: a caller inside an event loop runs it in a thread.
 """
 
-from holdfast.embedded.nats import Nats
-from holdfast.embedded.postgres import Postgres
 from holdfast.embedded.process import Server, ServerError
-from holdfast.embedded.redis import Redis
-from holdfast.embedded.s3 import S3
+from holdfast.embedded.servers import S3, Nats, Postgres, Redis
 from holdfast.embedded.spark import SparkCluster
 from holdfast.embedded.wheels import MissingWheelError
 

@@ -5,7 +5,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from holdfast.embedded import private
+from holdfast.embedded.files import write_private
 
 # Below the ranges from which Linux and macOS take the ports of outgoing connections. Above, a client that
 # retries while its server is down can be given the server's own port, and then it talks to itself.
@@ -14,7 +14,7 @@ RANGE = range(10_000, 20_000)
 TWIN = 10_000
 
 # The UDP port of the same number, which no server of ours uses: bound, it holds the port for a server that is
-# down, against all other processes that choose one. The kernel lets go of it when its holder dies.
+# down, against all other processes that choose one. The kernel releases it when its holder dies.
 _held: dict[int, int] = {}
 _TRIES = 1_000
 
@@ -41,7 +41,7 @@ def is_free(port: int) -> bool:
 
 
 def hold(port: int) -> bool:
-    """Let nobody else choose it until `let_go`. Whether we have it now."""
+    """Let nobody else choose it until `release`. Whether we have it now."""
     if port not in _held:
         with socket.socket(type=socket.SOCK_DGRAM) as holder:
             try:
@@ -52,7 +52,7 @@ def hold(port: int) -> bool:
     return True
 
 
-def let_go(port: int) -> None:
+def release(port: int) -> None:
     if port in _held:
         os.close(_held.pop(port))
 
@@ -69,9 +69,9 @@ def choose(count: int) -> list[int]:
         if is_free(port) and is_free(port + TWIN):
             chosen.append(port)
         else:
-            let_go(port)
+            release(port)
     for port in chosen:
-        let_go(port)
+        release(port)
     raise NoFreePortError
 
 
@@ -91,5 +91,5 @@ def keep(folder: Path, count: int) -> list[int]:
             hold(port)  # another user of the same folder may have it already
         return former
     chosen = choose(count)
-    private.write(folder / "ports", " ".join(map(str, chosen)) + "\n")
+    write_private(folder / "ports", " ".join(map(str, chosen)) + "\n")
     return chosen

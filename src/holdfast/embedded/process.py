@@ -1,23 +1,61 @@
 """A server process: how every embedded server is started, stopped, killed, paused and found again."""
 
+from __future__ import annotations
+
+import http.client
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
-from holdfast.embedded import guard, ports, private
-from holdfast.embedded.folder import Folder
-from holdfast.embedded.leash import Leash
+from holdfast.embedded import guard, ports
+from holdfast.embedded.files import ServerFolder, keep_secret
 
 T = TypeVar("T")
 
 
 class ServerError(RuntimeError):
     """A server did not start, or was asked for what it can not do now."""
+
+
+class GuardProcess:
+    """The owner's end of a guard. When the owner dies, the kernel closes it."""
+
+    def __init__(self, spec: guard.Spec, log: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=[spec["lock"]],
+                start_new_session=True,
+            )
+        self._write(json.dumps(spec).encode() + b"\n")
+        if spec["users"]:
+            self.end()  # the guard of a shared server looks at its users instead
+
+    def end(self, *, keep: bool = False) -> None:
+        """Have the server stopped and its traces removed, unless they are to be kept. Waits for it."""
+        if keep:
+            self._write(b"keep")
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, text: bytes) -> None:
+        with suppress(BrokenPipeError):  # a guard that has died says so in the log
+            if self._process.stdin is not None and not self._process.stdin.closed:
+                self._process.stdin.write(text)
+                self._process.stdin.flush()
 
 
 class Server(ABC):
@@ -31,11 +69,11 @@ class Server(ABC):
     grace: ClassVar[float] = 10.0
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, shared: bool = False) -> None:
-        self._folder = Folder(folder)
+        self._folder = ServerFolder(folder)
         self._shared = shared
         self._ports: list[int] = []
         self._secret = ""
-        self._leash: Leash | None = None
+        self._guard: GuardProcess | None = None
 
     @property
     @abstractmethod
@@ -51,6 +89,7 @@ class Server(ABC):
         """Whether the server answers a client."""
 
     def environment(self) -> dict[str, str]:
+        """What the server's environment has besides ours."""
         return {}
 
     def prepare(self) -> None:
@@ -90,9 +129,9 @@ class Server(ABC):
 
     def stop(self) -> None:
         """Stop gracefully, after a while by force. A shared server stops when its last user does this."""
-        self._let_go(keep=False)
+        self._end_guard(keep=False)
         for port in self._ports:
-            ports.let_go(port)
+            ports.release(port)
         self._folder.leave()
         self._folder.discard()
 
@@ -127,11 +166,11 @@ class Server(ABC):
 
     def launch(self) -> None:
         """Start the process without waiting for it, unless it runs already."""
-        if self._leash is not None and not self._shared and self.running:
+        if self._guard is not None and not self._shared and self.running:
             return
-        self._let_go(keep=True)
+        self._end_guard(keep=True)
         lock = self._occupy()
-        self._secret = private.keep_secret(self.folder)
+        self._secret = keep_secret(self.folder)
         if lock is None:
             self._ports = ports.read(self.folder)
             return
@@ -139,15 +178,16 @@ class Server(ABC):
             os.ftruncate(lock, 0)  # the pid of a former server
             self._ports = self._ports or self._keep_ports()
             self.prepare()
-            self._leash = Leash(self._spec(lock), self._folder.open_log())
+            self._guard = GuardProcess(self._spec(lock), self._folder.open_log())
         finally:
             os.close(lock)  # the guard has inherited it
 
     def wait_ready(self) -> None:
+        """Return when the server answers; raises `ServerError` where it ends or takes too long."""
         deadline = time.monotonic() + self.start_timeout
         while not (self.ready() and self.running and self._folder.pid()):
             if not self.running:
-                if self._leash is not None:
+                if self._guard is not None:
                     raise self._failure("ended while it started")
                 self.launch()  # the shared server that ran a moment ago has gone
             if time.monotonic() > deadline:
@@ -173,10 +213,10 @@ class Server(ABC):
             "remove": [*self.leftovers(), *([str(self.folder)] if temporary else [])],
         }
 
-    def _let_go(self, *, keep: bool) -> None:
-        if self._leash is not None:
-            self._leash.let_go(keep=keep)
-        self._leash = None
+    def _end_guard(self, *, keep: bool) -> None:
+        if self._guard is not None:
+            self._guard.end(keep=keep)
+        self._guard = None
 
     def _occupy(self) -> int | None:
         """The lock of the folder; None when the server is shared and somebody runs it."""
@@ -218,3 +258,32 @@ def _wait(condition: Callable[[], bool], patience: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def answers(port: int, question: bytes, expected: bytes, timeout: float = 1.0) -> bool:
+    """Whether the server's answer to `question` contains `expected`."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+            connection.sendall(question)
+            received = b""
+            while expected not in received:
+                block = connection.recv(4096)
+                if not block:
+                    return False
+                received += block
+    except OSError:
+        return False
+    return True
+
+
+def http_get(port: int, path: str, timeout: float = 1.0) -> tuple[int, bytes] | None:
+    """Status and body, or None while nobody answers in HTTP."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

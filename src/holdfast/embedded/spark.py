@@ -6,16 +6,14 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.embedded import wheels
-from holdfast.embedded.java import java_home
-from holdfast.embedded.probe import http_get
-from holdfast.embedded.process import Server
+from holdfast.embedded.process import Server, http_get
+from holdfast.embedded.wheels import java_home, package
 
 # An application whose executors are killed one after the other is not given up.
 _OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1"
 
 
-class Daemon(Server):
+class SparkDaemon(Server):
     """A daemon of the cluster; its second port is that of its web page."""
 
     ports_needed = 2
@@ -40,19 +38,19 @@ class Daemon(Server):
     def environment(self) -> dict[str, str]:
         return {
             "JAVA_HOME": str(self._java or java_home(self.folder)),
-            "SPARK_HOME": str(wheels.package("pyspark", "spark")),
+            "SPARK_HOME": str(package("pyspark", "spark")),
             "SPARK_LOCAL_IP": "127.0.0.1",  # for the web page, too
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
         }
 
     def command(self) -> list[str]:
-        program = wheels.package("pyspark", "spark") / "bin" / "spark-class"
+        program = package("pyspark", "spark") / "bin" / "spark-class"
         listen = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self.web_port)]
         return [str(program), *self.role(), *listen]
 
 
-class Master(Daemon):
+class SparkMaster(SparkDaemon):
     def role(self) -> list[str]:
         return ["org.apache.spark.deploy.master.Master"]
 
@@ -68,9 +66,9 @@ class Master(Daemon):
             return {}
 
 
-class Worker(Daemon):
+class SparkWorker(SparkDaemon):
     def __init__(
-        self, folder: Path | None, java: Path | None, master: Master, cores: int, memory: str
+        self, folder: Path | None, java: Path | None, master: SparkMaster, cores: int, memory: str
     ) -> None:
         super().__init__(folder, java)
         self._master = master
@@ -103,14 +101,15 @@ class SparkCluster:
         folder: str | os.PathLike[str] | None = None,
         java: Path | None = None,
     ) -> None:
-        """`java` is a JAVA_HOME; without it, see `holdfast.embedded.java`."""
+        """`java` is a JAVA_HOME; without it, see `holdfast.embedded.wheels.java_home`."""
 
         def place(name: str) -> Path | None:
             return None if folder is None else Path(folder) / name
 
-        self.master = Master(place("master"), java)
+        self.master = SparkMaster(place("master"), java)
         self.workers = [
-            Worker(place(f"worker-{number}"), java, self.master, cores, memory) for number in range(workers)
+            SparkWorker(place(f"worker-{number}"), java, self.master, cores, memory)
+            for number in range(workers)
         ]
 
     @property
@@ -161,7 +160,7 @@ class SparkCluster:
             daemon.resume()
 
     @property
-    def _daemons(self) -> list[Daemon]:
+    def _daemons(self) -> list[SparkDaemon]:
         return [*reversed(self.workers), self.master]
 
     def __enter__(self) -> Self:

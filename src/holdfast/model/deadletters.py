@@ -1,17 +1,32 @@
-"""Dead letters of worker consumers: which are meant, what each one is, their counts and their clusters."""
+"""Dead letters of worker consumers: filters, pages, counts, and clusters by the fingerprint of an error."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.model.event import Event
 from holdfast.model.job import JobRecord
 
+_MAX_NORMALISED = 4_096
+"""Characters of an error that count: a stream's message may bring a longer one."""
+_NOISE = (
+    (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<address>"),
+    # A scheme has an end: without one, every letter of a long word would begin a search to the word's end.
+    (re.compile(r"(?:[a-z][a-z0-9+.-]{0,15}:/)?(?:/[^\s/'\",:;()]+){2,}"), "<path>"),
+    (re.compile(r"\b(?=[0-9a-f]*\d)(?=\d*[a-f])[0-9a-f]{12,}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"'[^']*'|\"[^\"]*\""), "<text>"),
+    (re.compile(r"\d+(?:\.\d+)*"), "<n>"),
+    (re.compile(r"\s+"), " "),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead letters are meant. Everything that is set must hold; an empty one means all."""
+    """Which dead letters are meant. Everything that is set must match; an empty filter means all."""
 
     channel: str | None = None
     consumer: str | None = None
@@ -27,7 +42,7 @@ class DeadFilter:
     """Part of the last error, in any case."""
 
     def holds(self, letter: DeadLetter) -> bool:
-        """Whether a dead letter is meant: the rule behind whatever a store's index does."""
+        """Return whether a dead letter matches: the rule behind whatever a store's index does."""
         record, died = letter.record, letter.record.ended_at
         last = record.errors[-1] if record.errors else {}
         return (
@@ -116,3 +131,20 @@ class Removal:
     history: int
     done: bool
     """Whether nothing is left of it."""
+
+
+def normalise(error: str) -> str:
+    """Return the error with numbers, ids, paths, addresses and quoted text replaced by placeholders.
+
+    Takes time in proportion to the error's length, whatever it holds.
+    """
+    error = error[:_MAX_NORMALISED]
+    for noise, placeholder in _NOISE:
+        error = noise.sub(placeholder, error)
+    return error.strip()[:500]
+
+
+def fingerprint(kind: str, error: str) -> str:
+    """Return sixteen hexadecimal digits that name the cluster of an error."""
+    text = f"{kind}: {normalise(error)}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

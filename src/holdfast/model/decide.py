@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from holdfast.model.fingerprint import fingerprint
+from holdfast.model.deadletters import fingerprint
 from holdfast.model.job import Burial, Failure, Job, Reason, Retry
 from holdfast.model.policy import Policy
 
@@ -67,7 +67,7 @@ class Action:
 
 
 def describe(error: BaseException | str) -> Failure:
-    """An attempt's error as it is stored: bounded text, its class and its fingerprint."""
+    """Return an attempt's error as it is stored: bounded text, its class and its fingerprint."""
     kind = "" if isinstance(error, str) else type(error).__name__
     try:
         text = str(error) or kind or "failed"
@@ -80,7 +80,7 @@ def describe(error: BaseException | str) -> Failure:
 def after_failure(
     job: Job, policy: Policy, failure: Failure, *, terminal: bool, chance: random.Random
 ) -> Retry | Burial:
-    """The handler said no: retry with backoff while the budget lasts, else bury."""
+    """Decide after a failed attempt: retry with backoff while the budget lasts, else bury."""
     if terminal:
         return Burial(job, Reason.TERMINAL, failure)
     if job.attempt >= policy.max_attempts or _spent(job.attempt, job.abandonments, policy.max_runs):
@@ -89,7 +89,7 @@ def after_failure(
 
 
 def when_due(due: Due) -> Action:
-    """What the lifecycle asks for a job whose deadline has passed."""
+    """Decide what the lifecycle asks for a job whose deadline has passed."""
     match due.kind:
         case DueKind.SCHEDULE:
             return Action(Move.PROMOTE, due)
@@ -113,5 +113,5 @@ def _after_abandonment(due: Due) -> Action:
 
 
 def _spent(attempts: int, abandonments: int, max_runs: int | None) -> bool:
-    """Whether the run that ends now was the last one, however it and the others ended."""
+    """Return whether the run that ends now was the last one, however it and the others ended."""
     return max_runs is not None and attempts + abandonments >= max_runs

@@ -26,7 +26,7 @@ _WHOLE = re.compile(DURATION)
 
 
 def parse_duration(value: Duration, *, what: str = "duration") -> timedelta:
-    """Turn what a caller or a config file wrote into a timedelta; refuse negatives and nonsense."""
+    """Return what a caller or a config file wrote as a timedelta. Raises `InvalidInput` for anything else."""
     try:
         parsed = _parse(value)
     except OverflowError:
@@ -59,7 +59,7 @@ def _shown(value: Duration) -> str:
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back as the same value."""
+    """Return the shortest text that `parse_duration` reads back as the same value."""
     milliseconds = value // timedelta(milliseconds=1)
     if value % timedelta(milliseconds=1):
         return f"{value.total_seconds():.6f}".rstrip("0") + "s"

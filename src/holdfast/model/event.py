@@ -8,11 +8,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 from holdfast.model.errors import InvalidInput, TooLarge
-from holdfast.model.garbage import uncollected
+from holdfast.model.gc_pause import gc_disabled
 
 DEFAULT_SOURCE = "default"
 DEFAULT_TYPE = "event"
@@ -69,15 +70,66 @@ class Event(_Fields):
         return tuple.__new__(cls, (encoded, id, source, type, key, time, headers or _NO_HEADERS))
 
     def json(self) -> Any:
-        """The data as a JSON value; raises `InvalidInput` where it is not JSON."""
+        """Return the data as a JSON value. Raises `InvalidInput` where it is not JSON."""
         try:
             return json.loads(self.data)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"event {self.id!r} carries no JSON: {error}; read .data instead") from None
 
 
+class EventColumns(Sequence[Event]):
+    """The events of one publish by column, in the order of the fields of `Event`.
+
+    The events themselves are made when one is first asked for: a store that takes columns never does.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Self:
+        """Return the columns of at least one event."""
+        if isinstance(events, cls):
+            return events
+        with gc_disabled():
+            return cls(list(zip(*events, strict=True)))
+
+    @cached_property
+    def _events(self) -> list[Event]:
+        with gc_disabled():
+            return list(map(tuple.__new__, repeat(Event), zip(*self.columns, strict=True)))
+
+    @property
+    def data(self) -> Sequence[bytes]:
+        """The data of each event."""
+        return self.columns[0]
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The id of each event."""
+        return self.columns[1]
+
+    def has_only_data(self) -> bool:
+        """Return whether the events leave all but data to the defaults and fit: then nothing can be wrong."""
+        defaults = _Fields._field_defaults.values()
+        return max(map(len, self.data)) <= MAX_DATA and all(
+            column.count(default) == len(column)
+            for column, default in zip(self.columns[1:], defaults, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Event]: ...
+    def __getitem__(self, place: int | slice) -> Event | list[Event]:
+        return self._events[place]
+
+
 def encode_data(data: Any) -> bytes:
-    """Bytes as they are, text and every other JSON value as JSON."""
+    """Return bytes as they are, any other value as JSON. Raises `InvalidInput` for what is no JSON value."""
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     try:
@@ -87,7 +139,7 @@ def encode_data(data: Any) -> bytes:
 
 
 def check_event(event: Event) -> Event:
-    """Refuse what some backend could not carry, before anything is sent."""
+    """Return the event. Raises `InvalidInput` for what some backend could not carry."""
     data, name, source, kind, key, time, headers = event
     if len(data) > MAX_DATA:
         raise TooLarge(f"event {name!r} has {len(data)} bytes of data; the limit is {MAX_DATA}")
@@ -109,7 +161,7 @@ def check_event(event: Event) -> Event:
 
 
 def check_time(what: str, time: datetime) -> None:
-    """Refuse a time that some store, or whoever reads from it, could not hold."""
+    """Raise `InvalidInput` for a time that some store, or a reader of it, could not hold."""
     if not isinstance(time, datetime):
         raise InvalidInput(f"{what}, {time!r}, is no time; pass a datetime with a zone")
     if time.tzinfo is None:
@@ -121,7 +173,7 @@ def check_time(what: str, time: datetime) -> None:
 
 
 def is_common(time: datetime) -> bool:
-    """Whether a time with a zone is one in UTC too: at the ends of the calendar it may not be."""
+    """Return whether a time with a zone exists in UTC too: at the ends of the calendar it may not."""
     if 1 < time.year < 9999:
         return True
     try:
@@ -129,15 +181,6 @@ def is_common(time: datetime) -> bool:
     except OverflowError:
         return False
     return True
-
-
-def has_only_data(columns: Sequence[Sequence[Any]]) -> bool:
-    """Whether events, given by column, leave all but data to the defaults: nothing else can be wrong."""
-    data, *others = columns
-    defaults = _Fields._field_defaults.values()
-    return max(map(len, data)) <= MAX_DATA and all(
-        column.count(default) == len(column) for column, default in zip(others, defaults, strict=True)
-    )
 
 
 def _check_text(what: str, text: str) -> None:
@@ -169,7 +212,7 @@ def _check_headers(event: Event) -> None:
 
 
 def new_ids(count: int) -> Iterator[str]:
-    """UUIDs of version 7: unique without coordination, and they sort by time.
+    """Return UUIDv7s: unique without coordination, and they sort by time.
 
     Those of one call count up from a random number, so that a batch fills an index of ids from one end.
     """
@@ -181,12 +224,12 @@ def new_ids(count: int) -> Iterator[str]:
 
 
 def new_id() -> str:
-    """One such id."""
+    """Return one UUIDv7."""
     return next(new_ids(1))
 
 
 class Receipt(NamedTuple):
-    """What publish answers: the event is durable, at this position, under this id."""
+    """What publish returns: the event is durable, at this position, under this id."""
 
     id: str
     position: str
@@ -194,10 +237,10 @@ class Receipt(NamedTuple):
 
 
 def receipts(ids: Sequence[str], prefix: str, numbers: Sequence[int]) -> list[Receipt]:
-    """Receipts of fresh events whose positions differ in their last field only."""
+    """Return the receipts of new events whose positions differ in their last field only."""
     positions = map(f"{prefix}-%016x".__mod__, numbers)
     made = zip(ids, positions, repeat(False, len(ids)), strict=True)
-    with uncollected():
+    with gc_disabled():
         return list(map(tuple.__new__, repeat(Receipt), made))
 
 

@@ -1,46 +1,14 @@
-"""Jobs: one event for one worker consumer, and the states that it passes through.
-
-scheduled → ready → leased → done | dead, with leased → ready | scheduled (retry, release, abandonment),
-ready | scheduled → dead (expired), ready | scheduled → cancelled, dead → ready (requeue) and dead → purged.
-"""
+"""Jobs: one event for one worker consumer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from holdfast.model.event import Event
-
-
-class State(StrEnum):
-    """Where a job is. The first three are live; the others are terminal."""
-
-    SCHEDULED = "scheduled"
-    READY = "ready"
-    LEASED = "leased"
-    DONE = "done"
-    DEAD = "dead"
-    CANCELLED = "cancelled"
-    DISCARDED = "discarded"
-    PURGED = "purged"
-
-
-LIVE = frozenset({State.SCHEDULED, State.READY, State.LEASED})
-
-# Every arrow there is: anything else is refused by every backend.
-ARROWS: Mapping[State, frozenset[State]] = {
-    State.SCHEDULED: frozenset({State.READY, State.DEAD, State.DISCARDED, State.CANCELLED}),
-    State.READY: frozenset({State.LEASED, State.DEAD, State.DISCARDED, State.CANCELLED}),
-    State.LEASED: frozenset({State.READY, State.SCHEDULED, State.DONE, State.DEAD, State.DISCARDED}),
-    State.DEAD: frozenset({State.READY, State.PURGED}),
-    State.DONE: frozenset(),
-    State.CANCELLED: frozenset(),
-    State.DISCARDED: frozenset(),
-    State.PURGED: frozenset(),
-}
+from holdfast.model.states import State
 
 
 class Reason(StrEnum):

@@ -80,6 +80,6 @@ class Lag:
 
 
 def joined(pages: Sequence[Page]) -> Page:
-    """Pages as one, in their order."""
+    """Return the pages as one, in their order."""
     columns: Any = zip(*pages, strict=True) if pages else [()] * len(Page._fields)
     return Page(*(list(chain.from_iterable(column)) for column in columns))

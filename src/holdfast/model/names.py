@@ -1,4 +1,4 @@
-"""Names of channels and consumers, and the patterns that select channels."""
+"""Names of channels and consumers, the patterns that select channels, and text that every store can hold."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from holdfast.model.errors import InvalidName
+from holdfast.model.errors import InvalidInput, InvalidName
 
 NAME = r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)*"
 """What a name is, as a regular expression; it has at most `LONGEST` characters."""
 _NAME = re.compile(NAME)
 _TOKEN = re.compile(r"[a-z0-9_-]+")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _SYSTEM, _DEAD_LETTERS = ".events.system.", "._deadletter."
 _OURS = (_SYSTEM, _DEAD_LETTERS)
 _AUDIT = f"{_SYSTEM}audit"
@@ -38,9 +39,16 @@ def check_token(token: str, what: str) -> str:
     return token
 
 
+def check_stored(what: str, *texts: str) -> None:
+    """Raise `InvalidInput` for NUL, which PostgreSQL cannot hold, and for lone surrogates."""
+    for text in texts:
+        if _UNSTORABLE.search(text):
+            raise InvalidInput(f"{what} {text[:200]!r} holds NUL or half a character; remove it")
+
+
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A channel pattern as a regular expression: `*` is one token, `>` at the end is a tail."""
+    """Return a channel pattern as a regular expression: `*` is one token, `>` at the end is a tail."""
     if len(pattern) > LONGEST:
         raise InvalidName(
             f"pattern {pattern[:40]!r}… has {len(pattern)} characters; no name has more than {LONGEST}"
@@ -63,12 +71,12 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, channel: str) -> bool:
-    """Whether `channel` is selected by `pattern` (a plain name selects itself)."""
+    """Return whether `channel` is selected by `pattern` (a plain name selects itself)."""
     return compile_pattern(pattern).fullmatch(channel) is not None
 
 
 def selects(pattern: str, channel: str) -> bool:
-    """Whether `channel` is work for a driver with this pattern: `matches`, without the system's own events.
+    """Return whether a driver with this pattern reads `channel`: `matches`, without the system's own events.
 
     What a driver announces must not become work again, its own or that of a driver in another namespace.
     A pattern that names them, such as `gbe.events.system.*`, selects them all the same.
@@ -77,24 +85,24 @@ def selects(pattern: str, channel: str) -> bool:
 
 
 def is_ours(channel: str) -> bool:
-    """Whether Holdfast writes a channel itself: its system events, and the copies of dead letters."""
+    """Return whether Holdfast writes a channel itself: its system events, and the copies of dead letters."""
     return any(mark in channel for mark in _OURS)
 
 
 def is_audit(channel: str) -> bool:
-    """Whether a channel is the audit of some namespace."""
+    """Return whether a channel is the audit of some namespace."""
     return channel.endswith(_AUDIT)
 
 
 def covers(pattern: str, channel: str) -> bool:
-    """Whether a right that was given for a pattern holds on `channel`: `matches`, and a channel that Holdfast
-    writes itself must be named, as in `gbe.events.system.*` or `gbe._deadletter.*`."""
+    """Return whether a right for a pattern holds on `channel`: `matches`, and a channel that Holdfast writes
+    itself must be named, as in `gbe.events.system.*` or `gbe._deadletter.*`."""
     return matches(pattern, channel) and all(mark in pattern for mark in _OURS if mark in channel)
 
 
 def most_specific(patterns: Iterable[str], channel: str) -> str | None:
-    """The pattern that says most about a channel: compared token by token from the left, a name says more
-    than `*`, and `*` more than `>`. None where no pattern selects it."""
+    """Return the most specific pattern that selects a channel: token by token from the left, a name is more
+    specific than `*`, and `*` than `>`. None where no pattern selects it."""
     return max((each for each in patterns if matches(each, channel)), key=_specificity, default=None)
 
 

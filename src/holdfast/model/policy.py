@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal
 
+from holdfast.model.backoff import Backoff, Exponential, Steps
 from holdfast.model.duration import LONGEST, format_duration, parse_duration
 from holdfast.model.errors import Duration, InvalidInput, InvalidPolicy
 from holdfast.model.names import check_name
@@ -23,40 +23,6 @@ OnDead = Literal["keep", "discard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
-    """`base`, then `factor` times more after each attempt up to `limit`, spread by `jitter`."""
-
-    base: timedelta = timedelta(seconds=1)
-    factor: float = 2.0
-    limit: timedelta = timedelta(hours=1)
-    jitter: float = 0.2
-
-    def delay(self, attempt: int, chance: random.Random) -> timedelta:
-        """The wait after the `attempt`-th failure, never above `limit`."""
-        limit = self.limit.total_seconds()
-        try:
-            grown = min(self.base.total_seconds() * self.factor ** (attempt - 1), limit)
-        except OverflowError:  # a large budget outgrows a float
-            grown = limit if self.base else 0.0
-        spread = grown * (1 + self.jitter * (2 * chance.random() - 1))
-        return timedelta(seconds=min(spread, limit))
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """An explicit list of waits; the last one repeats."""
-
-    waits: tuple[timedelta, ...]
-
-    def delay(self, attempt: int, chance: random.Random) -> timedelta:
-        """The wait after the `attempt`-th failure, exactly as listed."""
-        return self.waits[min(attempt, len(self.waits)) - 1]
-
-
-Backoff = Exponential | Steps
-
-
-@dataclass(frozen=True, slots=True)
 class Policy:
     """Everything that a worker consumer decides by. Build it with `Policy.of`, which validates."""
 
@@ -64,7 +30,7 @@ class Policy:
     """`UNLIMITED` where there is no end to them."""
     max_abandonments: int = 3
     lease: timedelta = timedelta(minutes=5)
-    backoff: Backoff = Exponential()
+    backoff: Backoff = field(default_factory=Exponential)
     expires_after: timedelta | None = None
     dead_letter: str | None = None
     on_dead: OnDead = "keep"
@@ -88,7 +54,7 @@ class Policy:
         max_depth: int | None = None,
         max_runs: int | None = None,
     ) -> Policy:
-        """A policy from what people write; every mistake is an `InvalidPolicy` that says what to do."""
+        """Return a policy from what people write. Raises `InvalidPolicy`, which says what to do."""
         try:
             policy = cls(
                 max_attempts=_attempts(max_attempts),
@@ -109,7 +75,7 @@ class Policy:
         return _checked(policy)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as plain JSON values, in the words that `Policy.of` takes.
+        """Return the policy as plain JSON values, in the words that `Policy.of` takes.
 
         `max_runs` is there only where it is set: programs that do not know it read all other policies.
         """
@@ -121,14 +87,14 @@ class Policy:
         return plain
 
     def stored(self) -> dict[str, Any]:
-        """As `to_json`, with a number for each budget, so that a store can compare them."""
+        """Return `to_json` with a number for each budget, so that a store can compare them."""
         return self.to_json() | {"max_attempts": self.max_attempts}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Policy:
-        """The inverse of `to_json` and of `stored`.
+        """Return the policy that `to_json` or `stored` made.
 
-        `InvalidPolicy` where another version, or somebody else, wrote it.
+        Raises `InvalidPolicy` where another version, or other software, wrote it.
         """
         backoff = stored.get("backoff")
         try:

@@ -15,12 +15,12 @@ _POSITION = re.compile(r"[0-9a-f]{4}(-[0-9a-f]{16})+")
 
 
 def format_position(epoch: int, *fields: int) -> str:
-    """Fixed-width hexadecimal fields, so that the text sorts as the numbers do."""
+    """Return fixed-width hexadecimal fields, so that the text sorts as the numbers do."""
     return f"{epoch:04x}-" + "-".join([f"{field:016x}" for field in fields])
 
 
 def parse_position(text: str, fields: int) -> tuple[int, ...]:
-    """The epoch and the `fields` numbers of a position that a backend of the same kind wrote."""
+    """Return the epoch and the `fields` numbers of a position that a backend of the same kind wrote."""
     if not _POSITION.fullmatch(text) or text.count("-") != fields:
         raise InvalidInput(
             f"{text!r} is not a position of this store; use one that a receipt or a log entry gave you"

@@ -1,4 +1,4 @@
-"""Scopes: what a token is for. Pure."""
+"""Scopes: what a token may do, and where."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Scope:
     """For a consumer: its name."""
 
     def allows(self, verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
-        """Whether a token of this scope may do it; without a channel: on all channels."""
+        """Return whether a token of this scope may do it; without a channel: on all channels."""
         return verb in VERBS[self.kind] and self._covers(verb, channel, consumer)
 
     def _covers(self, verb: Verb, channel: str | None, consumer: str | None) -> bool:
@@ -58,7 +58,7 @@ class Scope:
 
 
 def may(scopes: Iterable[Scope], verb: Verb, channel: str | None = None, consumer: str | None = None) -> bool:
-    """Whether one of the scopes allows it; without a channel: on all channels."""
+    """Return whether one of the scopes allows it; without a channel: on all channels."""
     return any(scope.allows(verb, channel, consumer) for scope in scopes)
 
 
@@ -74,17 +74,17 @@ class Right:
     rights: tuple[tuple[Scope, ...], ...] = ((ADMIN,),)
 
     def holds(self, channel: str | None = None, consumer: str | None = None) -> bool:
-        """Whether it may be done there; without a channel: on all channels, but for those that a scope must
-        name. So whatever is found on all channels is asked about once more."""
+        """Return whether it may be done there; without a channel: on all channels, but for those that a scope
+        must name. So check again whatever is found on all channels."""
         return all(may(scopes, self.verb, channel, consumer) for scopes in self.rights)
 
 
 EVERYWHERE = Right("admin")
-"""The right of whoever has the stores themselves."""
+"""The right of a program that has the stores themselves."""
 
 
 def scope_of(kind: str, channel: str | None, consumer: str | None) -> Scope:
-    """A scope as somebody asks for it; `InvalidInput` where it makes no sense."""
+    """Return the scope of these values. Raises `InvalidInput` where they make no sense together."""
     if kind not in VERBS:
         raise InvalidInput(f"scope {kind!r} is unknown; use one of {', '.join(VERBS)}")
     if (consumer is not None) != (kind == "consumer"):

@@ -30,7 +30,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Who keeps a trim from going further, and from where on it still needs the log."""
+    """The consumer that keeps a trim from going further, and from where on it still needs the log."""
 
     consumer: str
     after: str | None
@@ -83,7 +83,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StateRecord:
     """A small state record under a dotted key, readable by a client that knows only the server."""
 
     key: str

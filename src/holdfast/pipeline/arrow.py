@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 
 from holdfast.model.log import Page, joined
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 
 SCHEMA = pa.schema(
     {
@@ -27,12 +27,12 @@ SCHEMA = pa.schema(
 )
 
 
-def to_batch(spot: Spot, page: Page) -> pa.RecordBatch:
+def to_batch(spot: ChannelPartition, page: Page) -> pa.RecordBatch:
     """A page's events as rows, in their order."""
     return to_one_batch([(spot, page)])
 
 
-def to_one_batch(pages: Sequence[tuple[Spot, Page]]) -> pa.RecordBatch:
+def to_one_batch(pages: Sequence[tuple[ChannelPartition, Page]]) -> pa.RecordBatch:
     """The events of many pages as rows, in their order: small batches cost more than what they hold."""
     spots = [spot for spot, page in pages for _ in page.positions]
     page = pages[0][1] if len(pages) == 1 else joined([page for _, page in pages])

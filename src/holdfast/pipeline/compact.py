@@ -1,4 +1,4 @@
-"""Compact: a day's objects as Parquet, proven equal row by row before anybody relies on it.
+"""Compact: a day's objects as Parquet, checked row by row against the objects.
 
 `compact/{domain}/{YYYY}/{MM}/{DD}/….parquet` beside `archive/`, in the same store. The objects stay: the
 archive is still what the manifests say.
@@ -18,13 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.model.errors import NotFound, ObjectConflict
-from holdfast.pipeline.archive import naming
-from holdfast.pipeline.archive.catalog import intact_catalog
-from holdfast.pipeline.archive.manifest import Written
-from holdfast.pipeline.archive.objects import text_of
-from holdfast.pipeline.archive.rows import SCHEMA, to_rows
-from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.stores.address import cloud_environment
+from holdfast.pipeline.archive.lines import SCHEMA, decode_lines
+from holdfast.pipeline.archive.manifests import intact_catalog
+from holdfast.pipeline.archive.objects import Written, day_folder, text_of
+from holdfast.pipeline.stores import ObjectStore, cloud_environment, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,9 +67,9 @@ def _piece(objects: list[Written]) -> Piece:
 
 
 def compact(spark: SparkSession, source: str, day: date) -> list[Compacted]:
-    """Write and prove a day's Parquet files. `NotFound` where the archive has nothing of that day."""
+    """Write and check a day's Parquet files. Raises `NotFound` where the archive has nothing of that day."""
     catalog = intact_catalog(open_store(source))
-    todo = list(pieces(catalog.of_day(naming.day_folder(day))))
+    todo = list(pieces(catalog.of_day(day_folder(day))))
     if not todo:
         raise NotFound(f"{source} has no committed objects of {day}; look at holdfast archive verify")
     work = CompactPieces(source, cloud_environment())
@@ -97,9 +94,7 @@ def compact_piece(store: ObjectStore, piece: Piece) -> Compacted:
     rows = _rows(store, piece.objects)
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd")
-    with suppress(
-        ObjectConflict
-    ):  # from another version of the writer, perhaps: what counts is what it holds
+    with suppress(ObjectConflict):  # written by another version: its content is checked below
         store.put(piece.name, buffer.getvalue())
     data = store.get(piece.name)
     if not pq.read_table(io.BytesIO(data)).cast(SCHEMA).equals(rows):
@@ -111,5 +106,5 @@ def compact_piece(store: ObjectStore, piece: Piece) -> Compacted:
 
 
 def _rows(store: ObjectStore, objects: Iterable[Written]) -> pa.Table:
-    batches = [to_rows(each.object, each.partition, text_of(store, each)) for each in objects]
+    batches = [decode_lines(each.object, each.partition, text_of(store, each)) for each in objects]
     return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks()

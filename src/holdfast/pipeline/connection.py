@@ -43,11 +43,11 @@ class Connection:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the result."""
+        """Run a coroutine on the loop; returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
-        """Step by step, with the next item already on its way while one is in use."""
+        """Iterate over an async generator; the next item is fetched while one is in use."""
 
         async def step() -> tuple[T] | None:
             async for item in items:
@@ -64,7 +64,7 @@ class Connection:
             self.run(items.aclose())
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the backends and end the loop."""
         try:
             for backend in self.backends:
                 self.run(backend.close())

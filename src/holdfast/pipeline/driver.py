@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,14 +16,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from holdfast.correlation import correlated
 from holdfast.model.errors import HoldfastError
-from holdfast.pipeline.checkpoint import discard_if_at_odds
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import FIRST_DELAY, LOOK, Busy, again, driver_lock, wait_for_stale_lock
-from holdfast.pipeline.failure import explained
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition, load
 from holdfast.pipeline.reports import Reporter
+from holdfast.pipeline.session import explain_failure
 from holdfast.pipeline.source import HoldfastSource
 from holdfast.pipeline.stores import ObjectStore, probe
 
@@ -31,8 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
+
 WATCH = 1.0
-"""Seconds between two looks at queries that run: each is a question to Java."""
+"""Seconds between two checks of running queries: each is a call to Java."""
+_MAX_STORES = 10_000
+"""More than there can be: offsets of any store are read here."""
+
+Ends = dict[ChannelPartition, str]
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,10 @@ class Sink(Protocol):
     name: str
     """Of the query and its checkpoint."""
     every: timedelta
-    """How often to look for news."""
+    """How often to look for new events."""
 
-    def prepare(self) -> Mapping[Spot, str | None]:
-        """Finish what another driver has left undone; returns the cursors to start from."""
+    def prepare(self) -> Mapping[ChannelPartition, str | None]:
+        """Finish what another driver has left undone. Returns the cursors to start from."""
 
     def source(self, label: str) -> type[HoldfastSource]:
         """The source, under this name: its tasks write, and their rows describe what they wrote."""
@@ -66,7 +73,7 @@ class Sink(Protocol):
         """Have the tasks write (by `collect`), make it durable, move the cursors."""
 
 
-class Job(Protocol):
+class DriverJob(Protocol):
     """What a driver is for."""
 
     kind: str
@@ -74,7 +81,7 @@ class Job(Protocol):
     lock_name: str
     reporter: Reporter
     flushes: bool
-    """Whether what still waits is written when it is told to stop."""
+    """Whether waiting events are written when it is told to stop."""
 
     def open(self, context: Context) -> AbstractContextManager[Sequence[Sink]]:
         """The sinks, not prepared yet, for as long as the lock is held."""
@@ -86,20 +93,23 @@ class Job(Protocol):
         """Called now and then while the queries run."""
 
     def progress(self) -> object:
-        """Something that differs where anything was achieved in between."""
+        """A value that changes with every commit."""
 
     def failed(self) -> None:
-        """It is tried again."""
+        """Called after a failure, before the next try."""
 
 
 class Driver:
     """One driver of a job."""
 
-    def __init__(self, spark: SparkSession, urls: Sequence[str], checkpoints: Path, job: Job) -> None:
+    def __init__(self, spark: SparkSession, urls: Sequence[str], checkpoints: Path, job: DriverJob) -> None:
         self._spark, self._urls, self._checkpoints, self._job = spark, urls, checkpoints, job
 
     def run_once(self) -> None:
-        """Take all that is there now. `Busy` where another one is at work; one that died is outwaited."""
+        """Take all that is there now. Raises `Busy` where another driver is at work.
+
+        The lock of one that died is waited for.
+        """
         with (
             self._session(wait_for_stale_lock(), threading.Event()) as (context, queries),
             self._job.beside(once=True),
@@ -107,8 +117,7 @@ class Driver:
             self._drain(context, queries)
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. While another one is at work it waits; a failure moves nothing and is
-        tried again."""
+        """Work until told to stop. Waits while another driver is at work; tries again after a failure."""
         delay = FIRST_DELAY
         while not stop.is_set():
             before = self._job.progress()
@@ -130,7 +139,7 @@ class Driver:
     def _session(
         self, wait: Callable[[], bool], stop: threading.Event
     ) -> Iterator[tuple[Context, list[Query]]]:
-        """Prepared queries while this driver has the lock; `wait` says whether to ask for it again."""
+        """Prepared queries while this driver has the lock; `wait` returns whether to ask for it again."""
         job = self._job
         with (
             Connection(self._urls) as connection,
@@ -181,7 +190,7 @@ class Query:
 
     def prepare(self) -> None:
         """Agree with the cursors on where to start."""
-        discard_if_at_odds(self._checkpoint, self.sink.prepare())
+        discard_stale_checkpoint(self._checkpoint, self.sink.prepare())
 
     def start(self, *, once: bool) -> StreamingQuery:
         """Start: over all that is there, or until it is stopped."""
@@ -201,18 +210,18 @@ class Query:
         return self._query
 
     def check(self) -> None:
-        """Raise why it ended, where it did."""
+        """Raise the cause where it has ended."""
         if self._query is not None and not self._query.isActive:
-            raise explained(self._failure or self._query.exception())
+            raise explain_failure(self._failure or self._query.exception())
 
     def finish(self, look: Callable[[], None]) -> None:
-        """Run over all that is there."""
+        """Run over all that is there now, and wait for the end."""
         query = self.start(once=True)
-        with contextlib.suppress(Exception):  # said below, in words
+        with contextlib.suppress(Exception):  # explained below
             while not query.awaitTermination(1):
                 look()
         if (failure := self._failure or query.exception()) is not None:
-            raise explained(failure)
+            raise explain_failure(failure)
 
     def stop(self) -> None:
         """End between two batches."""
@@ -233,8 +242,47 @@ class Query:
             raise RuntimeError(f"{type(error).__name__}: see the {self._kind}'s log") from None
 
 
-def look_at(store: ObjectStore) -> None:
-    """Tell what a destination keeps of what it promises."""
+def log_probe(store: ObjectStore) -> None:
+    """Log whether a destination honours conditional puts."""
     for finding in probe(store):
         level = logging.INFO if finding.level == "ok" else logging.WARNING
         log.log(level, "%s: %s", finding.subject, finding.message)
+
+
+def discard_stale_checkpoint(folder: Path, cursors: Mapping[ChannelPartition, str | None]) -> bool:
+    """Remove Spark's checkpoint where it contradicts the cursors, which decide; returns whether it did.
+
+    A checkpoint whose last batch ends before a cursor was overtaken by another driver: its batches are
+    committed, and their events may be trimmed. One that takes a batch for done which ends beyond a cursor
+    would skip what lies between. In both cases the query starts afresh at the cursors. Otherwise it repeats,
+    exactly as it was, the batch that was under way.
+    """
+    if not folder.exists() or checkpoint_agrees(_ends(folder, "offsets"), _ends(folder, "commits"), cursors):
+        return False
+    log.warning("the checkpoint %s does not agree with the cursors: starting at the cursors", folder)
+    shutil.rmtree(folder)
+    return True
+
+
+def checkpoint_agrees(
+    planned: Ends | None, done: Ends | None, cursors: Mapping[ChannelPartition, str | None]
+) -> bool:
+    """Whether every cursor is between what is done and what is planned. None stands for unreadable."""
+    if planned is None or done is None:
+        return False
+    behind = any((cursors.get(spot) or "") > end for spot, end in planned.items())
+    ahead = any((cursors.get(spot) or "") < end for spot, end in done.items())
+    return not behind and not ahead
+
+
+def _ends(folder: Path, log_name: str) -> Ends | None:
+    """Where the last batch ends that Spark has planned (`offsets`) or done (`commits`)."""
+    numbers = [int(path.name) for path in (folder / log_name).glob("*") if path.name.isdigit()]
+    if not numbers:
+        return {}
+    try:
+        # A line for the version, one for Spark's own notes, one for the only source.
+        stored = orjson.loads((folder / "offsets" / str(max(numbers))).read_bytes().splitlines()[2])
+        return {spot: end or "" for spot, end in load(stored, _MAX_STORES).items()}
+    except (OSError, ValueError, IndexError):
+        return None

@@ -17,7 +17,7 @@ from functools import partial
 from holdfast.model.errors import HoldfastError
 from holdfast.model.upkeep import Lock
 from holdfast.pipeline.connection import Connection
-from holdfast.upkeep.holding import holding
+from holdfast.upkeep.lock import holding
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Busy(HoldfastError):
 
 
 def wait_for_stale_lock() -> Callable[[], bool]:
-    """Whether to ask for the lock once more: until one that died without freeing it would have lost it."""
+    """A function that waits and returns whether to try again: until a dead driver's lock has expired."""
     until, pause = time.monotonic() + STALE, threading.Event()
     return lambda: not pause.wait(LOOK) and time.monotonic() < until
 
@@ -42,13 +42,13 @@ def wait_for_stale_lock() -> Callable[[], bool]:
 def driver_lock(
     connection: Connection, name: str, what: str, wait: Callable[[], bool]
 ) -> Iterator[Callable[[], None]]:
-    """Have the lock for the length of a block; returns a check that raises `LockLost` where it is lost.
+    """Hold the lock for the length of a block; yields a check that raises `LockLost` where it is lost.
 
-    While another driver has it, `wait` says whether to ask again; where it does not, `Busy` is raised.
+    While another driver has it, `wait` returns whether to try again. Raises `Busy` where it returns False.
     """
     backend = connection.backends[0]
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    for asked in itertools.count():
+    for attempt in itertools.count():
         hold = holding(backend, name, owner, LOCK_TTL)
         lock = connection.run(hold.__aenter__())
         try:
@@ -57,14 +57,14 @@ def driver_lock(
                 return
         finally:
             connection.run(hold.__aexit__(None, None, None))
-        if asked == 0:
+        if attempt == 0:
             log.info("another %s is at work (lock %s)", what, name)
         if not wait():
             raise Busy(f"another {what} is at work (lock {name}); wait for it to end")
 
 
 def _renew(connection: Connection, lock: Lock) -> None:
-    connection.run(connection.backends[0].renew(lock, LOCK_TTL))
+    connection.run(connection.backends[0].locks.renew(lock, LOCK_TTL))
 
 
 def again(stop: threading.Event, error: HoldfastError, delay: float, *, progressed: bool) -> float:

@@ -20,29 +20,30 @@ _LAST = 2**63 - 1
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
-class Spot(NamedTuple):
+class ChannelPartition(NamedTuple):
     """One channel on one store."""
 
     partition: int
     channel: str
 
 
-Offsets = dict[Spot, str | None]
+Offsets = dict[ChannelPartition, str | None]
 """The last position that was read; None is the beginning of the log."""
 
 
 class Range(NamedTuple):
     """What lies between two offsets on one channel of one store."""
 
-    spot: Spot
+    spot: ChannelPartition
     after: str | None
     until: str
 
 
 def load(stored: Mapping[str, Mapping[str, str]], stores: int) -> Offsets:
-    """Offsets from Spark's checkpoint; refuses those of a store that is no longer listed."""
+    """Offsets from Spark's checkpoint. Raises `InvalidInput` for others, or a store that is not listed."""
     offsets: Offsets = {
-        Spot(partition, channel): position or None for partition, channel, position in _entries(stored)
+        ChannelPartition(partition, channel): position or None
+        for partition, channel, position in _entries(stored)
     }
     last = max((spot.partition for spot in offsets), default=0)
     if last >= stores:
@@ -96,11 +97,11 @@ def later(position: str | None, other: str | None) -> str | None:
 
 
 def before(position: str) -> str:
-    """The place right before a position, whether something stands there or not."""
+    """The position right before another one, whether an event has it or not."""
     epoch, *fields = parse_position(position, position.count("-"))
-    for place in reversed(range(len(fields))):
-        if fields[place] > 0:
-            fields[place] -= 1
+    for index in reversed(range(len(fields))):
+        if fields[index] > 0:
+            fields[index] -= 1
             break
-        fields[place] = _LAST
+        fields[index] = _LAST
     return format_position(epoch, *fields)

@@ -25,7 +25,7 @@ Place = Literal["earliest", "latest"] | datetime | Position
 
 @dataclass(frozen=True)
 class Options:
-    """What to read, from where to where, and in which portions."""
+    """What to read, from where to where, and in batches of what size."""
 
     urls: tuple[str, ...]
     """One for each partition. None at all means the private store of this folder."""

@@ -1,7 +1,7 @@
 """Replay: archived events back into a channel, with their original ids and in their order.
 
-Into the channel that they came from, events that the store still knows are duplicates, and nothing happens.
-What is older than the dedupe window it no longer knows: publishing it makes a new event, which one asks for.
+In the channel that they came from, events that the store still knows are duplicates, and nothing happens.
+Events older than the dedupe window are new ones to the store: that needs `--again`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.model.duration import format_duration
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event, Receipt
 from holdfast.model.names import check_name
-from holdfast.pipeline.archive.catalog import intact_catalog
-from holdfast.pipeline.archive.rows import exact_data, load
+from holdfast.pipeline.archive.lines import exact_data, load
+from holdfast.pipeline.archive.manifests import intact_catalog
 from holdfast.pipeline.stores import open_store
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def count(events: DataFrame) -> Replayed:
 
 
 def refuse_forgotten(events: DataFrame, to: str, window: timedelta) -> None:
-    """Events of the same channel that the store may have forgotten would be new ones."""
+    """Raise `InvalidInput` for events of the same channel that the store may have forgotten."""
     old = events.where((F.col("channel") == to) & (F.col("timestamp") < F.lit(datetime.now(UTC) - window)))
     if forgotten := old.count():
         raise InvalidInput(
@@ -70,7 +70,7 @@ def refuse_forgotten(events: DataFrame, to: str, window: timedelta) -> None:
 
 
 async def publish(bus: Bus, events: DataFrame, to: str, result: Replayed) -> Replayed:
-    """Publish them in order, and add what happened to `result`. To repeat it changes nothing."""
+    """Publish them in order and add the counts to `result`. A repeat changes nothing."""
     check_name(to)
     ordered = events.orderBy("channel", "partition", "position").toLocalIterator(prefetchPartitions=True)
     for partition, rows in _chunks(ordered, to):
@@ -90,7 +90,7 @@ async def _publish(bus: Bus, to: str, partition: int | None, events: Sequence[Ev
         )
     # Where an event is from, its id is known: there, and only there, it can be found to be a duplicate.
     store = await bus.partitions.ready(bus.partitions.all[partition])
-    return await store.backend.publish(to, events)
+    return await store.backend.log.publish(to, events)
 
 
 def _chunks(rows: Iterator[Row], to: str) -> Iterator[tuple[int | None, list[Row]]]:

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver_lock import LONGEST_DELAY
-from holdfast.upkeep.reports import driver, put_report
+from holdfast.upkeep.state import driver, put_report
 
 log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
-"""A driver that is at work reports at least so often; readers take one that is silent for long as gone."""
-AT_MOST = 1.0
+"""Seconds between two reports at most; readers take a driver that is silent for longer as gone."""
+_SHORTEST = 1.0
 BOUNDS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 RECENT = 20
 _ERROR = 500
@@ -36,8 +36,8 @@ class Amount(NamedTuple):
     bytes: int
 
 
-class Batch(NamedTuple):
-    """One of the latest batches."""
+class RecentBatch(NamedTuple):
+    """A batch that was committed, and when on the monotonic clock."""
 
     rows: int
     seconds: float
@@ -53,8 +53,8 @@ class Reporter:
         self._channels: dict[str, Amount] = {}
         self._batches, self._failures, self._seconds = 0, 0, 0.0
         self._counts = [0] * (len(BOUNDS) + 1)
-        self._recent: deque[Batch] = deque(maxlen=RECENT)
-        self._news, self._told = False, -INTERVAL
+        self._recent: deque[RecentBatch] = deque(maxlen=RECENT)
+        self._changed, self._reported = False, -INTERVAL
         self._lock = threading.Lock()  # batches end in a thread of Spark's
 
     def batch(self, written: Mapping[str, Amount], seconds: float) -> None:
@@ -69,37 +69,43 @@ class Reporter:
             self._batches += 1
             self._seconds += seconds
             self._counts[bisect_left(BOUNDS, seconds)] += 1
-            self._recent.append(Batch(rows, seconds, time.monotonic()))
-            self._news = True
+            self._recent.append(RecentBatch(rows, seconds, time.monotonic()))
+            self._changed = True
 
     def look(self, connection: Connection) -> None:
-        """Report if there is news, or if it is time to."""
-        if time.monotonic() - self._told >= (AT_MOST if self._news else INTERVAL):
-            self._tell(connection, "running", INTERVAL)
+        """Report after a change at most once a second, else every `INTERVAL`."""
+        if time.monotonic() - self._reported >= (_SHORTEST if self._changed else INTERVAL):
+            self._report(connection, "running", INTERVAL)
 
     @contextmanager
     def at_work(self, connection: Connection) -> Iterator[None]:
         """Report that the driver is at work for the length of a block, and how it ended."""
-        self._tell(connection, "running", INTERVAL)
+        self._report(connection, "running", INTERVAL)
         try:
             yield
         except BaseException as error:
             self._failures += 1
-            self._tell(connection, "failing", LONGEST_DELAY, f"{type(error).__name__}: {error}"[:_ERROR])
+            self._report(connection, "failing", LONGEST_DELAY, f"{type(error).__name__}: {error}"[:_ERROR])
             raise
-        self._tell(connection, "stopped", INTERVAL)
+        self._report(connection, "stopped", INTERVAL)
 
-    def _tell(self, connection: Connection, state: str, interval: float, error: str = "") -> None:
+    def _report(self, connection: Connection, state: str, interval: float, error: str = "") -> None:
         """A report that cannot be written must not stop the work that it is about."""
-        self._news, self._told = False, time.monotonic()
+        self._changed, self._reported = False, time.monotonic()
         try:
-            report = {"state": state, "interval": interval, "error": error, **self._figures(), **self._more()}
+            report = {
+                "state": state,
+                "interval": interval,
+                "error": error,
+                **self._counters(),
+                **self._more(),
+            }
             store = connection.backends[0]
             connection.run(put_report(store, self._namespace, driver(self._name), report))
         except HoldfastError as trouble:
             log.warning("the %s driver could not report: %s", self._name, trouble)
 
-    def _figures(self) -> dict[str, Any]:
+    def _counters(self) -> dict[str, Any]:
         now = time.monotonic()
         with self._lock:
             last = self._recent[-1] if self._recent else None

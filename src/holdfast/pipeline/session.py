@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from holdfast.embedded.java import OLDEST, java_home
-from holdfast.embedded.wheels import MissingWheelError
+from holdfast.embedded.wheels import OLDEST, MissingWheelError, java_home
+from holdfast.model import errors
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline import bundle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 LOCAL = "local[*]"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -45,6 +47,9 @@ SETTINGS = {
 _LOGGING = "-Dlog4j2.configurationFile=file:{}"
 _PLANS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 """Of a driver whose rows never pass through Java: to compile for speed costs more than all that it does."""
+
+_OURS = re.compile(r"holdfast\.[a-z_.]+\.([A-Z]\w+): (.*)")
+_OTHER = re.compile(r"^(?:: |Caused by: )?(?:\w+\.)*(\w+(?:Error|Exception)): (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -178,3 +183,20 @@ def _ship(spark: SparkSession) -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may fetch it at any time
     spark.sparkContext.addPyFile(str(bundle.build(Path(folder) / "holdfast.zip")))
     spark.dataSource.register(HoldfastSource)
+
+
+def explain_failure(error: BaseException | None) -> HoldfastError:
+    """The error of Holdfast that made a query fail, as far as the text of Spark's error tells."""
+    if isinstance(error, HoldfastError):
+        return error
+    text = str(error)
+    if found := _OURS.findall(text):
+        name, message = found[-1]
+        kind = getattr(errors, name, HoldfastError)
+        plain = isinstance(kind, type) and issubclass(kind, HoldfastError) and "__init__" not in vars(kind)
+        return kind(message) if plain else HoldfastError(f"{name}: {message}")
+    if other := _OTHER.search(text):
+        return HoldfastError(f"the Spark query failed: {other[1]}: {other[2]}")
+    return HoldfastError(
+        f"the Spark query failed: {text.strip().partition(chr(10))[0] or 'it ended by itself'}"
+    )

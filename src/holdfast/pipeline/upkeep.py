@@ -1,7 +1,7 @@
-"""Upkeep beside a driver: a thread that makes many small files few, a bounded step at a time.
+"""Upkeep beside a driver: a thread that compacts many small files into few, a bounded step at a time.
 
-It runs while its driver has the lock, and asks before every step. What it does loses against whoever commits
-first and is tried again; it never holds a commit back.
+It runs while its driver has the lock, and checks that before every step. Where it conflicts with a commit,
+the commit wins and the step is tried again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ CLEAN_EVERY = 3600.0
 """Seconds between two looks for what can be removed: it lists everything."""
 
 
-class Upkept(NamedTuple):
-    """In files or objects."""
+class UpkeepCounts(NamedTuple):
+    """What a step did, in files or objects."""
 
     merged: int = 0
     into: int = 0
     indexed: int = 0
     removed: int = 0
 
-    def plus(self, other: Upkept) -> Upkept:
+    def plus(self, other: UpkeepCounts) -> UpkeepCounts:
         """Both together."""
-        return Upkept(*(one + two for one, two in zip(self, other, strict=True)))
+        return UpkeepCounts(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CompactionSettings:
     enabled: bool = True
     every: timedelta = timedelta(minutes=1)
     keep: timedelta = timedelta(days=1)
-    """How long what was replaced stays, for those who still read it."""
+    """How long replaced files stay, for those who still read them."""
     file_size: int = 64 << 20
     """Bytes of a data file of Delta, at most."""
 
@@ -52,21 +52,24 @@ class CompactionSettings:
             raise InvalidInput(f"keep {self.keep} is too short: what is being read may go; use at least 1h")
 
 
-class Task(Protocol):
-    """Files of one place."""
+class UpkeepTask(Protocol):
+    """The upkeep of one archive or table."""
 
-    def step(self, now: datetime) -> Upkept:
+    def step(self, now: datetime) -> UpkeepCounts:
         """One bounded step; all zero where nothing is left to do."""
 
-    def clean(self, now: datetime) -> Upkept:
-        """Remove what was replaced a while ago."""
+    def clean(self, now: datetime) -> UpkeepCounts:
+        """Remove what was replaced longer than `keep` ago."""
 
 
 class Upkeep:
     """The upkeep of one driver."""
 
     def __init__(
-        self, tasks: Callable[[], Sequence[Task]], settings: CompactionSettings, check: Callable[[], None]
+        self,
+        tasks: Callable[[], Sequence[UpkeepTask]],
+        settings: CompactionSettings,
+        check: Callable[[], None],
     ) -> None:
         self._tasks, self._settings, self._check = tasks, settings, check
         self._stop = threading.Event()

@@ -1,1 +1,1 @@
-"""The server: every part of the system in one process, and what it tells over HTTP."""
+"""The server: every service of the system in one process, its REST API, its pages and its metrics."""

@@ -1,146 +1,205 @@
-"""Limits: what one request may cost, before anybody looks into it, and an answer whatever happens."""
+"""Limits: how often a caller may ask, how much runs at once, what is created, how many lines are logged."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from holdfast.bus.partitions import Partitions
+from holdfast.config.config import ServerLimits
+from holdfast.contracts import Backend
+from holdfast.model.errors import Unavailable
+from holdfast.server.auth.caller import Caller
+from holdfast.server.auth.tokens import hash_of
+from holdfast.server.errors import Conflict, Full, TooManyRequests
 
-from holdfast.config.server import Limits
-from holdfast.model.errors import HoldfastError
-from holdfast.server.problems import problem
-from holdfast.server.refusals import (
-    HeadersTooLarge,
-    PayloadTooLarge,
-    Refusal,
-    TimedOut,
-    UnsupportedMediaType,
-)
-
-log = logging.getLogger(__name__)
-
-WAIT = "holdfast.wait"
-"""In the scope: how a route that waits for something says for how long."""
-ALWAYS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-"""Headers of every answer, unless it has its own."""
+MINUTE = 60.0
+_MOST = 10_000
+"""Buckets that are kept without looking for those that are full again."""
+_AT_ONCE, _RATE, _RATE_OF_ALL = 10, 1, 20
+"""Failed logins of an address at once and a second, and of all addresses a second."""
+_KNOWN = 1_000
+_TRIES = "tries to sign in"
 
 
-class Limiter:
-    """Middleware around the whole application."""
+@dataclass(slots=True)
+class _Minute:
+    began: float
+    lines: int = 0
+    left_out: int = 0
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self._app, self._limits = app, limits
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+class PerMinute:
+    """At most so many log lines of each kind a minute. The kinds must be few: each is remembered."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
+        self._kinds: dict[str, _Minute] = {}
+
+    def take(self, kind: str) -> str | None:
+        """What to add to a line: how many were left out before it. None where this one is left out too."""
+        now, minute = self._clock(), self._kinds.get(kind)
+        left_out = 0
+        if minute is None or now - minute.began >= MINUTE:
+            left_out = minute.left_out if minute is not None else 0
+            minute = self._kinds[kind] = _Minute(now)
+        if minute.lines >= self._most:
+            minute.left_out += 1
+            return None
+        minute.lines += 1
+        return f" ({left_out} more since the last line)" if left_out else ""
+
+
+class OncePerMinute(logging.Filter):
+    """Lets one line a minute through of each message that strangers can cause, and counts the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._lines = PerMinute(1, clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is logged; errors always are."""
+        if record.levelno > logging.WARNING:
+            return True
+        more = self._lines.take(record.msg)
+        if more:
+            record.msg += more
+        return more is not None
+
+
+class Buckets:
+    """Token buckets: so many requests a second for each caller, and some more at once, in this process."""
+
+    def __init__(
+        self,
+        rate: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        at_once: int | None = None,
+        what: str = "requests with this token",
+    ) -> None:
+        self._rate, self._clock, self._what = rate, clock, what
+        self._size = 2.0 * rate if at_once is None else at_once
+        self._full_at: dict[str, float] = {}
+        self._most = _MOST
+
+    def take(self, caller: str) -> None:
+        """Take one request out of the caller's bucket; raises `TooManyRequests` where it is empty."""
+        if not self._rate:
             return
-        await _Exchange(self._app, self._limits, scope, receive, send).run()
+        now = self._clock()
+        full_at = max(self._full_at.get(caller, now), now) + 1 / self._rate
+        wait = full_at - now - self._size / self._rate
+        if wait > 1e-9:
+            raise TooManyRequests(math.ceil(wait), self._what)
+        self._full_at[caller] = full_at
+        if len(self._full_at) > self._most:
+            self._forget(now)
+
+    def give_back(self, caller: str) -> None:
+        """Put one request back that was taken."""
+        if caller in self._full_at:
+            self._full_at[caller] -= 1 / self._rate
+
+    def _forget(self, now: float) -> None:
+        """Forget the buckets that are full again: they are like new ones. The others are looked through again
+        when there are twice as many."""
+        self._full_at = {caller: full for caller, full in self._full_at.items() if full > now}
+        self._most = max(_MOST, 2 * len(self._full_at))
 
 
-class _Exchange:
-    """One request and its answer."""
+class Logins:
+    """Limits the failed logins of each address, and of all, in this process. Who has signed in here lately is
+    not limited: behind a proxy, somebody who guesses has the same address as everybody else."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
-        self._app, self._limits = app, limits
-        self._scope, self._receive, self._send = scope, receive, send
-        self._headers = Headers(scope=scope)
-        self._deadline: asyncio.Timeout | None = None
-        self._begun = self._whole = False
-        """Whether the answer has begun, and whether all of the body came."""
-        self._size = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._each = Buckets(_RATE, clock, at_once=_AT_ONCE, what=_TRIES)
+        self._all = Buckets(_RATE_OF_ALL, clock, what=_TRIES)
+        self._known: dict[str, bool] = {}
 
-    async def run(self) -> None:
-        """Serve it. An error that nobody expected is logged, and answered without a word about it."""
-        try:
-            await self._within_time()
-        except ClientDisconnect:
-            pass  # there is nobody to be answered
-        except (Refusal, HoldfastError, HTTPException) as error:
-            await self._fail(error)
-        except Exception as error:
-            log.exception("%s %s failed", self._scope["method"], self._scope["path"])
-            await self._fail(error)
+    async def attempt(
+        self, address: str, secret: str, begin: Callable[[], Awaitable[str | None]]
+    ) -> str | None:
+        """Returns what `begin` returns, a session or None. Raises `TooManyRequests` before it is called."""
+        key = hash_of(secret)
+        known = self._known.pop(key, False)
+        if not known:
+            self._each.take(address)
+            self._all.take("")
+        session = await begin()
+        if session is not None:
+            if not known:
+                self._each.give_back(address)
+                self._all.give_back("")
+            self._known[key] = True
+            if len(self._known) > _KNOWN:
+                del self._known[next(iter(self._known))]
+        return session
 
-    async def _within_time(self) -> None:
-        seconds = self._limits.timeout.total_seconds()
-        try:
-            async with asyncio.timeout(seconds) as self._deadline:
-                self._scope[WAIT] = self._wait
-                self._check_headers()
-                await self._app(self._scope, self._counted, self._forward)
-        except TimeoutError:
-            if self._deadline is None or not self._deadline.expired():
-                raise
-            raise TimedOut(f"no answer within {seconds:g} s; whether it took effect is unknown") from None
 
-    def _wait(self, seconds: float) -> None:
-        """Let the request take so much longer, from now on, than others may."""
-        if self._deadline is not None and not self._begun:
-            now = asyncio.get_running_loop().time()
-            self._deadline.reschedule(now + self._limits.timeout.total_seconds() + seconds)
+class Slots:
+    """How many of something may be open at once, for each caller and in all, in this process."""
 
-    def _check_headers(self) -> None:
-        size = len(self._scope["path"]) + len(self._scope["query_string"])
-        size += sum(len(name) + len(value) for name, value in self._scope["headers"])
-        if size > self._limits.headers:
-            raise HeadersTooLarge(f"{size} bytes of address and headers; the limit is {self._limits.headers}")
-        if self._headers.get("content-encoding", "identity") != "identity":
-            raise UnsupportedMediaType("compressed bodies are not read here; send them as they are")
-        length = self._headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self._limits.body:
-            raise self._too_large()
-
-    async def _counted(self) -> Message:
-        """The next piece of the body. Time does not run meanwhile: clients have a limit of their own for it,
-        which the connection keeps."""
-        with self._stopped_clock() if not self._whole else nullcontext():
-            message = await self._receive()
-        self._whole = not message.get("more_body", False)
-        self._size += len(message.get("body", b""))
-        if self._size > self._limits.body:
-            # In this form the framework lets it pass, whoever is reading the body.
-            raise HTTPException(413, str(self._too_large()))
-        return message
+    def __init__(self, what: str, *, each: int, total: int) -> None:
+        self._what, self._each, self._total = what, each, total
+        self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def _stopped_clock(self) -> Iterator[None]:
-        end = None if self._deadline is None else self._deadline.when()
-        if self._deadline is None or end is None:
+    def take(self, caller: str) -> Iterator[None]:
+        """Hold a slot for a caller; raises `Full` where none is free."""
+        if self._taken[caller] >= self._each:
+            raise Full(429, f"{self._each} {self._what} of this caller are open; close some of them")
+        if self._taken.total() >= self._total:
+            raise Full(503, f"{self._total} {self._what} are open here; come again later")
+        self._taken[caller] += 1
+        try:
             yield
+        finally:
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]
+
+
+class CreationLimits:
+    """Limits how many channels a token may create, and the consumers of a channel. Not for admins."""
+
+    def __init__(self, partitions: Partitions, limits: ServerLimits) -> None:
+        self._partitions, self._limits = partitions, limits
+        self._known: set[str] = set()  # no channel is ever removed: those that were seen need no second look
+
+    async def check_channel(self, caller: Caller, channel: str) -> None:
+        """Raise `Conflict` where publishing would create one channel more than a token may cover."""
+        if channel in self._known or caller.may("admin"):
             return
-        now = asyncio.get_running_loop().time
-        left = end - now()
-        self._deadline.reschedule(None)
-        yield
-        if not self._begun:
-            self._deadline.reschedule(now() + left)
+        self._known.update(await self._channels())
+        if channel in self._known:
+            return
+        if sum(caller.may("publish", name) for name in self._known) >= self._limits.channels:
+            raise Conflict(
+                f"channel {channel!r} does not exist, and the token covers {self._limits.channels} others; "
+                "publish to one of them, or raise server.limits.channels"
+            )
 
-    def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body is over the limit of {self._limits.body} bytes; send less at once")
+    async def check_consumer(self, caller: Caller, store: Backend, channel: str) -> None:
+        """Raise `Conflict` where a channel has as many consumers as it may get."""
+        if caller.may("admin"):
+            return
+        if len(await store.channels.consumers(channel)) >= self._limits.consumers:
+            raise Conflict(
+                f"channel {channel!r} has {self._limits.consumers} consumers; remove one, or raise "
+                "server.limits.consumers"
+            )
 
-    async def _forward(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._begun = True
-            if self._deadline is not None:
-                self._deadline.reschedule(None)
-            given = {name.lower() for name, _ in message["headers"]}
-            more = [each for each in ALWAYS if each[0] not in given]
-            message = {**message, "headers": [*message["headers"], *more]}
-        await self._send(message)
-
-    async def _fail(self, error: Exception) -> None:
-        if self._begun:
-            raise error  # the server cuts the connection: half an answer must not look whole
-        self._deadline = None
-        await problem(error, self._scope)(self._scope, self._receive, self._forward)
+    async def _channels(self) -> set[str]:
+        """The channels of the stores that respond: publishing goes on without the others."""
+        found: set[str] = set()
+        for partition in self._partitions.all:
+            if partition.usable:
+                with suppress(Unavailable):
+                    found.update(await partition.backend.channels.names())
+        return found

@@ -1,4 +1,4 @@
-"""Metrics: read at the moment of the scrape, from the stores and from the parts."""
+"""Metrics: read at the moment of the scrape, from the stores, the drivers' reports and this process."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.bus.client import Bus
 from holdfast.bus.spool import Spool
 from holdfast.contracts import Applied
 from holdfast.model.errors import InvalidInput
-from holdfast.server.catalog import (
-    ATTEMPTS,
-    DEAD_JOBS,
-    MOVES,
-    PART_RESTARTS,
-    PART_UP,
-    SCRAPE_FAILED,
-    SETTLED,
-    SPOOL_AGE,
-    SPOOL_BYTES,
-    SPOOL_EVENTS,
-    SPOOL_REFUSED,
-    STORE_ERRORS,
-)
-from holdfast.server.drivers import read_pipeline
-from holdfast.server.families import family
-from holdfast.server.reading import PATIENCE, read_store
-from holdfast.server.supervisor import Phase, Supervisor
+from holdfast.server import catalog as c
+from holdfast.server.catalog import Family, family
+from holdfast.server.pipeline_port import DriverReport, read_drivers
+from holdfast.server.store_metrics import PATIENCE, read_store
+from holdfast.server.supervisor import Measured, Phase, Supervisor
 
 log = logging.getLogger(__name__)
+
+_WAL: dict[Family, str] = {
+    c.WAL_WRITES: "writes",
+    c.WAL_CONFIRMS: "confirms",
+    c.WAL_RETRIES: "retries",
+    c.WAL_FAILURES: "failures",
+    c.WAL_RECOVERIES: "recoveries",
+    c.WAL_PENDING: "pending_entries",
+    c.WAL_BYTES: "bytes",
+    c.WAL_LIMIT: "limit_bytes",
+    c.WAL_OLDEST: "oldest_seconds",
+    c.WAL_READY: "ready",
+    c.UNLOADED: "unloaded_seconds",
+}
 
 
 class Collected(Collector):
@@ -44,8 +46,8 @@ class Collected(Collector):
         self._families: dict[str, Metric] = {}
         for metric in found:
             self._families.setdefault(metric.name, _empty(metric)).samples.extend(metric.samples)
-        if DEAD_JOBS.name in self._families:
-            _add_up(self._families[DEAD_JOBS.name])
+        if c.DEAD_JOBS.name in self._families:
+            _add_up(self._families[c.DEAD_JOBS.name])
 
     def collect(self) -> Iterator[Metric]:
         yield from self._families.values()
@@ -55,37 +57,84 @@ async def scrape(bus: Bus, supervisor: Supervisor, namespace: str) -> bytes:
     """Everything, in Prometheus' text format. Stores are read at once, each for a few seconds at most."""
     stores, pipeline = await asyncio.gather(
         asyncio.gather(*(read_store(each, namespace) for each in bus.partitions.all)),
-        _pipeline(bus, namespace),
+        _read_pipeline(bus, namespace),
     )
+    found = [metric for store in stores for metric in store]
     registry = CollectorRegistry()
-    registry.register(
-        Collected(
-            [*(m for store in stores for m in store), *pipeline, *_parts(supervisor), *bus_metrics(bus)]
-        )
-    )
+    registry.register(Collected([*found, *pipeline, *_service_metrics(supervisor), *bus_metrics(bus)]))
     return generate_latest(registry)
 
 
-async def _pipeline(bus: Bus, namespace: str) -> list[Metric]:
+async def _read_pipeline(bus: Bus, namespace: str) -> list[Metric]:
     """Drivers report to the first store; while it is away there is nothing to tell of them."""
     first = bus.partitions.all[0]
     if not first.opened or first.health.faulty:
         return []
     try:
         async with asyncio.timeout(PATIENCE):
-            found = await read_pipeline(first.backend, namespace)
-    except Exception as error:  # the rest is told all the same
+            found = await read_drivers(first.backend, namespace)
+    except Exception as error:  # the rest is exposed all the same
         log.warning("scrape of the pipeline's reports failed: %r", error)
-        return [family(SCRAPE_FAILED, {("0", "pipeline"): 1})]
-    return [*found, family(SCRAPE_FAILED, {("0", "pipeline"): 0})]
+        return [family(c.SCRAPE_FAILED, {("0", "pipeline"): 1})]
+    return [*_driver_metrics(found), family(c.SCRAPE_FAILED, {("0", "pipeline"): 0})]
 
 
-def _parts(supervisor: Supervisor) -> list[Metric]:
-    kept = {(each.part.name,): each for each in supervisor.kept}
+def _driver_metrics(found: dict[str, DriverReport]) -> list[Metric]:
+    reports = {(name,): each.report for name, each in found.items()}
+    channels = {
+        (*name, channel): totals
+        for name, report in reports.items()
+        for channel, totals in report["channels"].items()
+    }
+    since = {
+        (name,): each.age + each.report["last_batch_seconds"]
+        for name, each in found.items()
+        if each.report["last_batch_seconds"] is not None
+    }
     return [
-        family(PART_UP, {name: each.phase is Phase.RUNNING for name, each in kept.items()}),
-        family(PART_RESTARTS, {name: each.restarts for name, each in kept.items()}),
-        *(metric for each in supervisor.kept for metric in each.part.metrics()),
+        family(c.DRIVER_UP, {(name,): each.trouble is None for name, each in found.items()}),
+        family(c.DRIVER_AGE, {(name,): each.age for name, each in found.items()}),
+        family(c.DRIVER_FAILURES, {key: report["failures"] for key, report in reports.items()}),
+        family(c.BATCHES, {key: report["batches"] for key, report in reports.items()}),
+        family(c.ROWS, {key: totals["rows"] for key, totals in channels.items()}),
+        family(c.BYTES, {key: totals["bytes"] for key, totals in channels.items()}),
+        _batch_seconds(reports),
+        family(c.LAST_BATCH, since),
+        *(_wal_metrics(found["ingest"].report["wal"]) if "ingest" in found else ()),
+    ]
+
+
+def _batch_seconds(reports: dict[tuple[str], dict[str, Any]]) -> Metric:
+    """The drivers' own histograms."""
+    name, _, meaning, labels = c.BATCH_SECONDS
+    metric = HistogramMetricFamily(name, meaning, labels=labels)
+    for key, report in reports.items():
+        counted = report["seconds"]
+        bounds = [*map(str, counted["bounds"]), "+Inf"]
+        metric.add_metric(key, list(zip(bounds, counted["counts"], strict=True)), counted["sum"])
+    return metric
+
+
+def _wal_metrics(wal: dict[str, Any]) -> list[Metric]:
+    states = {(state,): wal[f"{state}_batches"] for state in ("pending", "failed", "quarantined")}
+    return [
+        *(family(each, {(): wal[field]}) for each, field in _WAL.items()),
+        family(c.WAL_BATCHES, states),
+        family(c.FRESHNESS, {} if wal["freshness_seconds"] is None else {(): wal["freshness_seconds"]}),
+    ]
+
+
+def _service_metrics(supervisor: Supervisor) -> list[Metric]:
+    services = {(each.service.name,): each for each in supervisor.services}
+    return [
+        family(c.PART_UP, {name: each.phase is Phase.RUNNING for name, each in services.items()}),
+        family(c.PART_RESTARTS, {name: each.restarts for name, each in services.items()}),
+        *(
+            metric
+            for each in supervisor.services
+            if isinstance(each.service, Measured)
+            for metric in each.service.metrics()
+        ),
     ]
 
 
@@ -94,17 +143,17 @@ def bus_metrics(bus: Bus) -> list[Metric]:
     moves = {
         (str(each.index), name): each.moves[name] for each in bus.partitions.all for name in Applied.__slots__
     }
-    # Copies, since a worker's counts are told from another thread while it goes on.
+    # Copies, since a worker's counts are read from another thread while it goes on.
     errors = {
         (str(each.index), *what): count
         for each in bus.partitions.all
         for what, count in dict(each.errors).items()
     }
     return [
-        family(ATTEMPTS, dict(bus.tally.attempts)),
-        family(SETTLED, dict(bus.tally.settled)),
-        family(MOVES, moves),
-        family(STORE_ERRORS, errors),
+        family(c.ATTEMPTS, dict(bus.counters.attempts)),
+        family(c.SETTLED, dict(bus.counters.outcomes)),
+        family(c.MOVES, moves),
+        family(c.STORE_ERRORS, errors),
         *_spool_metrics(bus.spool),
     ]
 
@@ -113,16 +162,16 @@ def _spool_metrics(spool: Spool | None) -> list[Metric]:
     """Without samples where there is no spool."""
     refused = {} if spool is None else {(by,): count for by, count in spool.refused.items()}
     return [
-        family(SPOOL_EVENTS, {} if spool is None else {(): len(spool)}),
-        family(SPOOL_BYTES, {} if spool is None else {(): spool.size}),
-        family(SPOOL_AGE, {} if spool is None else {(): spool.oldest_age}),
-        family(SPOOL_REFUSED, refused),
+        family(c.SPOOL_EVENTS, {} if spool is None else {(): len(spool)}),
+        family(c.SPOOL_BYTES, {} if spool is None else {(): spool.size}),
+        family(c.SPOOL_AGE, {} if spool is None else {(): spool.oldest_age}),
+        family(c.SPOOL_REFUSED, refused),
     ]
 
 
 @contextmanager
 def serve(bus: Bus, port: int) -> Iterator[int]:
-    """Answer Prometheus on this machine's loopback for the length of a block; answers the port."""
+    """Serve Prometheus on this machine's loopback for the length of a block; yields the port."""
     registry = CollectorRegistry()
     registry.register(_OfBus(bus))
     try:

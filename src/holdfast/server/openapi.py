@@ -10,11 +10,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
-from holdfast.server.admission import Router
-from holdfast.server.auth.credentials import CHANNEL_TOKEN, CONSUMER_TOKEN
-from holdfast.server.auth.guard import Need, anybody
+from holdfast.server.auth.guard import CHANNEL_TOKEN, CONSUMER_TOKEN, Need, Router, anybody, demands
 from holdfast.server.problems import MEDIA_TYPE, RETRY_AFTER, Problem
-from holdfast.server.routes import demands, routes_of
+from holdfast.server.routes import routes_of
 
 router = Router()
 
@@ -90,7 +88,7 @@ def _made(app: FastAPI) -> dict[str, Any]:
                         parameter["schema"] = _given(parameter["schema"])
                     if isinstance(need, Need):
                         _describe(operation, need)
-                    _refuse(operation, method)
+                    _add_problems(operation, method)
     return made
 
 
@@ -102,17 +100,17 @@ def _given(schema: dict[str, Any]) -> dict[str, Any]:
     return {**kinds[0], **{name: value for name, value in schema.items() if name != "anyOf"}}
 
 
-def _refuse(operation: dict[str, Any], method: str) -> None:
-    """Name every problem that it may answer; where that has an answer of its own, both."""
-    answers = operation["responses"]
-    told = {int(status) for status in answers if int(status) in _MEANINGS}
-    for status in told.union(_ALWAYS, _refusals(operation, method)):
-        own = answers.get(str(status), {}).get("content", {}) if status != 422 else {}
-        if "application/json" in own:
-            answers[str(status)]["content"] = own | _problem(status)["content"]
+def _add_problems(operation: dict[str, Any], method: str) -> None:
+    """Name every problem that it may respond with; where that status has a response of its own, both."""
+    responses = operation["responses"]
+    own = {int(status) for status in responses if int(status) in _MEANINGS}
+    for status in own.union(_ALWAYS, _refusals(operation, method)):
+        content = responses.get(str(status), {}).get("content", {}) if status != 422 else {}
+        if "application/json" in content:
+            responses[str(status)]["content"] = content | _problem(status)["content"]
         else:
-            answers[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
-    operation["responses"] = dict(sorted(answers.items()))
+            responses[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
+    operation["responses"] = dict(sorted(responses.items()))
 
 
 def _refusals(operation: dict[str, Any], method: str) -> Iterator[int]:
@@ -131,8 +129,8 @@ def _refusals(operation: dict[str, Any], method: str) -> Iterator[int]:
         yield 412
 
 
-def may(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route: problems that it may answer besides those that its parameters tell of."""
+def may_fail(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route: problems that it may respond with besides those that follow from its parameters."""
     return {status: {"description": _MEANINGS[status]} for status in statuses}
 
 

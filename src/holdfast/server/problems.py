@@ -1,4 +1,4 @@
-"""Problems: every error as RFC 9457 has it, `application/problem+json`. No traceback, no secret."""
+"""Problems: every error as RFC 9457 defines it, `application/problem+json`. No traceback, no secret."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from holdfast.config.urls import mask
 from holdfast.model import errors as e
+from holdfast.model.redact import mask
 from holdfast.server.auth.caller import CALLER
-from holdfast.server.loglines import OncePerMinute
-from holdfast.server.refusals import Refusal, UnsupportedMediaType
+from holdfast.server.errors import Refusal, UnsupportedMediaType
+from holdfast.server.limits import OncePerMinute
 from holdfast.server.routes import methods_at
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ MEDIA_TYPE = "application/problem+json"
 _TYPES = "urn:holdfast:problem:"
 _SHOWN = 100
 _ERRORS = 10
-"""The most errors that a problem names: a body of ten thousand faults is answered briefly."""
+"""The most errors that a problem names: the response to a body of ten thousand faults is short."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 STATUSES: Mapping[type[Exception], int] = {
@@ -47,7 +47,7 @@ STATUSES: Mapping[type[Exception], int] = {
     e.HoldfastError: 500,
 }
 """The status of each error; what is not here has that of its parent in the tree."""
-_UNTOLD = {
+_VAGUE = {
     500: "something went wrong here; the server's log says what",
     503: "a store does not answer; repeat the same request",
 }
@@ -70,27 +70,23 @@ class Problem(BaseModel):
 
 
 def problem(error: Exception, scope: Scope) -> Response:
-    """The answer for an error that a request met."""
+    """The response for an error that a request met."""
     match error:
         case Refusal():
-            return answer(error.status, str(error), type(error).__name__, error.headers)
+            return problem_response(error.status, str(error), type(error).__name__, error.headers)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
             detail = str(error.detail) if error.detail else _phrase(error.status_code)
-            return answer(error.status_code, detail, headers=error.headers)
+            return problem_response(error.status_code, detail, headers=error.headers)
         case e.HoldfastError():
             return _ours(error, scope)
         case _:
-            return answer(500, _UNTOLD[500])
+            return problem_response(500, _VAGUE[500])
 
 
-def answer(
-    status: int,
-    detail: str,
-    name: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    **more: Any,
+def problem_response(
+    status: int, detail: str, name: str | None = None, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
     """A problem with this status. `name` is the kind, as the error's class is called."""
     words = _WORD.sub(" ", name).lower() if name else ""
@@ -106,13 +102,13 @@ def answer(
 
 
 def install(app: FastAPI) -> None:
-    """Answer with problems, whatever is raised."""
+    """Respond with problems, whatever is raised."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        told = problem(_mistyped(request, error) or error, request.scope)
-        if told.status_code == 405:
-            told.headers["Allow"] = ", ".join(methods_at(app, request.scope["path"]))
-        return told
+        response = problem(_mistyped(request, error) or error, request.scope)
+        if response.status_code == 405:
+            response.headers["Allow"] = ", ".join(methods_at(app, request.scope["path"]))
+        return response
 
     for kind in (e.HoldfastError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
@@ -159,8 +155,8 @@ def _ours(error: e.HoldfastError, scope: Scope) -> Response:
     if status >= 500 and (caller is None or not caller.may("read")):
         # What fails here names hosts, ports, databases and files: they are for those who read all channels.
         log.warning("a request failed: %s", mask(detail))
-        detail = _UNTOLD[status]
-    return answer(status, detail, type(error).__name__, **more)
+        detail = _VAGUE[status]
+    return problem_response(status, detail, type(error).__name__, **more)
 
 
 def _invalid(error: RequestValidationError) -> Response:
@@ -168,7 +164,7 @@ def _invalid(error: RequestValidationError) -> Response:
     found = error.errors()[:_ERRORS]
     faults = [{"where": ".".join(map(str, each["loc"]))[:_SHOWN], "message": _fault(each)} for each in found]
     first = f"{faults[0]['where']}: {faults[0]['message']}" if faults else "the request does not fit"
-    return answer(422, first, "InvalidRequest", errors=faults)
+    return problem_response(422, first, "InvalidRequest", errors=faults)
 
 
 def _fault(each: Mapping[str, Any]) -> str:

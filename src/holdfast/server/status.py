@@ -11,21 +11,20 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from holdfast.bus.partitions import Partition
-from holdfast.config.urls import mask
 from holdfast.model.errors import HoldfastError
-from holdfast.server.admission import Router
-from holdfast.server.auth.guard import anybody, caller_of, needs
-from holdfast.server.child import ChildPart
-from holdfast.server.context import Known, System
-from holdfast.server.drivers import troubles
+from holdfast.model.redact import mask
+from holdfast.server.auth.guard import Router, anybody, caller_of, needs
 from holdfast.server.metrics import scrape
+from holdfast.server.pipeline_port import troubles
+from holdfast.server.services import ChildProcess
 from holdfast.server.supervisor import Phase
+from holdfast.server.system import Known, System
 
 router = Router(tags=["status"])
 
-_UNTOLD = "a token that reads all channels shows the reasons; the log has them too"
+_VAGUE = "a token that reads all channels shows the reasons; the log has them too"
 PATIENCE = 2.0
-"""How long a store may take to tell its time before it counts as silent."""
+"""How long a store may take to tell its time before it counts as unreachable."""
 
 
 class Alive(BaseModel):
@@ -67,22 +66,20 @@ async def healthz() -> Alive:
 async def readyz(request: Request, system: Known, response: Response) -> Readiness:
     """Every store answers, every part runs, every driver is well; else 503. With a token that reads all
     channels it says why, and how each part is."""
-    reasons = [mask(each) for each in await reasons_against(system)]
+    reasons = [mask(each) for each in await _reasons_against(system)]
     response.status_code = 503 if reasons else 200
     if not await _may_know(request, system):
-        return Readiness(ready=not reasons, reasons=[_UNTOLD] if reasons else [], parts=[])
+        return Readiness(ready=not reasons, reasons=[_VAGUE] if reasons else [], parts=[])
     parts = [
-        PartStatus(name=each.part.name, phase=each.phase, status=mask(each.status()), restarts=each.restarts)
-        for each in system.supervisor.kept
+        PartStatus(
+            name=each.service.name, phase=each.phase, status=mask(each.status()), restarts=each.restarts
+        )
+        for each in system.supervisor.services
     ]
     return Readiness(ready=not reasons, reasons=reasons, parts=parts)
 
 
-@router.get(
-    "/metrics",
-    dependencies=[Depends(needs("read", scrape=True))],
-    response_class=PlainTextResponse,
-)
+@router.get("/metrics", dependencies=[Depends(needs("read", scrape=True))], response_class=PlainTextResponse)
 async def metrics(system: Known) -> Response:
     """Prometheus' text format. It needs a token that reads all channels, unless `server.open_metrics`."""
     text = await scrape(system.bus, system.supervisor, system.config.namespace)
@@ -90,8 +87,8 @@ async def metrics(system: Known) -> Response:
 
 
 async def _may_know(request: Request, system: System) -> bool:
-    """Whether the caller may read all channels. A probe that is refused, or while the store of the tokens is
-    away, is a stranger: it is answered all the same."""
+    """Whether the caller may read all channels. A probe that is refused, or that comes while the store of the
+    tokens is away, gets the short response."""
     try:
         async with asyncio.timeout(PATIENCE):
             return (await caller_of(request, system)).may("read")
@@ -99,21 +96,21 @@ async def _may_know(request: Request, system: System) -> bool:
         return False
 
 
-async def reasons_against(system: System) -> list[str]:
+async def _reasons_against(system: System) -> list[str]:
     """Why the system is not ready."""
-    asked = await asyncio.gather(*(_silence(system, each) for each in system.partitions.all))
-    faulty = [f"partition {place} does not answer: {said}" for place, said in enumerate(asked) if said]
+    asked = await asyncio.gather(*(_unreachable(system, each) for each in system.partitions.all))
+    faulty = [f"partition {index} does not answer: {said}" for index, said in enumerate(asked) if said]
     restarting = [
-        f"part {each.part.name} is being restarted: {each.reason}"
-        for each in system.supervisor.kept
+        f"part {each.service.name} is being restarted: {each.reason}"
+        for each in system.supervisor.services
         if each.phase is Phase.RESTARTING
     ]
     stopping = ["it is being stopped"] if system.supervisor.stopping else []
     return faulty + restarting + stopping + await _drivers(system)
 
 
-async def _silence(system: System, partition: Partition) -> str | None:
-    """Why a store does not answer, if it does not. Where no lifecycle runs, nobody else finds out."""
+async def _unreachable(system: System, partition: Partition) -> str | None:
+    """Why a store does not respond; None where it does. Where no lifecycle runs, nobody else finds out."""
     try:
         async with asyncio.timeout(PATIENCE):
             await (await system.partitions.ready(partition)).backend.now()
@@ -130,5 +127,7 @@ async def _drivers(system: System) -> list[str]:
     first = system.partitions.all[0]
     if first.health.faulty or not first.opened:
         return []
-    expected = {each.part.name for each in system.supervisor.kept if isinstance(each.part, ChildPart)}
+    expected = {
+        each.service.name for each in system.supervisor.services if isinstance(each.service, ChildProcess)
+    }
     return await troubles(first.backend, system.config.namespace, expected)

@@ -1,100 +1,106 @@
-"""The system: which parts there are, for a bus and a configuration."""
+"""The system: what every route can get at."""
 
 from __future__ import annotations
 
-import ipaddress
-import os
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from typing import Annotated
 
-from holdfast import wiring
+from fastapi import Depends, Request
+
 from holdfast.bus.client import Bus
-from holdfast.bus.leash import GRACE
+from holdfast.bus.partitions import Partitions
 from holdfast.config.config import Config
-from holdfast.config.load import FALLBACK
-from holdfast.model.errors import InvalidInput
-from holdfast.server.app import create_app
-from holdfast.server.auth.access import tell_access
-from holdfast.server.child import ChildPart
-from holdfast.server.context import system
-from holdfast.server.drivers import standing
-from holdfast.server.http import HttpPart, listen
-from holdfast.server.ledgers import Ledgers
-from holdfast.server.operating import OperationsPart
-from holdfast.server.parts import ExpiryPart, FoldingPart, LifecyclePart, SweeperPart
+from holdfast.deadletters.audit import Audit
+from holdfast.deadletters.operations import Operations
+from holdfast.deadletters.runner import Runner
+from holdfast.deadletters.service import DeadLetters
+from holdfast.deadletters.sources import FailedRecords
+from holdfast.server.auth.sessions import ExpiringRecords, Sessions
+from holdfast.server.auth.signing import SealedCursors
+from holdfast.server.auth.tokens import Tokens
+from holdfast.server.limits import Buckets, CreationLimits, Logins, PerMinute, Slots
+from holdfast.server.pipeline_port import PipelinePort
 from holdfast.server.supervisor import Supervisor
+from holdfast.server.wakeups import WakeUps
+from holdfast.upkeep.state import Secret
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What is started."""
+class System:
+    """What the application serves."""
 
-    http: bool = True
-    lifecycle: bool = True
-    sweeper: bool = True
-    archiver: bool = True
-    ingest: bool = True
-    file: Path | None = None
-    """The configuration's file, for the parts that are processes of their own."""
-    logs: Path | None = None
-    """The folder of their logs; without it they share ours."""
+    bus: Bus
+    supervisor: Supervisor
+    config: Config
+    deadletters: DeadLetters
+    operations: Operations
+    runner: Runner
+    audit: Audit
+    tokens: Tokens
+    buckets: Buckets
+    cursors: SealedCursors
+    sessions: Sessions
+    logins: Logins
+    signatures: ExpiringRecords
+    """Those that were used: within its window each one is valid once, on all servers."""
+    capacity: CreationLimits
+    wakeups: WakeUps
+    live: Slots
+    """For live pages."""
+    searches: Slots
+    """For what takes a thread or a process: previews, traces, lists of failed events."""
+    queries: Slots
+    """For queries on the warehouse, each of which is a process."""
+    lines: PerMinute
+    """For log lines that anybody can cause."""
+    pipeline: PipelinePort | None = None
+    """None where there is no pipeline to look into."""
 
+    @property
+    def partitions(self) -> Partitions:
+        """The stores."""
+        return self.bus.partitions
 
-def assemble(
-    bus: Bus,
-    config: Config,
-    choice: Choice,
-    supervisor: Supervisor | None = None,
-    ledgers: Ledgers | None = None,
-) -> Supervisor:
-    """All parts, in the order in which they are shown. The HTTP port is bound at once."""
-    supervisor = supervisor or Supervisor()
-    if choice.http:
-        bound = listen(config.server.host, config.server.port)
-        if config.server.open and not ipaddress.ip_address(bound.getsockname()[0]).is_loopback:
-            bound.close()
-            raise InvalidInput(
-                f"server.open is for loopback only, and {config.server.host} is not: leave it out, use tokens"
-            )
-        known = system(bus, supervisor, config, ledgers=ledgers)
-        app = create_app(known)
-        supervisor.on_stop += [known.waking.wake_all, app.state.watch.stop]
-        supervisor.add(
-            HttpPart(
-                app, bound, partial(tell_access, known), config.server.limits, config.server.trusted_proxies
-            )
-        )
-        supervisor.add(app.state.watch)
-        supervisor.add(ExpiryPart([*known.sessions.records, known.signatures]))
-        supervisor.add(OperationsPart(known.runner))  # what a call was promised, somebody must do
-    if choice.http or choice.sweeper:  # an instance may have no sweeper, or one that comes too seldom
-        supervisor.add(FoldingPart(bus.partitions, bus.name, config.dlq.interval))
-    for partition in bus.partitions.all if choice.lifecycle else ():
-        supervisor.add(LifecyclePart(bus.partitions, partition))
-    for partition in bus.partitions.all if choice.sweeper else ():
-        sweeper = wiring.sweeper(partition.backend, config, bus.name, partition.health)
-        supervisor.add(SweeperPart(partition, sweeper, config.sweeper.interval))
-    if choice.archiver and config.archive_streams:
-        supervisor.add(_child("archive", bus, config, choice), GRACE)
-    if choice.ingest and config.ingest.channels:
-        supervisor.add(_child("ingest", bus, config, choice), GRACE)
-    return supervisor
+    @property
+    def failed_records(self) -> FailedRecords | None:
+        """What the ingest gave up on; None without an ingest."""
+        return self.pipeline.records if self.pipeline is not None else None
 
 
-def _child(command: str, bus: Bus, config: Config, choice: Choice) -> ChildPart:
-    """A Spark driver. Addresses go by the environment: anybody on the machine can read a command line.
+def create_system(
+    bus: Bus, supervisor: Supervisor, config: Config, *, pipeline: PipelinePort | None = None
+) -> System:
+    """What an application on a bus serves."""
+    deadletters = DeadLetters(bus, config.namespace, None if pipeline is None else pipeline.records)
+    operations, tokens = Operations(deadletters), Tokens(bus, config.namespace)
+    return System(
+        bus=bus,
+        supervisor=supervisor,
+        config=config,
+        deadletters=deadletters,
+        operations=operations,
+        runner=Runner(operations, bus.name),
+        audit=Audit(bus.partitions.all[0].backend, config.namespace),
+        tokens=tokens,
+        buckets=Buckets(config.server.limits.rate),
+        cursors=SealedCursors(Secret(bus.partitions.all[0].backend, config.namespace)),
+        sessions=Sessions(bus, config.namespace, tokens, config.server.session_lifetime),
+        logins=Logins(),
+        signatures=ExpiringRecords(bus, f"{config.namespace}.state.signatures."),
+        capacity=CreationLimits(bus.partitions, config.server.limits),
+        wakeups=WakeUps(bus.partitions),
+        live=Slots("live pages", each=config.server.limits.live_per_caller, total=config.server.limits.live),
+        searches=Slots("searches", each=4, total=40),
+        queries=Slots("queries", each=2, total=4),
+        lines=PerMinute(30),
+        pipeline=pipeline,
+    )
 
-    None means the private store: a child is a user of it by itself, so that it outlives us until the child
-    has written what it holds.
-    """
-    plain = choice.logs is not None and config.log_format == "auto"
-    environment = os.environ | {
-        "HOLDFAST_URL": ",".join(config.url),
-        FALLBACK: "",
-        "HOLDFAST_LOG_FORMAT": "lines" if plain else config.log_format,
-    }
-    if choice.file is not None:
-        environment["HOLDFAST_CONFIG"] = str(choice.file)
-    told = partial(standing, bus.partitions.all[0], config.namespace, command)
-    return ChildPart(command, [command], environment, choice.logs, told)
+
+async def _known(request: Request) -> System:  # not in a thread, as FastAPI would have it otherwise
+    known: System = request.app.state.system
+    return known
+
+
+Known = Annotated[System, Depends(_known)]
+"""A route's way to the system: `async def route(system: Known)`."""

@@ -1,4 +1,4 @@
-"""The test kit: a real bus for each test, a clock to move, and judgements about what was published.
+"""The test kit: a real bus for each test, a clock to move, and assertions about what was published.
 
 pytest_plugins = ["holdfast.testing.fixtures"]              # in conftest.py
 
@@ -8,8 +8,7 @@ async def test_an_order_is_billed(bus, clock):
     assert_published(await events(bus, "invoices"), count=1, data={"order": 1})
 """
 
-from holdfast.testing.clock import Clock
-from holdfast.testing.drain import Drained, drain
-from holdfast.testing.judging import assert_published, events
+from holdfast.testing.assertions import assert_published, events
+from holdfast.testing.drain import Clock, Drained, drain
 
 __all__ = ["Clock", "Drained", "assert_published", "drain", "events"]

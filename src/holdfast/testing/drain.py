@@ -1,4 +1,4 @@
-"""Draining: run the handlers of an app until nothing is left to do."""
+"""Draining: run the handlers of an app until nothing is left to do, and move the stores' clock meanwhile."""
 
 from __future__ import annotations
 
@@ -11,10 +11,29 @@ from holdfast.bus.app import App
 from holdfast.bus.client import Bus
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration
-from holdfast.model.job import State
-from holdfast.testing.clock import Clock
+from holdfast.model.states import State
 
 _LOOK = 0.005
+
+
+class Clock:
+    """The time of every store of a bus, which a test can move forward: retries come due without waiting."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def now(self) -> datetime:
+        """Return the first store's time."""
+        return await self._bus.partitions.all[0].backend.now()
+
+    async def advance(self, by: Duration) -> int:
+        """Move the time forward and take what comes due then. Returns how many jobs changed their state."""
+        changed = 0
+        for partition in self._bus.partitions.all:
+            await partition.backend.advance(parse_duration(by, what="by"))
+            while (step := (await partition.step()).total) > 0:
+                changed += step
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +45,11 @@ class Drained:
 
 
 async def drain(app: App, bus: Bus, *, patience: Duration = "30s", through_time: bool = True) -> Drained:
-    """Run an app's handlers until its consumers have no live job; answers how the jobs ended.
+    """Run an app's handlers until its consumers have no live job. Returns how the jobs ended.
 
     Retries and schedules that lie in the future are not waited for: the store's clock moves to them, unless
-    `through_time` is False; then they stay. `TimeoutError` after `patience` of real time, with what is left.
+    `through_time` is False; then they stay. Raises `TimeoutError` after `patience` of real
+    time, with what is left.
     """
     for handler in app.handlers:
         await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
@@ -39,7 +59,7 @@ async def drain(app: App, bus: Bus, *, patience: Duration = "30s", through_time:
         async with asyncio.timeout(seconds):
             while await _busy(app, bus, through_time):
                 if running.done():
-                    await running  # it says why
+                    await running  # raises why
                 await asyncio.sleep(_LOOK)
     except TimeoutError:
         left = dict(await _states(app, bus))
@@ -67,14 +87,14 @@ async def _states(app: App, bus: Bus) -> Counter[State]:
     found: Counter[State] = Counter()
     for handler in app.handlers:
         for partition in bus.partitions.all:
-            stats = await partition.backend.consumer_stats(handler.channel, handler.consumer)
+            stats = await partition.backend.channels.consumer_stats(handler.channel, handler.consumer)
             found.update(stats.states)
     return found
 
 
 async def _next_due(app: App, bus: Bus) -> datetime | None:
     times = [
-        (await partition.backend.consumer_stats(handler.channel, handler.consumer)).next_due
+        (await partition.backend.channels.consumer_stats(handler.channel, handler.consumer)).next_due
         for handler in app.handlers
         for partition in bus.partitions.all
     ]

@@ -15,7 +15,7 @@ from holdfast import failpoints, wiring
 from holdfast.bus.client import Bus
 from holdfast.bus.sync import SyncBus
 from holdfast.embedded import Postgres
-from holdfast.testing.clock import Clock
+from holdfast.testing.drain import Clock
 
 _numbers = count(1)
 
@@ -55,6 +55,6 @@ def clock(bus: Bus) -> Clock:
 
 @pytest.fixture
 def failing() -> Iterator[type[failpoints.FailpointError]]:
-    """For tests that activate failpoints: all are off again afterwards. Answers what `raise` raises."""
+    """For tests that activate failpoints: all are off again afterwards. Yields what `raise` raises."""
     yield failpoints.FailpointError
     failpoints.clear()

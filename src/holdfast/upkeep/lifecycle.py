@@ -1,27 +1,62 @@
-"""The lifecycle of one partition, in two phases: read what is due, then ask the store to apply."""
+"""The lifecycle of one partition, in two phases: read what is due, then ask the store to apply.
+
+With it the partition's health, which its reads decide, and the announcement of what was discarded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 
 from holdfast import failpoints
 from holdfast.contracts import STORE_ERRORS, Applied, Backend, Reading, raise_if_cancelled
+from holdfast.model.backoff import backoff_seconds
 from holdfast.model.decide import Move, when_due
 from holdfast.model.errors import HoldfastError, Unavailable
-from holdfast.upkeep.discards import tell_discarded
-from holdfast.upkeep.health import Health
+from holdfast.model.job import JobRecord
+from holdfast.model.states import State
 
 log = logging.getLogger(__name__)
 
 LIMIT = 500
 INTERVAL = 1.0
+_RETRY_PAUSES = 0.2, 15.0
 
 
-class Lifecycle:
+@dataclass(slots=True)
+class Health:
+    """A failed read makes a partition faulty; a successful one heals it. Retries back off with jitter."""
+
+    faulty: bool = False
+    reason: str = ""
+    load: int = 0
+    """Live jobs as last read, plus what we published there since."""
+    _failures: int = 0
+    _retry_at: float = 0.0
+
+    def failed(self, reason: str) -> None:
+        """The store did not answer. What fails before the next try is due does not put it off."""
+        due = self.worth_trying
+        self.faulty, self.reason = True, reason
+        if due:
+            self._failures += 1
+            self._retry_at = time.monotonic() + backoff_seconds(self._failures, *_RETRY_PAUSES)
+
+    def succeeded(self, load: int) -> None:
+        """A read went through: the partition takes new items again."""
+        self.faulty, self.reason, self._failures, self.load = False, "", 0, load
+
+    @property
+    def worth_trying(self) -> bool:
+        """Healthy, or faulty for long enough to ask again."""
+        return not self.faulty or time.monotonic() >= self._retry_at
+
+
+class LifecycleSteps:
     """Expired leases, exhausted budgets, expiry, due schedules and backfills of one partition."""
 
     def __init__(
@@ -39,7 +74,7 @@ class Lifecycle:
         self._moves = Counter() if moves is None else moves
 
     async def run_once(self) -> Applied:
-        """One bounded step; answers what it changed. A failed read marks the partition faulty."""
+        """One bounded step; returns what it changed. A failed read marks the partition faulty."""
         applied, _ = await self._step()
         return applied
 
@@ -72,7 +107,7 @@ class Lifecycle:
     async def read(self) -> Reading:
         """Phase one: nothing is written."""
         try:
-            reading = await self._backend.due(self._limit)
+            reading = await self._backend.lifecycle.due(self._limit)
         except STORE_ERRORS as error:  # a partition that cannot be read, for any reason, takes nothing new
             raise_if_cancelled(error)
             self._on_error(error)
@@ -89,12 +124,54 @@ class Lifecycle:
         applied = Applied()
         if reading.due:
             actions = [when_due(due) for due in reading.due]
-            applied = await self._backend.apply(actions)
+            applied = await self._backend.lifecycle.apply(actions)
             if applied.buried:
                 gone = (each.due for each in actions if each.move is Move.BURY)
                 dropped = [(*due.discards, str(due.ref[1])) for due in gone if due.discards]
-                await tell_discarded(self._backend, self._namespace, dropped)
+                await announce_discarded(self._backend, self._namespace, dropped)
         for ref in reading.backfills:
-            applied.backfilled += await self._backend.backfill(ref, self._limit)
+            applied.backfilled += await self._backend.lifecycle.backfill(ref, self._limit)
             failpoints.hit("subscribe.mid_backfill")
         return applied
+
+
+async def announce_discarded(backend: Backend, namespace: str, jobs: Iterable[tuple[str, str, str]]) -> None:
+    """Log and announce those jobs (channel, consumer, id) that were discarded. Raises no error for it.
+
+    The event's id is the job's with its token, so that a repeat changes nothing.
+    """
+    for channel, consumer, job_id in jobs:
+        try:
+            record = await backend.leases.job(channel, consumer, job_id)
+            if record is not None and record.state is State.DISCARDED:
+                await _announce_discarded(backend, namespace, record)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("%s/%s: job %s was discarded and not announced: %r", channel, consumer, job_id, error)
+
+
+async def _announce_discarded(backend: Backend, namespace: str, record: JobRecord) -> None:
+    from holdfast.upkeep.announcements import Discarded, announce  # most programs do without pydantic
+
+    error = record.errors[-1].get("error", "") if record.errors else ""
+    log.warning(
+        "%s/%s: event %s of %s (job %s) is discarded: %s after %s attempts, %s abandonments, worker %s: %s",
+        *(record.channel, record.consumer, record.event_id, record.source, record.id, record.reason),
+        *(record.attempts, record.abandonments, record.worker, error),
+    )
+    if record.channel.startswith(f"{namespace}.events.system."):
+        return  # an event about it would be the next to be discarded
+    discarded = Discarded(
+        channel=record.channel,
+        consumer=record.consumer,
+        event_id=record.event_id,
+        source=record.source,
+        job=record.id,
+        reason=record.reason or "",
+        attempts=record.attempts,
+        abandonments=record.abandonments,
+        worker=record.worker,
+        error=error,
+    )
+    name = f"discarded:{record.channel}/{record.consumer}/{record.id}/{record.token}"
+    await announce(backend, namespace, discarded, name)

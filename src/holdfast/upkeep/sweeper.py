@@ -1,4 +1,10 @@
-"""The sweeper, one per deployment: stuck work, retention, dead consumers, under a lock that fences it."""
+"""The sweeper, one per deployment: stuck work, retention, dead consumers, under a lock that fences it.
+
+Stuck work is leases whose worker vanished: they go back to their queue, or to the dead letters. Every poll
+and every worker takes steps of the lifecycle too, so most of it has been moved before a sweep looks. A retry
+is announced by the sweep that made it. What was given up is announced whoever moved it: the sweeper finds it
+among the dead letters, and goes back to before its last report, so that a sweep that died leaves none out.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +13,42 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast import failpoints
 from holdfast.contracts import Applied, Backend
 from holdfast.model.deadletters import DeadFilter
+from holdfast.model.decide import Move, Ref, when_due
 from holdfast.model.errors import Overloaded
-from holdfast.model.upkeep import Lock
-from holdfast.upkeep import deadconsumers, stuck
-from holdfast.upkeep.alerts import lag_alert, raise_alert
-from holdfast.upkeep.announcements import Alert, Announcement, DeadGroup, Swept, announce
-from holdfast.upkeep.deadconsumers import DeadConsumers
-from holdfast.upkeep.health import Health
-from holdfast.upkeep.holding import holding
-from holdfast.upkeep.reports import SWEEPER, get_report, put_report
-from holdfast.upkeep.retention import COUNTED, Kept, Retention
+from holdfast.model.job import JobRecord, Reason
+from holdfast.model.states import State
+from holdfast.model.upkeep import Group, Lock
+from holdfast.upkeep.announcements import (
+    Alert,
+    Announcement,
+    DeadGroup,
+    Retried,
+    Swept,
+    announce,
+    lag_alert,
+    raise_alert,
+)
+from holdfast.upkeep.lifecycle import Health, LifecycleSteps
+from holdfast.upkeep.lock import holding
+from holdfast.upkeep.retention import COUNTED, Kept, RetentionSweep
 from holdfast.upkeep.rules import Rules
+from holdfast.upkeep.state import SWEEPER, get_report, put_report
 
 _STEP = 5_000
 _PAGE = 1_000
+_RECLAIM = 1_000
+REPORTED = 1_000
+FORESEEN = 10_000
+"""Due jobs of each kind that a dry run looks at: a store should not be asked for more at once."""
+_STEPS = 1_000
+_LATE = timedelta(minutes=1)  # a burial is seen when it is committed, with the time at which it began
 Chore = Callable[[], Awaitable[int]]
-"""Something else to see to in each sweep; answers how much it did. Its forecast: how much it would do."""
+"""Something else to see to in each sweep; returns how much it did. Its forecast: how much it would do."""
 
 
 @dataclass(slots=True)
@@ -65,7 +86,7 @@ class Sweeper:
     async def run_once(self) -> Swept | None:
         """One sweep; its report is published. None where another sweeper holds the lock.
 
-        `LockLost` ends it where it stands: what it did so far was done under the lock, and the new holder
+        `LockLost` ends it where it is: what it did so far was done under the lock, and the new holder
         goes on from there.
         """
         async with holding(self._backend, self._rules.lock_name, self._owner, self._rules.lock_ttl) as lock:
@@ -84,12 +105,12 @@ class Sweeper:
             return self.last
 
     async def dry_run(self) -> Swept:
-        """What a sweep would do now, by the same judgements. Takes no lock and changes nothing."""
+        """Return what a sweep would do now, by the same decisions. Takes no lock and changes nothing."""
         started, begun = await self._backend.now(), time.monotonic()
         work = _Work()
-        work.applied, given_up = await stuck.would_unstick(self._backend)
-        work.kept = await Retention(self._backend, self._rules).run_once(None, given_up)
-        work.groups = await DeadConsumers(self._backend, self._rules).run_once(None)
+        work.applied, given_up = await _would_unstick(self._backend)
+        work.kept = await RetentionSweep(self._backend, self._rules).run_once(None, given_up)
+        work.groups = await self._dead_groups(None)
         await self._forget(None, work)
         for name, forecast in self._forecasts.items():
             work.chores[name] = await forecast()
@@ -98,26 +119,27 @@ class Sweeper:
 
     async def _sweep(self, lock: Lock) -> _Work:
         backend, work = self._backend, _Work()
-        unstuck = await stuck.unstick(backend, self._health, self._rules.namespace)
-        work.applied = unstuck.applied
-        told = unstuck.told | await stuck.given_up(backend, await self._last_sweep())
+        news: dict[str, Announcement] = {}
+        work.applied, retried = await _unstick(backend, self._health, self._rules.namespace)
+        news |= retried
+        news |= await _given_up(backend, await self._last_sweep())
         # A store that is full takes news only after it was trimmed.
         with suppress(Overloaded):
-            await self._tell(told)
-            told = {}
+            await self._announce(news)
+            news = {}
         failpoints.hit("sweeper.after_stuck")
-        work.kept = await Retention(backend, self._rules).run_once(lock)
-        work.groups = await DeadConsumers(backend, self._rules).run_once(lock)
+        work.kept = await RetentionSweep(backend, self._rules).run_once(lock)
+        work.groups = await self._dead_groups(lock)
         await self._forget(lock, work)
-        for name, chore in self._chores.items():  # they tell of what they did, too
+        for name, chore in self._chores.items():  # they announce what they did, too
             work.chores[name] = await chore()
         await self._purge(lock, work)
-        await self._tell(told)
-        work.alerts = work.kept.alerts + deadconsumers.alerts(work.groups) + await self._lagging()
+        await self._announce(news)
+        work.alerts = work.kept.alerts + _alerts(work.groups) + await self._lagging()
         return work
 
-    async def _tell(self, told: Mapping[str, Announcement]) -> None:
-        for event_id, announcement in told.items():
+    async def _announce(self, news: Mapping[str, Announcement]) -> None:
+        for event_id, announcement in news.items():
             await announce(self._backend, self._rules.namespace, announcement, event_id)
 
     async def _last_sweep(self) -> datetime | None:
@@ -129,7 +151,7 @@ class Sweeper:
         now = await self._backend.now()
         keys, jobs = now - self._rules.dedupe_window, now - self._rules.history
         while True:
-            step = await self._backend.forget(keys, jobs, _STEP, lock)
+            step = await self._backend.retention.forget(keys, jobs, _STEP, lock)
             work.keys += step.keys
             work.jobs += step.jobs
             if not step.more:
@@ -139,8 +161,8 @@ class Sweeper:
         if self._rules.dead_letters is None:
             return
         before = await self._backend.now() - self._rules.dead_letters
-        for channel in await self._backend.channels():
-            while step := await self._backend.purge_dead(channel, before, _STEP, lock):
+        for channel in await self._backend.channels.names():
+            while step := await self._backend.retention.purge_dead(channel, before, _STEP, lock):
                 for consumer, count in step.items():
                     name = f"{channel}/{consumer}"
                     work.purged[name] = work.purged.get(name, 0) + count
@@ -151,19 +173,154 @@ class Sweeper:
             return found
         wanted = DeadFilter(until=await self._backend.now() - self._rules.dead_letters)
         while True:
-            page = await self._backend.dead_letters(wanted, after, _PAGE)
+            page = await self._backend.deadletters.page(wanted, after, _PAGE)
             found.update(f"{each.record.channel}/{each.record.consumer}" for each in page.letters)
             after = page.after
             if after is None:
                 return found
 
+    async def _dead_groups(self, lock: Lock | None) -> list[DeadGroup]:
+        """Return foreign groups that need attention, and what was done; without a lock, what would be."""
+        found: list[DeadGroup] = []
+        if not self._backend.capabilities.foreign_groups:
+            return found
+        for group in await self._backend.groups.all(self._rules.dead_consumers.alive):
+            if not group.stale:  # nothing is lost with it; and a server may not see who waits for news
+                continue
+            reclaimed = removed = 0
+            if group.members:
+                reclaimed = group.stale if lock is None else await self._reclaim(group, lock)
+            elif self._is_removable(group):
+                removed = await self._backend.groups.remove(group, self._rules.dead_consumers.after, lock)
+            found.append(
+                DeadGroup(
+                    channel=group.channel,
+                    group=group.name,
+                    pending=group.pending,
+                    reclaimed=reclaimed,
+                    removed=bool(removed),
+                )
+            )
+        return found
+
+    async def _reclaim(self, group: Group, lock: Lock) -> int:
+        reclaimed = 0
+        while step := await self._backend.groups.reclaim(
+            group, self._rules.dead_consumers.alive, _RECLAIM, lock
+        ):
+            reclaimed += step
+        return reclaimed
+
+    def _is_removable(self, group: Group) -> bool:
+        """Dead for long enough, and nobody has said that it guards the channel."""
+        rule = self._rules.dead_consumers
+        gone = group.idle is not None and group.idle >= rule.after
+        return rule.action == "remove" and gone and group.name not in self._rules.guards(group.channel)
+
     async def _lagging(self) -> list[Alert]:
         """Stream consumers that are further behind than they should be."""
         rules, now, found = self._rules, await self._backend.now(), []
-        for cursor in await self._backend.cursors():
-            lag = await self._backend.behind(cursor.channel, cursor.position, COUNTED)
+        for cursor in await self._backend.cursors.all():
+            lag = await self._backend.log.behind(cursor.channel, cursor.position, COUNTED)
             found.append(lag_alert(cursor.channel, cursor.name, lag, now, rules.lag_events, rules.lag_age))
         return [alert for alert in found if alert is not None]
+
+
+async def _would_unstick(backend: Backend) -> tuple[Applied, list[Ref]]:
+    """Return what the lifecycle's steps would do now, and the jobs that they would give up."""
+    actions = [when_due(due) for due in (await backend.lifecycle.due(FORESEEN)).due]
+    moves = [action.move for action in actions]
+    applied = Applied(moves.count(Move.PROMOTE), moves.count(Move.ABANDON), moves.count(Move.BURY))
+    return applied, [action.due.ref for action in actions if action.move is Move.BURY]
+
+
+async def _unstick(
+    backend: Backend, health: Health, namespace: str = "gbe"
+) -> tuple[Applied, dict[str, Retried]]:
+    """Take the lifecycle's steps until nothing is due. Returns what was moved, and what to announce of the
+    first `REPORTED` stuck jobs, by the id that makes a repeat a duplicate."""
+    moved, stuck = Applied(), dict[tuple[str, ...], JobRecord]()
+    lifecycle = LifecycleSteps(backend, health, namespace=namespace)
+    for _ in range(_STEPS):
+        reading = await lifecycle.read()
+        if len(stuck) < REPORTED:
+            # After the reading: a lease that ends in between must not be moved without being known.
+            found = await backend.leases.stuck(REPORTED)
+            stuck |= {(record.channel, record.consumer, record.id): record for record in found}
+        applied = await lifecycle.apply(reading)
+        moved += applied
+        if not applied.total:
+            break
+    retried: dict[str, Retried] = {}
+    for record in stuck.values():
+        retried |= await _retried(backend, record)
+    return moved, retried
+
+
+async def _retried(backend: Backend, before: JobRecord) -> dict[str, Retried]:
+    """What to announce of a job that was stuck: nothing of one that somebody else has claimed since."""
+    after = [
+        record
+        for record in await backend.leases.find_jobs(before.channel, before.source, before.event_id)
+        if record.consumer == before.consumer and record.id == before.id
+    ]
+    if not after or after[0].token != before.token or after[0].state not in (State.READY, State.SCHEDULED):
+        return {}
+    [record] = after
+    policy = (await backend.channels.consumer(record.channel, record.consumer)).policy
+    retried = Retried(
+        channel=record.channel,
+        consumer=record.consumer,
+        event_id=record.event_id,
+        source=record.source,
+        worker=before.worker,
+        retry_count=record.abandonments + (0 if policy.max_runs is None else record.attempts),
+        max_retries=policy.max_abandonments if policy.max_runs is None else policy.max_runs - 1,
+    )
+    return {f"retry:{_name(record)}": retried}
+
+
+async def _given_up(backend: Backend, since: datetime | None) -> dict[str, Alert]:
+    """Return the latest `REPORTED` jobs whose workers vanished too often, from shortly before `since`."""
+    wanted = DeadFilter(reason=Reason.CRASH_LOOP, since=None if since is None else since - _LATE)
+    found, after = dict[str, Alert](), None
+    while len(found) < REPORTED:
+        page = await backend.deadletters.page(wanted, after, REPORTED - len(found))
+        found |= {f"exhausted:{_name(each.record)}": _exhausted(each.record) for each in page.letters}
+        after = page.after
+        if after is None:
+            break
+    return found
+
+
+def _exhausted(record: JobRecord) -> Alert:
+    return Alert(
+        kind="exhausted",
+        message=f"event {record.event_id} was given up for {record.consumer}: {record.reason}",
+        channel=record.channel,
+        consumer=record.consumer,
+        event_id=record.event_id,
+        count=record.attempts + record.abandonments,
+    )
+
+
+def _name(record: JobRecord) -> str:
+    return f"{record.channel}/{record.consumer}/{record.id}/{record.token}"
+
+
+def _alerts(groups: list[DeadGroup]) -> list[Alert]:
+    return [
+        Alert(
+            kind="dead_consumer",
+            message=f"group {each.group} of {each.channel} has no living member and {each.pending} pending "
+            f"entries: {'it was removed' if each.removed else 'start a member, or remove the group'}",
+            channel=each.channel,
+            consumer=each.group,
+            count=each.pending,
+        )
+        for each in groups
+        if not each.reclaimed
+    ]
 
 
 def _report(work: _Work, started: datetime, seconds: float, token: int, *, dry_run: bool) -> Swept:

@@ -17,9 +17,10 @@ import orjson
 from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import LIVE, JobRecord, State
+from holdfast.model.job import JobRecord
 from holdfast.model.names import matches
-from holdfast.model.upkeep import Record
+from holdfast.model.states import LIVE, State
+from holdfast.model.upkeep import StateRecord
 from holdfast.upkeep.announcements import SOURCE, Alert, announce
 
 WORKERS = "workers"
@@ -64,7 +65,7 @@ def _retries(job: JobRecord) -> int:
     return max(0, job.attempts + job.abandonments - first)
 
 
-def _ended_at(record: Record, now: datetime) -> datetime:
+def _ended_at(record: StateRecord, now: datetime) -> datetime:
     try:
         return datetime.fromisoformat(record.fields["updated_at"])
     except (KeyError, ValueError):  # another client has written it
@@ -91,18 +92,18 @@ class TaskRecords:
 
     async def job(self, kind: str, task: str) -> JobRecord | None:
         """The task's job, as far as the store still knows it."""
-        jobs = await self._backend.find_jobs(self.channel(kind, "queue"), DEFAULT_SOURCE, task)
+        jobs = await self._backend.leases.find_jobs(self.channel(kind, "queue"), DEFAULT_SOURCE, task)
         return next((job for job in jobs if job.consumer == WORKERS), None)
 
     async def update(self, kind: str, task: str) -> dict[str, str]:
         """Make the record say what the job says; a task that has ended is announced first, once."""
         key = self.key(kind, task)
         while True:
-            job, old = await self.job(kind, task), await self._backend.record(key)
-            known = old or Record(key, {}, 0)
+            job, old = await self.job(kind, task), await self._backend.records.get(key)
+            known = old or StateRecord(key, {}, 0)
             if job is None:
                 return dict(known.fields)
-            policy = (await self._backend.consumer(job.channel, WORKERS)).policy
+            policy = (await self._backend.channels.consumer(job.channel, WORKERS)).policy
             runs = policy.max_runs or policy.max_abandonments
             now = await self._backend.now()
             fields = project(job, runs - 1, known.fields, now)
@@ -110,16 +111,16 @@ class TaskRecords:
                 await self._announce(kind, task, fields, job.token)
                 failpoints.hit("tasks.after_terminal")
             due = job.lease_until or now + self._history
-            if await self._backend.put_record(key, fields, known.revision, due) is not None:
+            if await self._backend.records.put(key, fields, known.revision, due) is not None:
                 return fields
 
     async def set_result(self, kind: str, task: str, result: bytes, due: datetime) -> None:
         """Keep a result before the job is finished: whoever ends the task finds it there."""
         key = self.key(kind, task)
         while True:
-            old = await self._backend.record(key) or Record(key, {}, 0)
+            old = await self._backend.records.get(key) or StateRecord(key, {}, 0)
             fields = {**old.fields, "result": result.decode()}
-            if await self._backend.put_record(key, fields, old.revision, due) is not None:
+            if await self._backend.records.put(key, fields, old.revision, due) is not None:
                 return
 
     async def settle(self) -> int:
@@ -127,7 +128,7 @@ class TaskRecords:
         settled = await self._settle_given_up()
         prefix = f"{self._namespace}.state.tasks."
         for _ in range(_PAGES):
-            found = await self._backend.due_records(prefix, _PAGE)
+            found = await self._backend.records.due(prefix, _PAGE)
             for record in found:
                 await self._settle(record, *record.key.removeprefix(prefix).rpartition(".")[::2])
             settled += len(found)
@@ -135,7 +136,7 @@ class TaskRecords:
                 break
         return settled
 
-    async def _settle(self, record: Record, kind: str, task: str) -> None:
+    async def _settle(self, record: StateRecord, kind: str, task: str) -> None:
         """A record that is due: bring it up to date, or remove it where the task ended long enough ago.
 
         A task among the dead letters keeps its record for as long as it is there.
@@ -147,29 +148,29 @@ class TaskRecords:
                 return
             # Its history was forgotten while nobody swept: nobody can say any more how it ended.
             fields = {**record.fields, "state": UNKNOWN, "timeout_at": "", "updated_at": now.isoformat()}
-            await self._backend.put_record(record.key, fields, record.revision, now + self._history)
+            await self._backend.records.put(record.key, fields, record.revision, now + self._history)
         elif job is not None and job.state in LIVE:  # requeued
             await self.update(kind, task)
         elif job is not None and job.state is State.DEAD:
-            await self._backend.put_record(record.key, record.fields, record.revision, now + self._history)
+            await self._backend.records.put(record.key, record.fields, record.revision, now + self._history)
         elif (end := _ended_at(record, now) + self._history) > now:  # written under a shorter history
-            await self._backend.put_record(record.key, record.fields, record.revision, end)
+            await self._backend.records.put(record.key, record.fields, record.revision, end)
         else:
-            await self._backend.remove_record(record.key, record.revision)
+            await self._backend.records.remove(record.key, record.revision)
 
     async def forecast(self) -> int:
         """How many `settle` would bring up to date now."""
         given_up, prefix = await self._unsettled(), f"{self._namespace}.state.tasks."
-        due = {record.key for record in await self._backend.due_records(prefix, _PAGE * _PAGES)}
+        due = {record.key for record in await self._backend.records.due(prefix, _PAGE * _PAGES)}
         return len(given_up) + len(due - set(given_up))
 
     async def _unsettled(self) -> list[str]:
         """The keys of tasks that were given up since the sweeper last looked."""
         found = []
         for channel in await self._dead_letter_channels():
-            cursors = {cursor.name: cursor.position for cursor in await self._backend.cursors(channel)}
+            cursors = {cursor.name: cursor.position for cursor in await self._backend.cursors.all(channel)}
             position = cursors.get(_FOLLOWER)
-            while entries := await self._backend.read(channel, position, _PAGE):
+            while entries := await self._backend.log.read(channel, position, _PAGE):
                 tasks = [self._task(channel, entry.event) for entry in entries]
                 found += [self.key(*task) for task in tasks if task is not None]
                 position = entries[-1].position
@@ -177,18 +178,18 @@ class TaskRecords:
 
     async def _dead_letter_channels(self) -> list[str]:
         pattern = f"{self._namespace}._deadletter.*"
-        return [channel for channel in await self._backend.channels() if matches(pattern, channel)]
+        return [channel for channel in await self._backend.channels.names() if matches(pattern, channel)]
 
     async def _settle_given_up(self) -> int:
         settled = 0
         for channel in await self._dead_letter_channels():
-            cursor = await self._backend.attach(channel, _FOLLOWER, "earliest")
+            cursor = await self._backend.cursors.attach(channel, _FOLLOWER, "earliest")
             position = cursor.position
-            while entries := await self._backend.read(channel, position, _PAGE):
+            while entries := await self._backend.log.read(channel, position, _PAGE):
                 for entry in entries:
                     settled += await self._given_up(channel, entry.event)
                 failpoints.hit("tasks.before_cursor")
-                if not await self._backend.move(channel, _FOLLOWER, position, entries[-1].position):
+                if not await self._backend.cursors.move(channel, _FOLLOWER, position, entries[-1].position):
                     break
                 position = entries[-1].position
         return settled
@@ -205,16 +206,16 @@ class TaskRecords:
         return kind, task
 
     async def _announce(self, kind: str, task: str, fields: Mapping[str, str], token: int) -> None:
-        """Tell the terminal channel, and where it failed the operators. The ids make a repeat a duplicate."""
+        """Publish the end, and an alert where it failed. The ids make a repeat a duplicate."""
         state, retries = fields["state"], fields["retry_count"]
         end = {"task_id": task, "type": kind, "state": state, "retry_count": int(retries)}
         if state == "completed":
             end["result"] = orjson.loads(fields["result"]) if fields["result"] else None
         else:
             end["error"] = fields["error"]
-        name = f"{task}#{token}"  # a task that was requeued and ends again is told again
+        name = f"{task}#{token}"  # a task that was requeued and ends again is announced again
         event = Event(end, name, SOURCE, f"task.{state}", key=task)
-        await self._backend.publish(self.channel(kind, "terminal"), [event])
+        await self._backend.log.publish(self.channel(kind, "terminal"), [event])
         if state == "failed":
             alert = Alert(
                 kind="task_failed",

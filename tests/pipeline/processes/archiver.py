@@ -10,10 +10,10 @@ import json
 import sys
 from typing import Any
 
-from holdfast.chaos.plain.archive import archive
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.stores import open_store
 from holdfast.wiring import backend
+from holdfast_chaos.without_spark import archive
 
 
 async def main(spec: dict[str, Any]) -> None:

@@ -6,13 +6,12 @@ from datetime import datetime
 
 import orjson
 
-from holdfast.backends.nats import subjects
-from holdfast.backends.nats.answers import Stored
-from holdfast.backends.nats.batch import Stale, state
-from holdfast.backends.nats.bulk import Bulk
-from holdfast.backends.nats.floors import Floor, floor
-from holdfast.backends.nats.store import TRIES, Store
-from holdfast.backends.nats.times import from_micros
+from holdfast.backends.nats.log import Log
+from holdfast.backends.nats.state.store import TRIES, NatsStore, TrimMark
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import Stale, state
+from holdfast.backends.nats.wire.codec import from_micros
+from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.contracts import Start
 from holdfast.model.errors import NotFound, Unavailable
 from holdfast.model.position import parse_position
@@ -24,15 +23,14 @@ _GONE_SECONDS = 1
 class Cursors:
     """Creates, moves and removes stream consumers."""
 
-    def __init__(self, store: Store, bulk: Bulk) -> None:
-        self._store, self._bulk = store, bulk
+    def __init__(self, store: NatsStore, log: Log) -> None:
+        self._store, self._log = store, log
 
-    async def attach(self, channel: str, consumer: str, start: Start) -> Cursor:
-        """A new stream consumer, or the one that is there."""
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
         await self._store.look()
         await self._store.ensure_channel(channel)
         for _ in range(TRIES):
-            known = await floor(self._store, channel)
+            known = await self._store.trim_mark(channel)
             cursor, revision = await self._find(channel, consumer)
             if cursor is not None:
                 return cursor
@@ -43,25 +41,23 @@ class Cursors:
                 return cursor
         raise Unavailable(f"stream consumer {consumer!r} of {channel!r} changed too often; try again")
 
-    async def _start(self, known: Floor, start: Start) -> str | None:
+    async def _start(self, known: TrimMark, start: Start) -> str | None:
         match start:
             case "earliest":
                 found = None
             case "latest":
-                found = (await self._bulk.extent(known.channel)).last
+                found = (await self._log.extent(known.channel)).last
             case datetime():
-                found = await self._bulk.seek(known.channel, start)
+                found = await self._log.seek(known.channel, start)
         return found or (self._store.registry.position(known.seq) if known.seq else None)
 
-    async def cursors(self, channel: str | None) -> list[Cursor]:
-        """All stream consumers, of one channel or of all."""
+    async def all(self, channel: str | None = None) -> list[Cursor]:
         await self._store.look()
         asked = "HF.C.>" if channel is None else subjects.stream_cursor(channel, "*")
-        found = [_decoded(message) for message in await self._store.link.last([asked]) if message.data]
+        found = [_decoded(message) for message in await self._store.connection.last([asked]) if message.data]
         return sorted(found, key=lambda each: (each.channel, each.name))
 
     async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
-        """Move a cursor forward from where it is expected."""
         for each in (position, expected):
             if each is not None:
                 parse_position(each, 1)
@@ -79,7 +75,6 @@ class Cursors:
         raise Unavailable(f"the cursor of {consumer!r} on {channel!r} changed too often; try again")
 
     async def detach(self, channel: str, consumer: str) -> bool:
-        """Remove a stream consumer."""
         await self._store.look()
         for _ in range(TRIES):
             cursor, revision = await self._find(channel, consumer)
@@ -94,12 +89,12 @@ class Cursors:
         raise Unavailable(f"the cursor of {consumer!r} on {channel!r} changed too often; try again")
 
     async def _find(self, channel: str, consumer: str) -> tuple[Cursor | None, int]:
-        found = await self._store.link.last([subjects.stream_cursor(channel, consumer)])
+        found = await self._store.connection.last([subjects.stream_cursor(channel, consumer)])
         if not found:
             return None, 0
         return _decoded(found[0]) if found[0].data else None, found[0].seq
 
-    async def _written(self, cursor: Cursor, revision: int, known: Floor | None = None) -> bool:
+    async def _written(self, cursor: Cursor, revision: int, known: TrimMark | None = None) -> bool:
         body = orjson.dumps([cursor.channel, cursor.name, cursor.position, cursor.moved_at])
         message = state(subjects.stream_cursor(cursor.channel, cursor.name), body, revision)
         try:
@@ -109,6 +104,6 @@ class Cursors:
         return True
 
 
-def _decoded(message: Stored) -> Cursor:
+def _decoded(message: StoredMessage) -> Cursor:
     channel, name, position, moved = orjson.loads(message.data)
     return Cursor(channel, name, position, datetime.fromisoformat(moved))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from holdfast.backends.nats import subjects
 from holdfast.backends.nats.locks import Locks
-from holdfast.backends.nats.store import Store
-from holdfast.backends.nats.times import format_stamp, parse_stamp
+from holdfast.backends.nats.state.store import NatsStore
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.codec import format_stamp, parse_stamp
 from holdfast.model.errors import HoldfastError, InvalidName
 from holdfast.model.names import matches
 from holdfast.model.upkeep import Group, Lock
@@ -22,25 +22,24 @@ _Info = Mapping[str, Any]
 class Groups:
     """Describes foreign consumers, and removes those that nobody uses."""
 
-    def __init__(self, store: Store, locks: Locks) -> None:
+    def __init__(self, store: NatsStore, locks: Locks) -> None:
         self._store, self._locks = store, locks
 
-    async def groups(self, alive: timedelta) -> list[Group]:
-        """Every foreign consumer, once for each channel that it reads."""
+    async def all(self, alive: timedelta) -> list[Group]:
         now = await self._store.clock()
         channels = sorted(self._store.registry.channels)
         return [
             await self._shown(channel, info, alive, now)
-            for info in await self._all()
+            for info in await self._list()
             for channel in channels
             if _reads(info, channel)
         ]
 
     async def acknowledged(self, channel: str, names: Sequence[str]) -> dict[str, int]:
-        """Up to where each of these has acknowledged everything; not those that do not read the channel."""
+        """Return up to where each of these that reads the channel has acknowledged everything."""
         if not names:
             return {}
-        found = {str(info["name"]): info for info in await self._all()}
+        found = {str(info["name"]): info for info in await self._list()}
         return {
             name: int(info["ack_floor"]["stream_seq"])
             for name, info in found.items()
@@ -53,31 +52,32 @@ class Groups:
         return 0
 
     async def remove(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
-        """Remove a consumer that nobody was seen to use."""
         now = await self._store.clock()
         if lock is not None:
             await self._locks.fence(lock)
-        info = await self._store.link.request(f"{_API}.INFO.{subjects.STREAM}.{group.name}")
+        info = await self._store.connection.request(f"{_API}.INFO.{subjects.STREAM}.{group.name}")
         if info.get("error") or not _reads(info, group.channel):
             return False
         if (await self._shown(group.channel, info, alive, now)).members:
             return False
         if lock is None:
             return True
-        answer = await self._store.link.request(f"{_API}.DELETE.{subjects.STREAM}.{group.name}")
-        error = answer.get("error", {})
+        reply = await self._store.connection.request(f"{_API}.DELETE.{subjects.STREAM}.{group.name}")
+        error = reply.get("error", {})
         if error and error.get("err_code") != _NOT_FOUND:
             raise HoldfastError(f"NATS refused to remove consumer {group.name!r}: {error.get('description')}")
         return not error
 
-    async def _all(self) -> list[_Info]:
+    async def _list(self) -> list[_Info]:
         found: list[_Info] = []
         while True:
-            answer = await self._store.link.request(f"{_API}.LIST.{subjects.STREAM}", {"offset": len(found)})
-            if "error" in answer:
-                raise HoldfastError(f"NATS refused to list consumers: {answer['error'].get('description')}")
-            found += answer.get("consumers") or []
-            if len(found) >= answer["total"] or not answer.get("consumers"):
+            reply = await self._store.connection.request(
+                f"{_API}.LIST.{subjects.STREAM}", {"offset": len(found)}
+            )
+            if "error" in reply:
+                raise HoldfastError(f"NATS refused to list consumers: {reply['error'].get('description')}")
+            found += reply.get("consumers") or []
+            if len(found) >= reply["total"] or not reply.get("consumers"):
                 return found
 
     async def _shown(self, channel: str, info: _Info, alive: timedelta, now: int) -> Group:
@@ -97,14 +97,14 @@ class Groups:
         )
 
     async def _seen(self, info: _Info) -> int:
-        """When anybody was last seen to read, to acknowledge or to make it, in the store's time."""
+        """Return when anybody was last seen to read, to acknowledge or to make it, in the store's time."""
         stamps = [info["created"], *(info[place].get("last_active") for place in ("delivered", "ack_floor"))]
         stamp = max(parse_stamp(each) for each in stamps if each)
         registry = self._store.registry
         if len(registry.offsets) == 1:
             return stamp + registry.offset
         query = {"start_time": format_stamp(stamp), "next_by_subj": ">", "batch": 1}
-        found, _ = await self._store.link.read(query)  # the clock was moved: by how much at that time?
+        found, _ = await self._store.connection.read(query)  # the clock was moved: by how much at that time?
         return stamp + (registry.offset_at(found[0].seq - 1) if found else registry.offset)
 
 

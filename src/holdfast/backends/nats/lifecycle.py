@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast import failpoints
-from holdfast.backends.nats.ingest import Ingest
 from holdfast.backends.nats.leases import buried
-from holdfast.backends.nats.records import Record
-from holdfast.backends.nats.store import Store
-from holdfast.backends.nats.transitions import Step, Transitions
+from holdfast.backends.nats.state.ingest import JobIngest
+from holdfast.backends.nats.state.job_records import StoredJob
+from holdfast.backends.nats.state.store import NatsStore
+from holdfast.backends.nats.state.transitions import Transitions, TransitionStep
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
-from holdfast.model.job import Failure, Reason, State
+from holdfast.model.job import Failure, Reason
+from holdfast.model.states import State
 
 _WAITING = (State.READY, State.SCHEDULED)
 _ORDER = (Move.PROMOTE, Move.ABANDON, Move.BURY)
@@ -21,14 +22,13 @@ _ORDER = (Move.PROMOTE, Move.ABANDON, Move.BURY)
 class Lifecycle:
     """Reads what is due; applies what still holds."""
 
-    def __init__(self, store: Store, ingest: Ingest, transitions: Transitions) -> None:
+    def __init__(self, store: NatsStore, ingest: JobIngest, transitions: Transitions) -> None:
         self._store, self._ingest, self._transitions = store, ingest, transitions
 
     async def due(self, limit: int) -> Reading:
-        """Phase one. What was appended becomes jobs first: that follows from the log and decides nothing."""
         now = await self._store.fresh()
         mirror = self._store.mirror
-        await self._ingest.advance()
+        await self._ingest.advance()  # what was appended becomes jobs: that follows from the log
         found = [
             (kind, heap.peek(limit, _wanted(kind, now), now)) for kind, heap in mirror.queues.due.items()
         ]
@@ -37,7 +37,7 @@ class Lifecycle:
         full = any(len(records) >= limit for _, records in found)
         return Reading(due, sorted(past, key=int), len(mirror.queues.jobs), full)
 
-    def _due(self, kind: DueKind, record: Record, now: int) -> Due:
+    def _due(self, kind: DueKind, record: StoredJob, now: int) -> Due:
         member = self._store.registry.members[record.ref]
         policy = member.policy
         return Due(
@@ -55,7 +55,6 @@ class Lifecycle:
         )
 
     async def apply(self, actions: Sequence[Action]) -> Applied:
-        """Phase two: move by move, each step checking again."""
         applied, now = Applied(), await self._store.fresh()
         for move in _ORDER:
             chosen = [action for action in actions if action.move is move]
@@ -75,10 +74,13 @@ class Lifecycle:
         applied.refused = len(actions) - applied.total
         return applied
 
-    def _step(self, action: Action) -> Step:
+    async def backfill(self, ref: int | str, limit: int) -> int:
+        return await self._ingest.backfill(str(ref), limit)
+
+    def _step(self, action: Action) -> TransitionStep:
         due, (ref, seq) = action.due, action.due.ref
         member = self._store.registry.members.get(str(ref))
-        change: Callable[[Record, int], Record]
+        change: Callable[[StoredJob, int], StoredJob]
         match action.move:
             case Move.PROMOTE:
                 change = _promoted
@@ -87,10 +89,10 @@ class Lifecycle:
             case Move.BURY:
                 reason, failure = action.reason or Reason.TERMINAL, action.failure or Failure("")
                 change = buried(member, reason, failure, overdue=due.kind is DueKind.LEASE)
-        return Step(str(ref), int(seq), _still(due), change)
+        return TransitionStep(str(ref), int(seq), _still(due), change)
 
 
-def _wanted(kind: DueKind, now: int) -> Callable[[Record], bool]:
+def _wanted(kind: DueKind, now: int) -> Callable[[StoredJob], bool]:
     match kind:
         case DueKind.LEASE:
             return lambda record: record.state is State.LEASED
@@ -102,10 +104,10 @@ def _wanted(kind: DueKind, now: int) -> Callable[[Record], bool]:
             )
 
 
-def _still(due: Due) -> Callable[[Record, int], bool]:
-    """Whether what phase one has read still holds."""
+def _still(due: Due) -> Callable[[StoredJob, int], bool]:
+    """Return whether what phase one has read still holds."""
 
-    def accepts(record: Record, now: int) -> bool:
+    def accepts(record: StoredJob, now: int) -> bool:
         if record.token != due.token:
             return False
         match due.kind:
@@ -119,12 +121,12 @@ def _still(due: Due) -> Callable[[Record, int], bool]:
     return accepts
 
 
-def _promoted(record: Record, now: int) -> Record:
+def _promoted(record: StoredJob, now: int) -> StoredJob:
     return record.waiting(State.READY, record.due)
 
 
-def _abandoned(failure: Failure | None) -> Callable[[Record, int], Record]:
-    def change(record: Record, now: int) -> Record:
+def _abandoned(failure: Failure | None) -> Callable[[StoredJob, int], StoredJob]:
+    def change(record: StoredJob, now: int) -> StoredJob:
         return record.waiting(
             State.READY,
             now,

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import orjson
 
-from holdfast.backends.nats import subjects
-from holdfast.backends.nats.batch import Message, Stale, state
-from holdfast.backends.nats.store import TRIES, Store
-from holdfast.backends.nats.times import from_micros, to_micros
+from holdfast.backends.nats.state.store import TRIES, NatsStore
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import BatchMessage, Stale, state
+from holdfast.backends.nats.wire.codec import from_micros, to_micros
 from holdfast.model.errors import LockLost, Unavailable
-from holdfast.model.text import check_stored
+from holdfast.model.names import check_stored
 from holdfast.model.upkeep import Lock
 
 
@@ -29,18 +29,17 @@ class _Held:
     def is_of(self, lock: Lock) -> bool:
         return (self.owner, self.token) == (lock.owner, lock.token)
 
-    def message(self, owner: str | None, token: int, until: int) -> Message:
+    def message(self, owner: str | None, token: int, until: int) -> BatchMessage:
         return state(subjects.lock(self.name), orjson.dumps([owner, token, until]), self.revision)
 
 
 class Locks:
     """Takes, renews and frees locks, and fences what is done under them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: NatsStore) -> None:
         self._store = store
 
-    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
-        """Take a lock that is free or past its deadline."""
+    async def acquire(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
         check_stored("a lock's name or owner", name, owner)
         for _ in range(TRIES):
             now, held = await self._store.clock(), await self._held(name)
@@ -53,7 +52,6 @@ class Locks:
         raise Unavailable(f"the lock {name!r} is wanted by too many at once; try again")
 
     async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
-        """Move the deadline, while nobody else took the lock."""
         for _ in range(TRIES):
             now, held = await self._store.clock(), await self._held(lock.name)
             if not held.is_of(lock):
@@ -63,8 +61,7 @@ class Locks:
                 return renewed
         raise Unavailable(f"the lock {lock.name!r} changed too often to renew it; try again")
 
-    async def unlock(self, lock: Lock) -> bool:
-        """Free the lock if it is still this holder's."""
+    async def release(self, lock: Lock) -> bool:
         await self._store.recognise()
         for _ in range(TRIES):
             held = await self._held(lock.name)
@@ -74,15 +71,15 @@ class Locks:
                 return True
         raise Unavailable(f"the lock {lock.name!r} changed too often to free it; try again")
 
-    async def fence(self, lock: Lock) -> Message:
-        """A message that lets a batch through only while nobody else took the lock; `LockLost` if one has."""
+    async def fence(self, lock: Lock) -> BatchMessage:
+        """Return a message that fails its batch once somebody else took the lock. Raises `LockLost`."""
         held = await self._held(lock.name)
         if not held.is_of(lock):
             raise LockLost(lock.name, lock.token)
         return held.message(held.owner, held.token, held.until)
 
     async def _held(self, name: str) -> _Held:
-        found = await self._store.link.last([subjects.lock(name)])
+        found = await self._store.connection.last([subjects.lock(name)])
         if not found:
             return _Held(name)
         owner, token, until = orjson.loads(found[0].data)

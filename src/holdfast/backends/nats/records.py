@@ -1,142 +1,266 @@
-"""Records: jobs as the stream keeps them, live and ended."""
+"""State records, as any client reads them: in key-value buckets of the server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from heapq import heappop, heappush, nlargest
+from typing import Any, TypeVar
 
 import orjson
 
-from holdfast.backends.nats.times import from_micros, to_micros
-from holdfast.model.job import LIVE, Failure, JobRecord, State
+from holdfast.backends.nats.state.store import NatsStore
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Incomplete, Stale, backoff
+from holdfast.backends.nats.wire.codec import to_micros
+from holdfast.backends.nats.wire.connection import NatsConnection, NoStream
+from holdfast.backends.nats.wire.parser import StoredMessage
+from holdfast.model.errors import HoldfastError, InvalidInput, Unavailable
+from holdfast.model.names import check_stored
+from holdfast.model.upkeep import StateRecord
 
-FIRST_ERRORS, LAST_ERRORS = 5, 10
-"""Errors that a record keeps of many: a message has an end, and a job may be tried for ever."""
+T = TypeVar("T")
+_KEY = re.compile(r"[a-zA-Z0-9_-]+\.[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_=/-]+)+")
+_PREFIX = re.compile(r"([a-zA-Z0-9_-]+)\.([a-zA-Z0-9_-]+)\.(.*)")
+_SETTINGS: dict[str, Any] = {
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "storage": "file",
+    "num_replicas": 1,
+    "allow_rollup_hdrs": True,
+    "allow_direct": True,
+    "deny_delete": True,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_consumers": -1,
+}
+_API = "$JS.API.STREAM"
+_NOT_FOUND, _EXISTS = 10059, 10058
+_OPERATION = "KV-Operation"
+_PAGE, _TURNS = 500, 5
+_INDEX_PAGE = 1000
+_Due = tuple[int, str]
+"""A due time and a subject."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One event for one worker consumer. Times are microseconds of the store's clock.
+class DueIndex:
+    """When the records of one bucket are due, in memory.
 
-    `lane` is the event's key where the consumer is ordered; `copy` the subject of its own copy of the event,
-    which it has once it was a dead letter; `patch` the subject of the event with other data, which it hands
-    out instead; `cluster` the fingerprint under which a dead letter is counted and indexed; `revision` the
-    sequence of this very record, the one that the next must replace.
+    It is read when it is first asked for, and from then on only what was written since. So a look costs what
+    has changed and what is due, however many records wait.
     """
 
-    ref: str
-    seq: int
-    state: State
-    event: str
-    source: str
-    created: int
-    due: int
-    priority: int = 0
-    lane: str | None = None
-    expires: int | None = None
-    attempts: int = 0
-    abandonments: int = 0
-    token: int = 0
-    lease: int | None = None
-    worker: str | None = None
-    ended: int | None = None
-    reason: str | None = None
-    errors: tuple[dict[str, Any], ...] = ()
-    copy: str = ""
-    patch: str = ""
-    cluster: str | None = None
-    revision: int = field(default=0, compare=False)
+    def __init__(self, connection: NatsConnection, stream: str) -> None:
+        self._connection, self._stream = connection, stream
+        self._syncing = asyncio.Lock()
+        self._begin()
 
-    @property
-    def id(self) -> str:
-        return str(self.seq)
+    def _begin(self) -> None:
+        self._known, self._generation = 0, self._connection.generation
+        self._current: dict[str, int] = {}
+        self._heap: list[tuple[int, str, int]] = []
 
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """The order of claims: by priority, then due time, then place in the log."""
-        return -self.priority, self.due, self.seq
+    async def sync(self) -> None:
+        """Learn of everything that was written before this call."""
+        async with self._syncing:
+            if self._generation != self._connection.generation:  # it may be another server's bucket
+                self._begin()
+            pending = 1
+            while pending:
+                query = {"seq": self._known + 1, "next_by_subj": ">", "batch": _INDEX_PAGE}
+                found, pending = await self._connection.read(query, self._stream)
+                for message in found:
+                    self._note(message)
 
-    @property
-    def fingerprint(self) -> str:
-        """That of the last error."""
-        return str(self.errors[-1].get("fingerprint", "")) if self.errors else ""
+    def _note(self, message: StoredMessage) -> None:
+        self._known = message.seq
+        self._current.pop(message.subject, None)
+        due = message.headers.get(subjects.RECORD_DUE)
+        if due is not None:
+            self._current[message.subject] = message.seq
+            heappush(self._heap, (int(due), message.subject, message.seq))
 
-    def encode(self) -> bytes:
-        return orjson.dumps(self)
+    def forget(self, gone: Mapping[str, int]) -> None:
+        """These subjects, at these revisions, were removed without a trace."""
+        for subject, revision in gone.items():
+            if self._current.get(subject) == revision:
+                del self._current[subject]
 
-    def failed(self, failure: Failure | None, now: int) -> tuple[dict[str, Any], ...]:
-        """The errors so far, and one more; of many the first and the last ones."""
-        if failure is None:
-            return self.errors
-        entry = {"attempt": self.attempts, "at": from_micros(now).isoformat(), **failure._asdict()}
-        return (*self.errors[:FIRST_ERRORS], *self.errors[FIRST_ERRORS:][1 - LAST_ERRORS :], entry)
+    def due(self, prefix: str, now: int, limit: int, after: _Due | None) -> dict[str, int]:
+        """Return subjects whose record is due, the oldest first, each with its revision."""
+        found: dict[str, int] = {}
+        kept: list[tuple[int, str, int]] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < limit:
+            entry = heappop(self._heap)
+            due, subject, revision = entry
+            if self._current.get(subject) == revision:
+                kept.append(entry)
+                if subject.startswith(prefix) and (after is None or (due, subject) > after):
+                    found[subject] = revision
+        for entry in kept:
+            heappush(self._heap, entry)
+        return found
 
-    def waiting(self, state: State, due: int, **changes: Any) -> Record:
-        """The same job without its lease."""
-        return replace(self, state=state, due=due, lease=None, worker=None, **changes)
-
-    def anew(self, now: int, wait: timedelta | None) -> Record:
-        """The same job ready at the tail, with a newer token and fresh budgets; `wait` until it expires."""
-        return self.waiting(
-            State.READY,
-            now,
-            token=self.token + 1,
-            attempts=0,
-            abandonments=0,
-            expires=None if wait is None else now + to_micros(wait),
-            ended=None,
-            reason=None,
-            cluster=None,
+    def latest(self, prefix: str, now: int, limit: int, after: _Due | None) -> dict[str, int]:
+        """Return the same, the newest first; costs a look at every due time."""
+        due = (
+            entry
+            for entry in self._heap
+            if entry[0] <= now
+            and (after is None or entry[:2] < after)
+            and entry[1].startswith(prefix)
+            and self._current.get(entry[1]) == entry[2]
         )
-
-    def at_end(self, state: State, now: int, **changes: Any) -> Record:
-        """The same job at its end."""
-        return replace(self, state=state, ended=now, lease=None, worker=None, **changes)
+        return {subject: revision for _, subject, revision in nlargest(limit, due)}
 
 
-def decode(data: bytes, revision: int) -> Record:
-    """A record as it was stored."""
-    stored: dict[str, Any] = orjson.loads(data)
-    stored["state"], stored["errors"] = State(stored["state"]), tuple(stored["errors"])
-    stored["revision"] = revision  # what was written there is the one that it replaced
-    return Record(**stored)
+class Records:
+    """Writes records whole under the revision that was read, and finds those that are due."""
+
+    def __init__(self, store: NatsStore) -> None:
+        self._store = store
+        self._batches = Batches(store.connection)
+        self._indexes: dict[str, DueIndex] = {}
+
+    async def put(
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
+    ) -> int | None:
+        check_stored("a record's field", *fields, *fields.values())
+        await self._store.recognise()
+        bucket, subject = _bucket_and_subject(key)
+        headers = {subjects.RECORD_KEY: key}
+        if due is not None:
+            headers[subjects.RECORD_DUE] = str(to_micros(due))
+        message = BatchMessage(subject, orjson.dumps(dict(fields)), headers, expected)
+        try:
+            return await self._written(bucket, message)
+        except Stale:
+            gone = None if expected else await self._gone(bucket, subject)
+        try:
+            return None if gone is None else await self._written(bucket, message._replace(expect=gone))
+        except Stale:
+            return None
+
+    async def _written(self, bucket: str, message: BatchMessage) -> int:
+        try:
+            return await self._batches.commit([message])
+        except Incomplete:  # nothing captures the subject
+            await self._create(bucket)
+        try:
+            return await self._batches.commit([message])
+        except Incomplete:
+            raise Unavailable(f"the bucket {bucket} did not take a record; try again") from None
+
+    async def _create(self, bucket: str) -> None:
+        name = f"KV_{bucket}"
+        settings = _SETTINGS | {"name": name, "subjects": [f"$KV.{bucket}.>"]}
+        reply = await self._store.connection.request(f"{_API}.CREATE.{name}", settings)
+        error = reply.get("error", {})
+        if error and error.get("err_code") != _EXISTS:
+            raise HoldfastError(f"NATS refused to create the bucket {bucket}: {error.get('description')}")
+
+    async def _gone(self, bucket: str, subject: str) -> int | None:
+        """Return the revision of the mark that another client's delete has left, if that is what is there."""
+        found = await self._last(bucket, [subject])
+        return found[0].seq if found and _OPERATION in found[0].headers else None
+
+    async def get(self, key: str) -> StateRecord | None:
+        await self._store.recognise()
+        bucket, subject = _bucket_and_subject(key)
+        found = await self._last(bucket, [subject])
+        return _record(key, found[0]) if found and _OPERATION not in found[0].headers else None
+
+    async def remove(self, key: str, expected: int) -> bool:
+        """By a mark, which is removed as well."""
+        await self._store.recognise()
+        bucket, subject = _bucket_and_subject(key)
+        if expected == 0:
+            return False
+        try:
+            mark = await self._batches.commit([BatchMessage(subject, b"", {_OPERATION: "PURGE"}, expected)])
+        except (Stale, Incomplete):
+            return False
+        # What somebody has written over the mark since stays.
+        await self._store.connection.request(
+            f"{_API}.PURGE.KV_{bucket}", {"filter": subject, "seq": mark + 1}
+        )
+        return True
+
+    async def due(
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[StateRecord]:
+        parts = _PREFIX.fullmatch(prefix)
+        if parts is None:
+            raise InvalidInput(
+                f"the prefix {prefix!r} names no bucket; begin it with two whole tokens, as in 'gbe.state.'"
+            )
+        now, bucket = await self._store.clock(), f"{parts[1]}_{parts[2]}"
+        index = self._indexes.setdefault(bucket, DueIndex(self._store.connection, f"KV_{bucket}"))
+        await self._ask(bucket, index.sync)
+        look = index.latest if newest else index.due
+        place = None
+        if after is not None:
+            place = to_micros(after[0]), f"$KV.{bucket}.{after[1].removeprefix(f'{parts[1]}.{parts[2]}.')}"
+        while True:
+            chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit, place)
+            found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
+            gone = {subject: revision for subject, revision in chosen.items() if subject not in found}
+            if not gone:
+                break
+            index.forget(gone)
+        start = len(f"$KV.{bucket}.")
+        return [
+            _record(f"{parts[1]}.{parts[2]}.{subject[start:]}", found[subject])
+            for subject, revision in chosen.items()
+            if subject in found and found[subject].seq == revision
+        ]
+
+    async def _last(self, bucket: str, wanted: Sequence[str]) -> list[StoredMessage]:
+        pages = [wanted[at : at + _PAGE] for at in range(0, len(wanted), _PAGE)]
+
+        async def read() -> list[StoredMessage]:
+            return [
+                each for page in pages for each in await self._store.connection.last(page, f"KV_{bucket}")
+            ]
+
+        return await self._ask(bucket, read) or []
+
+    async def _ask(self, bucket: str, read: Callable[[], Awaitable[T]]) -> T | None:
+        """Read from a bucket; None where it does not exist. Somebody may make it at this moment."""
+        for turn in range(_TURNS):
+            try:
+                return await read()
+            except NoStream:
+                reply = await self._store.connection.request(f"{_API}.INFO.KV_{bucket}")
+                if reply.get("error", {}).get("err_code") == _NOT_FOUND:
+                    return None
+            await backoff(turn)
+        raise Unavailable(f"the bucket {bucket} does not answer; try again")
 
 
-def job_number(job_id: str) -> int:
-    """The sequence that a job's id stands for; 0, which no job has, for any other text."""
-    number = int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0
-    return number if str(number) == job_id else 0
+def _bucket_and_subject(key: str) -> tuple[str, str]:
+    """Return the bucket of a key, and its subject in it."""
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(
+            f"the record key {key!r} is not usable: write at least three tokens of letters, digits, '_' and "
+            "'-', with a dot between them"
+        )
+    first, second, rest = key.split(".", 2)
+    return f"{first}_{second}", f"$KV.{first}_{second}.{rest}"
 
 
-def encode_counts(counts: Mapping[str, int]) -> bytes:
-    return orjson.dumps({str(name): number for name, number in counts.items() if number})
-
-
-def shown(record: Record, channel: str, consumer: str, position: str) -> JobRecord:
-    """The job as an operator sees it."""
-
-    def time(micros: int | None) -> datetime | None:
-        return None if micros is None else from_micros(micros)
-
-    return JobRecord(
-        record.id,
-        channel,
-        consumer,
-        record.state,
-        record.event,
-        record.source,
-        position,
-        record.attempts,
-        record.abandonments,
-        record.token,
-        record.priority,
-        from_micros(record.created),
-        from_micros(record.due) if record.state in LIVE else None,
-        time(record.lease),
-        time(record.ended),
-        record.worker,
-        record.reason,
-        list(record.errors),
-    )
+def _record(key: str, stored: StoredMessage) -> StateRecord:
+    named = stored.headers.get(subjects.RECORD_KEY, key)
+    if named != key:
+        raise InvalidInput(
+            f"the record key {key!r} has the same place in its bucket as {named!r}; rename one"
+        )
+    try:
+        fields = orjson.loads(stored.data)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise HoldfastError(f"the record {key!r} is no JSON object; another client has written it")
+    return StateRecord(key, {name: str(value) for name, value in fields.items()}, stored.seq)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.backends.postgres.places import following, place, position
+from holdfast.backends.postgres.positions import following, numbers, position
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import Start
 from holdfast.model.errors import NotFound
@@ -19,8 +19,7 @@ class Cursors:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def attach(self, channel: str, consumer: str, start: Start) -> Cursor:
-        """Create a stream consumer, or answer the one that is there."""
+    async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
         since = _START[start] if isinstance(start, str) else start
         while True:
             await self._session.row("attach", channel=channel, consumer=consumer, start=since)
@@ -28,14 +27,12 @@ class Cursors:
             if row := await self._session.row("cursors", channel=channel, consumer=consumer):
                 return _cursor(row)
 
-    async def cursors(self, channel: str | None) -> list[Cursor]:
-        """All stream consumers, of one channel or of all."""
+    async def all(self, channel: str | None = None) -> list[Cursor]:
         rows = await self._session.rows("cursors", channel=channel, consumer=None)
         return [_cursor(row) for row in rows]
 
     async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
-        """Forward from `expected`, if it stands there."""
-        epoch, tx, seq = place(expected)
+        epoch, tx, seq = numbers(expected)
         moved = await self._session.row(
             "move",
             channel=channel,
@@ -50,7 +47,6 @@ class Cursors:
         return moved is not None
 
     async def detach(self, channel: str, consumer: str) -> bool:
-        """Remove a stream consumer."""
         return await self._session.row("detach", channel=channel, consumer=consumer) is not None
 
 

@@ -1,4 +1,4 @@
-"""Leases: claim, complete, retry, bury, extend."""
+"""Jobs: claimed and ended by workers under their tokens, changed and looked at by operators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 import orjson
 
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
-from holdfast.backends.postgres.operators import number
+from holdfast.backends.postgres.channels import Channels
 from holdfast.backends.postgres.session import Session
+from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Failure, Job, Retry
+from holdfast.model.job import Burial, Failure, Job, JobRecord, Retry
+from holdfast.model.position import format_position
+from holdfast.model.states import State
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +31,32 @@ _PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Leases:
     """The transitions of leased jobs, each fenced by the job's token."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, channels: Channels) -> None:
+        self._session, self._channels = session, channels
+        self._ordered: dict[tuple[str, str], bool] = {}
 
-    async def claim(
-        self, channel: str, consumer: str, limit: int, worker: str, *, ordered: bool
-    ) -> list[Job]:
-        """Lease a batch: in one statement, but for stretches, which are taken from one by one.
+    async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
+        claims = {True: self._claim_ordered, False: self._claim_unordered}
+        names = {"channel": channel, "consumer": consumer, "worker": worker}
+        known = self._ordered.get((channel, consumer))
+        if known is not None and (jobs := await claims[known](limit, names)):
+            return jobs
+        # Whether a consumer is ordered never changes, but it may have been removed and made anew.
+        ordered = (await self._channels.consumer(channel, consumer)).policy.ordered
+        if ordered is known:
+            return []
+        self._ordered[channel, consumer] = ordered
+        return await claims[ordered](limit, names)
+
+    async def _claim_ordered(self, limit: int, names: dict[str, str]) -> list[Job]:
+        rows = await self._session.rows("claim_ordered", limit=limit, **names)
+        return [_job(names, row) for row in rows]
+
+    async def _claim_unordered(self, limit: int, names: dict[str, str]) -> list[Job]:
+        """Lease a batch: in one statement, but for ranges, which are taken from one by one.
 
         Raises only where nothing was leased: what is leased is returned, whatever happens after it.
         """
-        names = {"channel": channel, "consumer": consumer, "worker": worker}
-        if ordered:
-            rows = await self._session.rows("claim_ordered", limit=limit, **names)
-            return [_job(channel, consumer, row) for row in rows]
         jobs: list[Job] = []
         pauses = iter(_PAUSES)
         while len(jobs) < limit:
@@ -50,9 +65,11 @@ class Leases:
             except Exception as error:
                 if not jobs:
                     raise
-                log.warning("%s/%s: a claim was cut short: %s", channel, consumer, error)
+                log.warning(
+                    "%(channel)s/%(consumer)s: a claim was cut short: %(error)s", names | {"error": error}
+                )
                 break  # what is leased already must be handed out, whatever is wrong
-            found = [_job(channel, consumer, row) for row in rows if row[2] is not None]
+            found = [_job(names, row) for row in rows if row[2] is not None]
             jobs += found
             ask_again = rows[0][-1]
             if not ask_again:
@@ -65,24 +82,18 @@ class Leases:
         return jobs
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
-        """leased → done."""
-
         async def end(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
             return await self._accepted("complete", of, mine)
 
         return await _per_consumer(jobs, lambda job: job, end)
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
-        """Move the deadlines to now plus `by`."""
-
         async def move(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
             return await self._accepted("extend", of, mine, by=by)
 
         return await _per_consumer(jobs, lambda job: job, move)
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
-        """leased → scheduled | ready."""
-
         async def back(of: dict[str, str], mine: Sequence[Retry]) -> Accepted:
             return await self._accepted(
                 "retry",
@@ -95,8 +106,6 @@ class Leases:
         return await _per_consumer(retries, lambda retry: retry.job, back)
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
-        """leased → dead."""
-
         async def under(of: dict[str, str], mine: Sequence[Burial]) -> Accepted:
             return await self._accepted(
                 "bury",
@@ -108,6 +117,33 @@ class Leases:
             )
 
         return await _per_consumer(burials, lambda burial: burial.job, under)
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        row = await self._session.row(
+            "cancel", channel=channel, source=source, id=event_id, consumer=consumer
+        )
+        return int(row[0]) if row else 0
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        seq = number(job_id)
+        if seq is None:
+            raise InvalidInput(f"job id {job_id!r} is not a number; 'holdfast jobs show' prints it")
+        row = await self._session.row("requeue", channel=channel, consumer=consumer, seq=seq)
+        return bool(row and row[0])
+
+    async def stuck(self, limit: int) -> list[JobRecord]:
+        return [record(row) for row in await self._session.rows("stuck", limit=limit)]
+
+    async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
+        rows = await self._session.rows("find_jobs", channel=channel, source=source, id=event_id)
+        return [record(row) for row in rows]
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        seq = number(job_id)
+        if seq is None:
+            return None
+        row = await self._session.row("job", channel=channel, consumer=consumer, seq=seq)
+        return record(row) if row else None
 
     async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> Accepted:
         seqs = NumberArray([_seq(job) for job in jobs])
@@ -121,7 +157,7 @@ async def _per_consumer(
     job_of: Callable[[T], Job],
     apply: Callable[[dict[str, str], Sequence[T]], Awaitable[Accepted]],
 ) -> list[bool]:
-    """One statement per consumer; the answers come back in the order of the items."""
+    """One statement per consumer; the results come back in the order of the items."""
     groups: dict[tuple[str, str], list[T]] = defaultdict(list)
     for item in items:
         job = job_of(item)
@@ -135,8 +171,10 @@ async def _per_consumer(
     return [(_seq(job), job.token) in accepted[job.channel, job.consumer] for job in jobs]
 
 
-def _job(channel: str, consumer: str, row: tuple[Any, ...]) -> Job:
-    return Job(str(row[2]), channel, consumer, Event(*row[7:14]), _POSITION % row[:3], *row[3:7])
+def _job(names: dict[str, str], row: tuple[Any, ...]) -> Job:
+    return Job(
+        str(row[2]), names["channel"], names["consumer"], Event(*row[7:14]), _POSITION % row[:3], *row[3:7]
+    )
 
 
 def _seq(job: Job) -> int:
@@ -150,3 +188,15 @@ def error_entry(failure: Failure | None, attempt: int) -> str | None:
         return None
     entry = {"attempt": attempt, "error": failure.error, "kind": failure.kind}
     return orjson.dumps(entry | {"fingerprint": failure.fingerprint}).decode()
+
+
+def number(job_id: str) -> int | None:
+    """The number that a job's id is; None where it is none that this store gave."""
+    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) <= 18 else None
+
+
+def record(row: tuple[Any, ...]) -> JobRecord:
+    """A job as an operator sees it, from a row that begins with its number, its names and its state."""
+    seq, channel, consumer, state, event_id, source, epoch, tx, *rest = row
+    position = format_position(epoch, tx, seq)
+    return JobRecord(str(seq), channel, consumer, State(state), event_id or "", source or "", position, *rest)

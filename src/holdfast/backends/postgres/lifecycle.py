@@ -20,7 +20,6 @@ class Lifecycle:
         self._session = session
 
     async def due(self, limit: int) -> Reading:
-        """Phase one: nothing is written."""
         rows = await self._session.rows("due", limit=limit)
         backfills: list[int | str] = [ref for (ref,) in await self._session.rows("backfills")]
         load = await self._session.row("load")
@@ -31,7 +30,6 @@ class Lifecycle:
         return Reading(due, backfills, load[0] if load else 0, full=len(rows) >= limit)
 
     async def apply(self, actions: Sequence[Action]) -> Applied:
-        """Phase two: one statement per move, each checking again."""
         applied = Applied()
         by_move = {move: [a for a in actions if a.move is move] for move in Move}
         if chosen := by_move[Move.PROMOTE]:
@@ -47,7 +45,6 @@ class Lifecycle:
         return applied
 
     async def backfill(self, ref: int | str, limit: int) -> int:
-        """One page of older events for a consumer that started in the past."""
         return await self._count("backfill", consumer=ref, limit=limit)
 
     async def _bury(self, actions: Sequence[Action], waiting: bool) -> int:

@@ -17,20 +17,17 @@ class Locks:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
-        """Take a lock that is free or past its deadline."""
+    async def acquire(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
         row = await self._session.row("lock", lock=name, owner=owner, ttl=ttl)
         return Lock(name, owner, *row) if row else None
 
     async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
-        """Move the deadline, or `LockLost`."""
         row = await self._session.row("renew", ttl=ttl, **_held(lock))
         if row is None:
             raise LockLost(lock.name, lock.token)
         return replace(lock, until=row[0])
 
-    async def unlock(self, lock: Lock) -> bool:
-        """Free the lock if it is still this holder's."""
+    async def release(self, lock: Lock) -> bool:
         return await self._session.row("unlock", **_held(lock)) is not None
 
 

@@ -1,33 +1,48 @@
-"""The log: publish and read."""
+"""The log: publish, read, and read in bulk."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import orjson
 import psycopg
 
 from holdfast import failpoints
-from holdfast.backends.postgres import bulk
+from holdfast.backends.postgres import bulk_publish
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
-from holdfast.backends.postgres.places import following
+from holdfast.backends.postgres.positions import following, numbers, position, up_to
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.backends.postgres.reading import report_loss
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
-from holdfast.backends.postgres.waker import Waker
-from holdfast.model.batch import Batch
-from holdfast.model.errors import InvalidInput, Overloaded
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, receipts
+from holdfast.backends.postgres.wakeups import Waker
+from holdfast.model.errors import DataLost, InvalidInput, Overloaded
+from holdfast.model.event import (
+    DEFAULT_SOURCE,
+    DEFAULT_TYPE,
+    Event,
+    EventColumns,
+    LogEntry,
+    Receipt,
+    receipts,
+)
+from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting, joined
 from holdfast.model.position import format_position
 
+log = logging.getLogger(__name__)
+
 _BULK = 200  # from here on COPY is worth its round trips
+# A page holds at most so much data, as far as the size of the one before it tells.
+_PAGE_BYTES = 16_000_000
+_FIRST_PAGE = 500
+_NO_HEADERS: dict[str, str] = {}
 
 
 class Log:
-    """Appends to channels, wakes their listeners, and reads channels back."""
+    """Appends to channels and wakes their listeners; reads never pass what may still commit below."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -35,9 +50,14 @@ class Log:
         self._known: set[str] = set()
 
     async def publish(
-        self, channel: str, events: Sequence[Event], at: datetime | None, priority: int, connection: Any
+        self,
+        channel: str,
+        events: Sequence[Event],
+        *,
+        at: datetime | None = None,
+        priority: int = 0,
+        connection: Any = None,
     ) -> list[Receipt]:
-        """Append a batch, all or none; on the caller's connection it joins the caller's transaction."""
         if not events:
             return []
         if connection is not None:
@@ -59,9 +79,9 @@ class Log:
     ) -> list[Receipt]:
         if len(events) >= _BULK:
             try:
-                batch = Batch.of(events)
+                batch = EventColumns.of(events)
                 async with self._session.connection(_patience(batch)) as own:
-                    receipts = await bulk.publish(own, channel, batch, at, priority)
+                    receipts = await bulk_publish.publish(own, channel, batch, at, priority)
             except (psycopg.errors.UniqueViolation, Overloaded):
                 pass  # some of it may have been published before: take the way that tells repeats apart
             else:
@@ -79,12 +99,76 @@ class Log:
         return _receipts(events, *rows[0])
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
-        """A page of the log after a position, below the oldest running transaction."""
         start = following(after)
         rows = await self._session.rows("read", channel=channel, limit=limit, **start)
         if rows:
             await report_loss(self._session, channel, start, rows[0][0])
         return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
+
+    async def extent(self, channel: str) -> Extent:
+        row = await self._session.row("extent", channel=channel)
+        if row is None:
+            return Extent(None, None, None)
+        return Extent(position(*row[:3]), position(*row[3:6]), position(*row[6:]))
+
+    async def seek(self, channel: str, time: datetime) -> str | None:
+        row = await self._session.row("seek", channel=channel, time=time)
+        return position(*row) if row else None
+
+    async def cuts(
+        self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
+    ) -> list[Cut]:
+        """Where to cut the log into slices, from its primary key alone."""
+        rows = await self._session.rows(
+            "cuts", channel=channel, limit=limit, every=every, **following(after), **up_to(until)
+        )
+        return [Cut(format_position(*row[:3]), *row[3:]) for row in rows]
+
+    async def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
+        end, limit = up_to(until), min(size, _FIRST_PAGE)
+        while True:
+            start = following(after)
+            rows = await self._session.rows("page", channel=channel, limit=limit, **start, **end)
+            # Asked afterwards: what was trimmed while the page was read shows here.
+            _check_whole(channel, after, await self._session.row("trimmed", channel=channel))
+            if not rows:
+                return
+            await report_loss(self._session, channel, start, rows[0][0])
+            page = _page(rows)
+            yield page
+            if len(rows) < limit:
+                return
+            after = page.positions[-1]
+            mean = sum(map(len, page.data)) // len(rows) + 1
+            limit = max(1, min(size, _PAGE_BYTES // mean))
+
+    async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
+        row = await self._session.row("behind", channel=channel, limit=limit, **following(after))
+        return Lag(*row) if row else Lag(0, None)
+
+    async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
+        starts = _by_number("epochs", "txs", "seqs", places=map(numbers, after.values()))
+        rows = await self._session.rows("waiting", channels=list(after), limit=limit, **starts)
+        found = {row[0]: Waiting(position(*row[1:4]), position(*row[4:7]), *row[7:]) for row in rows}
+        return {channel: found.get(channel, Waiting(None, None, 0, 0, None)) for channel in after}
+
+    async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
+        channels = [part.channel for part in parts]
+        starts = [numbers(part.after) for part in parts]
+        ends = _by_number("until_epochs", "until_txs", "until_seqs", places=(numbers(p.until) for p in parts))
+        begins = _by_number("epochs", "txs", "seqs", places=starts)
+        rows = await self._session.rows("parts", channels=channels, **begins, **ends)
+        # Asked afterwards: what was trimmed while they were read shows here.
+        trimmed = {row[0]: row[1:] for row in await self._session.rows("all_trimmed", channels=channels)}
+        for part in parts:
+            _check_whole(part.channel, part.after, trimmed.get(part.channel))
+        pages = {number: [row[1:] for row in its] for number, its in groupby(rows, key=lambda row: row[0])}
+        for number, its in pages.items():
+            part = parts[number - 1]
+            await report_loss(self._session, part.channel, following(part.after), its[0][0])
+        return [
+            _page(pages[number]) if number in pages else joined(()) for number in range(1, len(parts) + 1)
+        ]
 
     async def close(self) -> None:
         """Send the wake-ups that are still due."""
@@ -108,7 +192,7 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
     return tuple(row)
 
 
-def _patience(batch: Batch) -> float:
+def _patience(batch: EventColumns) -> float:
     """A large batch takes its time: a second a megabyte is long for any server that answers at all."""
     return PATIENCE + sum(map(len, batch.data)) / 1_000_000
 
@@ -160,3 +244,36 @@ def _receipts(
         position = format_position(repeat["epoch"], repeat["tx"], repeat["seq"])
         made[repeat["at"]] = Receipt(events[repeat["at"]].id, position, duplicate=True)
     return made
+
+
+def _by_number(*names: str, places: Iterable[tuple[int, ...]]) -> dict[str, list[int]]:
+    """Places as parameters, one for each of their numbers."""
+    found = list(places)
+    return {name: [each[number] for each in found] for number, name in enumerate(names)}
+
+
+def _check_whole(channel: str, after: str | None, trimmed: tuple[int, ...] | None) -> None:
+    if trimmed is not None and numbers(after) < trimmed:
+        raise DataLost(
+            f"channel {channel!r} was trimmed up to {position(*trimmed)}, and the reader asks for what "
+            f"follows {after or 'the beginning'}; go on there, and take the rest from the archive"
+        )
+
+
+async def report_loss(session: Session, channel: str, start: Mapping[str, int], epoch: int) -> None:
+    """Tell of a reader whose position lies in what a failover has lost, as it goes on in a later epoch."""
+    if 0 < start["epoch"] < epoch and await session.row("lost", channel=channel, **start) == (True,):
+        log.warning(
+            "a reader of channel %r stood at %s, an event that this server never had: the one before it had "
+            "acknowledged it, and lost it in a failover. It goes on with epoch %s",
+            *(channel, format_position(*start.values()), epoch),
+        )
+
+
+def _page(rows: list[tuple[Any, ...]]) -> Page:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    prefixes = {each: format_position(*each) for each in set(zip(*columns[:2], strict=True))}
+    positions = [f"{prefixes[epoch, tx]}-{seq:016x}" for epoch, tx, seq in zip(*columns[:3], strict=True)]
+    ids, sources, types, keys, times, headers, data = columns[3:]
+    headers = [each or _NO_HEADERS for each in headers]
+    return Page(positions, ids, sources, types, keys, times, headers, data)

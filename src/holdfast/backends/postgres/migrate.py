@@ -44,7 +44,7 @@ async def apply(connection: Connection) -> list[str]:
         if done - set(known):
             raise HoldfastError(
                 f"the store has migrations that this version does not know: {sorted(done - set(known))}; "
-                "upgrade holdfast"
+                "upgrade holdfast, or begin with an empty store where it was made by an unreleased version"
             )
         missing = [name for name in known if name not in done]
         for name in missing:

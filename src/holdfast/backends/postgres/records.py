@@ -8,8 +8,8 @@ from datetime import datetime
 import orjson
 
 from holdfast.backends.postgres.session import Session
-from holdfast.model.text import check_stored
-from holdfast.model.upkeep import Record
+from holdfast.model.names import check_stored
+from holdfast.model.upkeep import StateRecord
 
 
 class Records:
@@ -19,9 +19,8 @@ class Records:
         self._session = session
 
     async def put(
-        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None
+        self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
     ) -> int | None:
-        """Write a record if it still has the revision `expected`; 0: if there is none."""
         check_stored("a record's field", key, *fields, *fields.values())
         values = {"key": key, "fields": orjson.dumps(dict(fields)).decode(), "due": due}
         if expected == 0:
@@ -30,20 +29,17 @@ class Records:
             row = await self._session.row("change_record", expected=expected, **values)
         return row[0] if row else None
 
-    async def get(self, key: str) -> Record | None:
-        """One record."""
+    async def get(self, key: str) -> StateRecord | None:
         row = await self._session.row("record", key=key)
-        return Record(*row) if row else None
+        return StateRecord(*row) if row else None
 
     async def remove(self, key: str, expected: int) -> bool:
-        """Remove a record if it still has the revision `expected`."""
         return await self._session.row("remove_record", key=key, expected=expected) is not None
 
     async def due(
-        self, prefix: str, limit: int, newest: bool, after: tuple[datetime, str] | None
-    ) -> list[Record]:
-        """Records under a prefix whose due time has passed."""
+        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+    ) -> list[StateRecord]:
         query = "newest_records" if newest else "due_records"
         time, key = after or (None, "")
         values = {"prefix": prefix, "limit": limit, "time": time, "key": key}
-        return [Record(*row) for row in await self._session.rows(query, **values)]
+        return [StateRecord(*row) for row in await self._session.rows(query, **values)]

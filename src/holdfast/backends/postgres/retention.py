@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.locks import fencing
-from holdfast.backends.postgres.places import position
+from holdfast.backends.postgres.positions import position
 from holdfast.backends.postgres.session import Session
 from holdfast.model.decide import Ref
 from holdfast.model.errors import NotFound
@@ -27,47 +27,43 @@ class Retention:
         before: datetime,
         limit: int,
         lock: Lock | None,
-        ignore: Sequence[str],
-        groups: Sequence[str],
-        ended: Sequence[Ref],
+        *,
+        ignore: Sequence[str] = (),
+        groups: Sequence[str] = (),
+        ended: Sequence[Ref] = (),
     ) -> Trim:
-        """Remove the oldest events as far as nobody needs them."""
         names = {"ignore": TextArray(ignore), "groups": TextArray(groups)}
         if lock is None:
             owners, seqs = (NumberArray(int(ref[at]) for ref in ended) for at in (0, 1))
             row = await self._session.row(
                 "would_trim", channel=channel, before=before, owners=owners, ended=seqs, **names
             )
-            assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+            assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
             return _trim(row[0], False, *row[1:])
         row = await self._session.row(
             "trim", channel=channel, before=before, limit=limit, **fencing(lock), **names
         )
-        assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+        assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
         return _trim(*row)
 
     async def size(self, channel: str) -> Size:
-        """How much the log holds, about."""
         row = await self._session.row("size", channel=channel)
         return Size(*row) if row else Size(0, 0)
 
     async def set_full(self, channel: str, full: bool) -> None:
-        """Refuse publishes to a channel, or accept them again."""
         if await self._session.row("set_full", channel=channel, full=full) != (True,):
             raise NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
 
     async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
-        """Remove idempotency keys and ended jobs."""
         if lock is None:
             row = await self._session.row("would_forget", keys=keys, jobs=jobs, limit=limit)
-            assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+            assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
             return Forgotten(row[0], row[1], more=False)
         row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **fencing(lock))
-        assert row is not None  # noqa: S101 - a function with OUT parameters always answers
+        assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
         return Forgotten(row[0], row[1], more=limit in row)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
-        """dead → purged, by consumer."""
         rows = await self._session.rows(
             "purge_dead", channel=channel, before=before, limit=limit, **fencing(lock)
         )

@@ -25,6 +25,7 @@ from holdfast.model.errors import (
     Overloaded,
     Unavailable,
 )
+from holdfast.model.redact import address
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Session:
 
     async def _take(self) -> Connection:
         if not self._pool.opened:
-            raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
+            raise Unavailable(f"{address(self.url, 5432)} is not connected; use 'async with connect(...)'")
         try:
             return await self._pool.take()
         except psycopg.Error as error:
@@ -130,7 +131,7 @@ class Session:
                 "PostgreSQL at %s is another server than before: a standby that was promoted, or a restored "
                 "backup (timeline %s, epoch %s). What the one before acknowledged last may be missing; "
                 "publishers may publish it again under the same ids",
-                *(redacted(self.url), timeline, epoch),
+                *(address(self.url, 5432), timeline, epoch),
             )
 
     async def _translated(
@@ -167,20 +168,13 @@ def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:
         case "HF006":
             return Outdated(message)
         case "25006":  # a standby, or a primary that has become one: the next connection may find another
-            return Unavailable(f"PostgreSQL at {redacted(url)} takes no writes; name its primary: {message}")
+            return Unavailable(
+                f"PostgreSQL at {address(url, 5432)} takes no writes; name its primary: {message}"
+            )
         case "23514" if diag is not None and diag.table_name == "channels":
             return InvalidName(message)
     if isinstance(error, psycopg.DataError) and state is None:  # psycopg itself refuses it
         return InvalidInput(f"a value cannot be passed to or from PostgreSQL: {message}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return Unavailable(f"PostgreSQL at {redacted(url)} did not answer: {str(error).strip()}")
+        return Unavailable(f"PostgreSQL at {address(url, 5432)} did not answer: {str(error).strip()}")
     return error
-
-
-def redacted(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
-        return "the given URL"
-    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from redis.exceptions import ResponseError
 
 from holdfast.backends.redis.codec import pairs
-from holdfast.backends.redis.errors import Forbidden
-from holdfast.backends.redis.session import Session
+from holdfast.backends.redis.session import NotPermitted, Session
 from holdfast.contracts import Finding
 
 OLDEST = (6, 2)
@@ -15,7 +14,7 @@ _FORBIDDEN = "unknown: this user may not run {}; ask whoever runs the server"
 
 
 async def check(session: Session) -> list[Finding]:
-    """Read the settings as the server has them, and say what they cost."""
+    """Return the settings as the server has them, and what they cost."""
     return [*await _settings(session), *await _server(session), *await _expiry(session)]
 
 
@@ -25,7 +24,7 @@ async def _settings(session: Session) -> list[Finding]:
         for name in _SETTINGS:
             found = pairs(await session.call("CONFIG", "GET", name))
             settings |= {each: value.decode() for each, value in found.items()}
-    except (ResponseError, Forbidden):  # the command is forbidden, or has another name
+    except (ResponseError, NotPermitted):  # the command is forbidden, or has another name
         return [Finding("warning", "durability", _FORBIDDEN.format("CONFIG GET"))]
     return [_log(settings), _memory(settings)]
 
@@ -59,7 +58,7 @@ def _memory(settings: dict[str, str]) -> Finding:
 async def _server(session: Session) -> list[Finding]:
     try:
         answer: bytes = await session.call("INFO")
-    except (ResponseError, Forbidden):
+    except (ResponseError, NotPermitted):
         return [Finding("warning", "version", _FORBIDDEN.format("INFO"))]
     lines = (line.partition(":") for line in answer.decode().splitlines())
     info = {name: value for name, colon, value in lines if colon}
@@ -76,7 +75,7 @@ async def _server(session: Session) -> list[Finding]:
 
 
 async def _expiry(session: Session) -> list[Finding]:
-    names = [name.decode("utf-8", "replace") for name in await session.run("expiring")]
+    names = [name.decode("utf-8", "replace") for name in await session.run("store/expiring")]
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     text = f"{shown} had a time to live, and has none any more; find out who sets it, or they vanish"
     return [Finding("error", "expiry", text)] if names else []

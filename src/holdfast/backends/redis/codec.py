@@ -1,4 +1,4 @@
-"""Values on the wire: times, positions, flat hashes, and events as stream entries."""
+"""Values on the wire: times, positions, epochs, flat hashes, and stream entries as events and as pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, is_common
+from holdfast.model.log import Page
 from holdfast.model.position import parse_position
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,9 +22,20 @@ FAR = 2**53 - 1
 # What an entry of ours may carry; whatever else a foreign one has is its data.
 _KNOWN = frozenset({"id", "source", "type", "key", "time", "headers", "at", "priority", "published"})
 
+# An event of ours with or without a key, and with nothing else that not every event has.
+_USUAL = (b"id", b"source", b"type", b"published", b"data", b"key")
+_KEYED, _PLAIN = 2 * len(_USUAL), 2 * len(_USUAL) - 2
+_NO_KEY = (b"key", None)
+_NO_HEADERS: Mapping[str, str] = {}
 
 Values = tuple[str | bytes, ...]
 """An event as the publish script takes it."""
+Row = tuple[bytes, list[bytes]]
+"""An entry of a stream: its id and its fields, flat."""
+EntryId = tuple[int, int]
+"""An entry's id as numbers: milliseconds, sequence."""
+Mark = tuple[int, EntryId]
+"""An epoch, and the entry after which it begins."""
 
 
 def to_micros(value: datetime | timedelta) -> int:
@@ -63,6 +75,26 @@ def entry_of(position: str) -> tuple[int, bytes]:
     """The epoch and the entry's id of a position."""
     epoch, milliseconds, seq = parse_position(position, 2)
     return epoch, b"%d-%d" % (milliseconds, seq)
+
+
+def parse_mark(mark: bytes) -> Mark:
+    """A mark as it is stored."""
+    epoch, _, entry = mark.partition(b" ")
+    return int(epoch), parse_id(entry)
+
+
+def parse_id(entry: bytes) -> EntryId:
+    """An entry's id as numbers that compare."""
+    milliseconds, _, seq = entry.partition(b"-")
+    return int(milliseconds), int(seq)
+
+
+def epoch_of(marks: Sequence[Mark], entry: bytes) -> int:
+    """The epoch of an entry."""
+    if len(marks) == 1:
+        return marks[0][0]
+    here = parse_id(entry)
+    return next(epoch for epoch, start in reversed(marks) if start < here or (epoch, start) == marks[0])
 
 
 def published_at(entry: bytes, flat: Sequence[bytes]) -> datetime:
@@ -158,3 +190,67 @@ def _headers(headers: bytes) -> dict[str, str]:
         name: value if isinstance(value, str) else orjson.dumps(value).decode()
         for name, value in decoded.items()
     }
+
+
+def decode_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:
+    """Return entries of one log, in order, as columns."""
+    return _usual_page(marks, rows) or _any_page(marks, rows)
+
+
+def _usual_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page | None:
+    """Return the page if all of its entries are usual: transposed whole, which is faster than an object for
+    each."""
+    if not {_KEYED, _PLAIN}.issuperset([len(flat) for _, flat in rows]):
+        return None
+    columns: list[tuple[Any, ...]] = list(
+        zip(*[flat if len(flat) == _KEYED else (*flat, *_NO_KEY) for _, flat in rows], strict=True)
+    )
+    names, values = columns[::2], columns[1::2]
+    if any(set(given) != {name} for given, name in zip(names, _USUAL, strict=True)):
+        return None
+    ids, sources, types, published, data, keys = values
+    if not all(map(is_time, published)):
+        return None
+    try:
+        return Page(
+            _positions(marks, rows),
+            _texts(ids),
+            _texts(sources),
+            _texts(types),
+            [None if key is None else key.decode() for key in keys],
+            list(map(int, published)),
+            [_NO_HEADERS] * len(rows),
+            list(data),
+        )
+    except UnicodeDecodeError:  # a foreign client's bytes
+        return None
+
+
+def _texts(values: Sequence[bytes]) -> list[str]:
+    return list(map(bytes.decode, values))
+
+
+def _any_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:
+    events = [decode(entry, flat) for entry, flat in rows]
+    return Page(
+        _positions(marks, rows),
+        [event.id for event in events],
+        [event.source for event in events],
+        [event.type for event in events],
+        [event.key for event in events],
+        [0 if event.time is None else exact_micros(event.time) for event in events],
+        [event.headers for event in events],
+        [event.data for event in events],
+    )
+
+
+def _positions(marks: Sequence[Mark], rows: Sequence[Row]) -> list[str]:
+    """Many entries share their millisecond, and with it most of the text."""
+    positions = []
+    last, prefix = b"", ""
+    for entry, _ in rows:
+        milliseconds, _, seq = entry.partition(b"-")
+        if milliseconds != last or len(marks) > 1:
+            last, prefix = milliseconds, f"{epoch_of(marks, entry):04x}-{int(milliseconds):016x}-"
+        positions.append(f"{prefix}{int(seq):016x}")
+    return positions

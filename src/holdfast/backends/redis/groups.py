@@ -15,31 +15,28 @@ _CHANNELS = 100  # in one script: the server does nothing else meanwhile
 
 
 class Groups:
-    """Looked at, helped and removed. How long a member is idle is the server's word: no offset moves it."""
+    """How long a member is idle is the server's own count: the test kit's offset does not move it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def groups(self, alive: timedelta) -> list[Group]:
-        """Foreign groups on all channels."""
+    async def all(self, alive: timedelta) -> list[Group]:
         channels = sorted(await self._session.call("HKEYS", keys.CHANNELS))
         found: list[Group] = []
         for start in range(0, len(channels), _CHANNELS):
             some = channels[start : start + _CHANNELS]
-            rows = await self._session.run("groups", alive // _MILLISECOND, *some)
+            rows = await self._session.run("groups/all", alive // _MILLISECOND, *some)
             found += [_group(*row) for row in rows]
         return found
 
     async def reclaim(self, group: Group, alive: timedelta, limit: int, lock: Lock) -> int:
-        """Hand entries of members that are gone over to one that lives."""
         options = (group.channel, group.name, alive // _MILLISECOND, limit, lock.name, lock.token)
-        return int(await self._session.run("reclaim", *options))
+        return int(await self._session.run("groups/reclaim", *options))
 
-    async def remove_group(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
-        """Remove a group that nobody reads any more."""
+    async def remove(self, group: Group, alive: timedelta, lock: Lock | None) -> bool:
         fence = ("", "") if lock is None else (lock.name, lock.token)
         options = (group.channel, group.name, alive // _MILLISECOND, *fence)
-        return bool(await self._session.run("remove_group", *options))
+        return bool(await self._session.run("groups/remove", *options))
 
 
 def _group(channel: bytes, name: bytes, members: int, idle: int | bytes, *rest: Any) -> Group:

@@ -1,8 +1,9 @@
-"""Leases: claim, complete, retry, bury, extend."""
+"""Jobs: leased and ended under their tokens, changed and looked at by operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,15 +11,19 @@ from typing import Any
 import orjson
 
 from holdfast.backends.redis import keys
-from holdfast.backends.redis.codec import decode, from_micros, patched, position, to_micros
+from holdfast.backends.redis.channels import catch_up, no_consumer
+from holdfast.backends.redis.codec import decode, from_micros, pairs, patched, position, to_micros
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
-from holdfast.model.errors import HoldfastError, NotFound
-from holdfast.model.job import Burial, Failure, Job, Reason, Retry
+from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
+from holdfast.model.states import LIVE, State
 
-_MOST = 2_000  # jobs in one script: the server does nothing else meanwhile
+MOST_ROWS = 2_000
+"""How many jobs one script takes: the server does nothing else meanwhile."""
 _ONE = ord("1")
+_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _LOST = describe("its event was removed from the log by another client")
 
 
@@ -32,7 +37,7 @@ class Leases:
         """Lease a batch in one script, then fetch the events. Where that fails, the jobs are given back."""
         owner = f"{channel}/{consumer}"
         try:
-            until, *rows = await self._session.run("claim", owner, limit, worker)
+            until, *rows = await self._session.run("leases/claim", owner, limit, worker)
         except NotFound:
             raise no_consumer(channel, consumer) from None
         try:
@@ -40,7 +45,7 @@ class Leases:
         except Exception:
             released = [(owner, entry, token, "", b"") for entry, _, _, _, token, *_ in rows]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
-                await settle(self._session, "retry", released)
+                await run_rows(self._session, "leases/retry", released)
             raise
 
     async def _jobs(
@@ -85,50 +90,60 @@ class Leases:
         return [job for job in jobs if job not in lost]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
-        """leased → done."""
-        return await settle(self._session, "complete", [_held(job) for job in jobs])
+        return await run_rows(self._session, "leases/complete", [_held(job) for job in jobs])
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
-        """Move the deadlines to now plus `by`."""
-        return await settle(self._session, "extend", [_held(job) for job in jobs], to_micros(by))
+        return await run_rows(self._session, "leases/extend", [_held(job) for job in jobs], to_micros(by))
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
-        """leased → scheduled | ready."""
         rows = [
             (*_held(job), "" if delay is None else to_micros(delay), error_entry(failure, job.attempt))
             for job, delay, failure in retries
         ]
-        return await settle(self._session, "retry", rows)
+        return await run_rows(self._session, "leases/retry", rows)
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
-        """leased → dead."""
         rows = [
             (*_held(job), reason.value, error_entry(failure, job.attempt), failure.fingerprint)
             for job, reason, failure in burials
         ]
-        return await settle(self._session, "bury", rows, "held")
+        return await run_rows(self._session, "leases/bury", rows, "held")
+
+    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+        if consumer == "":
+            return 0  # no consumer's name, while the script takes it for all of them
+        await catch_up(self._session, channel)
+        return int(await self._session.run("leases/cancel", channel, source, event_id, consumer or ""))
+
+    async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
+        if not is_id(job_id):
+            raise InvalidInput(f"job id {job_id!r} is not of the form 1700000000000-0; 'jobs show' prints it")
+        return bool(await self._session.run("leases/requeue", f"{channel}/{consumer}", job_id))
+
+    async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
+        if not is_id(job_id):
+            return None
+        rows = await self._session.run("leases/jobs", "job", f"{channel}/{consumer}", job_id)
+        return record_of(*rows[0]) if rows else None
+
+    async def stuck(self, limit: int) -> list[JobRecord]:
+        return [record_of(*row) for row in await self._session.run("leases/jobs", "stuck", limit)]
+
+    async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
+        await catch_up(self._session, channel)
+        rows = await self._session.run("leases/jobs", "event", channel, source, event_id)
+        return sorted((record_of(*row) for row in rows), key=lambda job: job.consumer)
 
 
-async def settle(
+async def run_rows(
     session: Session, script: str, rows: Sequence[tuple[Argument, ...]], *first: Argument
 ) -> list[bool]:
-    """Which rows a script accepts. It may take fewer than it is given, and gets the others again."""
-    answers: list[bool] = []
-    while part := rows[len(answers) : len(answers) + _MOST]:
+    """Return which rows a script accepts. It may take fewer than it is given, and gets the others again."""
+    accepted: list[bool] = []
+    while part := rows[len(accepted) : len(accepted) + MOST_ROWS]:
         digits: bytes = await session.run(script, *first, *[value for row in part for value in row])
-        answers += [digit == _ONE for digit in digits]
-    return answers
-
-
-def parts(rows: Sequence[tuple[Argument, ...]]) -> Iterator[Sequence[tuple[Argument, ...]]]:
-    """As many rows as one script may take at a time."""
-    for start in range(0, len(rows), _MOST):
-        yield rows[start : start + _MOST]
-
-
-def no_consumer(channel: str, consumer: str) -> NotFound:
-    """What is said of a consumer that does not exist."""
-    return NotFound(f"channel {channel!r} has no consumer {consumer!r}; create it with subscribe")
+        accepted += [digit == _ONE for digit in digits]
+    return accepted
 
 
 def error_entry(failure: Failure | None, attempt: int) -> bytes:
@@ -141,3 +156,52 @@ def error_entry(failure: Failure | None, attempt: int) -> bytes:
 
 def _held(job: Job) -> tuple[str, str, int]:
     return f"{job.channel}/{job.consumer}", job.id, job.token
+
+
+def is_id(job_id: str) -> bool:
+    """Whether a job of this store can have that id."""
+    return _ID.fullmatch(job_id) is not None
+
+
+def record_of(
+    channel: bytes, consumer: bytes, entry: bytes, event_id: bytes, source: bytes, flat: list[bytes]
+) -> JobRecord:
+    """A job as a script shows it."""
+    job = pairs(flat)
+    state = State(job["state"].decode())
+
+    def number(name: str) -> int:
+        return int(job.get(name, 0))
+
+    def time(name: str, shown: bool) -> datetime | None:
+        return from_micros(job[name]) if shown and name in job else None
+
+    def text(name: str) -> str | None:
+        return job[name].decode() if name in job else None
+
+    return JobRecord(
+        entry.decode(),
+        channel.decode(),
+        consumer.decode(),
+        state,
+        event_id.decode("utf-8", "replace"),
+        source.decode("utf-8", "replace"),
+        position(job["epoch"], entry),
+        number("attempts"),
+        number("abandonments"),
+        number("token"),
+        number("priority"),
+        from_micros(job["created"]),
+        time("due", state in LIVE),
+        time("lease", state is State.LEASED),
+        time("ended", state not in LIVE),
+        text("worker"),
+        text("reason"),
+        _errors(job.get("errors", b"")),
+    )
+
+
+def _errors(kept: bytes) -> list[dict[str, Any]]:
+    """Every attempt's error, with its time as text."""
+    errors: list[dict[str, Any]] = orjson.loads(b"[" + kept + b"]")
+    return [error | {"at": from_micros(error["at"]).isoformat()} for error in errors]

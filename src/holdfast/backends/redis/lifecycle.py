@@ -1,12 +1,12 @@
-"""The lifecycle's two phases against this store."""
+"""Lifecycle: what happens to jobs by time alone, in two phases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast import failpoints
-from holdfast.backends.redis.leases import error_entry, parts, settle
+from holdfast.backends.redis.leases import MOST_ROWS, error_entry, run_rows
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import Applied, Reading
@@ -14,37 +14,35 @@ from holdfast.model.decide import Action, Due, DueKind, Move
 
 
 class Lifecycle:
-    """Reads what is due; applies what still holds."""
+    """Deadlines are scores of three sorted sets over all consumers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def due(self, limit: int) -> Reading:
-        """Phase one: nothing is written."""
-        load, behind, *rows = await self._session.run("due", limit)
+        load, behind, *rows = await self._session.run("lifecycle/due", limit)
         return Reading(
             [_due(*row) for row in rows], sorted(int(ref) for ref in behind), load, full=len(rows) >= limit
         )
 
     async def apply(self, actions: Sequence[Action]) -> Applied:
-        """Phase two: one script per move, each checking again."""
+        """One script for each move; each checks again."""
         applied = Applied()
         by_move = {move: [action for action in actions if action.move is move] for move in Move}
-        for part in parts([_ref(action) for action in by_move[Move.PROMOTE]]):
-            applied.promoted += await self._session.run("promote", *_flat(part))
+        for part in _parts([action.due.ref for action in by_move[Move.PROMOTE]]):
+            applied.promoted += await self._session.run("lifecycle/promote", *part)
         failpoints.hit("lifecycle.mid_apply")
-        for part in parts([_fenced(action) for action in by_move[Move.ABANDON]]):
-            applied.abandoned += await self._session.run("abandon", *_flat(part))
+        for part in _parts([_fenced(action) for action in by_move[Move.ABANDON]]):
+            applied.abandoned += await self._session.run("lifecycle/abandon", *part)
         for mode, waiting in (("waiting", True), ("overdue", False)):
             chosen = [a for a in by_move[Move.BURY] if (a.due.kind is DueKind.EXPIRY) is waiting]
             burials = [_burial(action) for action in chosen]
-            applied.buried += sum(await settle(self._session, "bury", burials, mode))
+            applied.buried += sum(await run_rows(self._session, "leases/bury", burials, mode))
         applied.refused = len(actions) - applied.total
         return applied
 
     async def backfill(self, ref: int | str, limit: int) -> int:
-        """One page of older entries for a consumer that is behind the log."""
-        return int(await self._session.run("backfill", ref, limit))
+        return int(await self._session.run("lifecycle/backfill", ref, limit))
 
 
 def _due(
@@ -74,12 +72,10 @@ def _due(
     )
 
 
-def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:
-    return [value for row in rows for value in row]
-
-
-def _ref(action: Action) -> tuple[Argument, ...]:
-    return action.due.ref
+def _parts(rows: Sequence[tuple[Argument, ...]]) -> Iterator[list[Argument]]:
+    """As many rows as one script may take at a time, flat."""
+    for start in range(0, len(rows), MOST_ROWS):
+        yield [value for row in rows[start : start + MOST_ROWS] for value in row]
 
 
 def _fenced(action: Action) -> tuple[Argument, ...]:

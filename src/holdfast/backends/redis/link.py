@@ -20,15 +20,15 @@ _IDLE = 0.5
 
 Argument = str | bytes | int | float
 Command = Sequence[Argument]
-Greeting = Callable[[AbstractConnection], Awaitable[None]]
-"""What is said on every new connection before any call: the server may be another one by now."""
+OnConnect = Callable[[AbstractConnection], Awaitable[None]]
+"""Called with every new connection before any call: the server may be another one by now."""
 
 
 class Link:
     """Sends commands in the order of the calls; replies come back in that order. Reconnects by itself."""
 
-    def __init__(self, pool: ConnectionPool, greet: Greeting) -> None:
-        self._greet = greet
+    def __init__(self, pool: ConnectionPool, on_connect: OnConnect) -> None:
+        self._on_connect = on_connect
         self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
         self._outbox: list[bytes] = []
         self._queued: list[asyncio.Future[Any]] = []
@@ -105,7 +105,7 @@ class Link:
         self._used = now
         if not self._connection.is_connected:
             await self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py
-            await self._greet(self._connection)
+            await self._on_connect(self._connection)
 
     async def _receive(self) -> None:
         while self._waiting:

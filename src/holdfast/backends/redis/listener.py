@@ -44,14 +44,14 @@ class RedisListener:
                 async with Redis.from_url(self._url, protocol=2) as client, client.pubsub() as messages:
                     await messages.subscribe(keys.WAKE)
                     async for message in messages.listen():
-                        self._hear(message)
+                        self._handle(message)
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
                 raise_if_cancelled(error)
                 log.warning("the listener failed and connects again: %r", error)
                 self._failed(error)
                 await asyncio.sleep(_PAUSE)
 
-    def _hear(self, message: dict[str, object]) -> None:
+    def _handle(self, message: dict[str, object]) -> None:
         if message["type"] == "subscribe":
             for channel in self._channels:  # what was said before we listened is found by a poll
                 self._wake(channel)

@@ -10,21 +10,18 @@ from holdfast.model.upkeep import Lock
 
 
 class Locks:
-    """Taken, renewed and freed by their holder alone."""
+    """Each is a hash of ours, and a string under the lock's own name for other clients."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def lock(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
-        """Take a lock that is free or past its deadline."""
-        answer = await self._session.run("lock", name, owner, to_micros(ttl))
+    async def acquire(self, name: str, owner: str, ttl: timedelta) -> Lock | None:
+        answer = await self._session.run("locks/acquire", name, owner, to_micros(ttl))
         return None if answer is None else Lock(name, owner, int(answer[0]), from_micros(answer[1]))
 
     async def renew(self, lock: Lock, ttl: timedelta) -> Lock:
-        """Move the deadline, or `LockLost`."""
-        until = await self._session.run("renew", lock.name, lock.token, to_micros(ttl))
+        until = await self._session.run("locks/renew", lock.name, lock.token, to_micros(ttl))
         return Lock(lock.name, lock.owner, lock.token, from_micros(until))
 
-    async def unlock(self, lock: Lock) -> bool:
-        """Free the lock if it is still this holder's."""
-        return bool(await self._session.run("unlock", lock.name, lock.token))
+    async def release(self, lock: Lock) -> bool:
+        return bool(await self._session.run("locks/release", lock.name, lock.token))

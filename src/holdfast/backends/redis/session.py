@@ -1,20 +1,42 @@
-"""Sessions: links to one Redis that run our scripts and speak the one error tree."""
+"""Sessions: links to one Redis that run our scripts, and what redis-py, the server and the scripts raise, in
+the one error tree."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ExecAbortError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
-from holdfast.backends.redis.errors import is_demoted, redacted, translate
 from holdfast.backends.redis.link import Argument, Command, Link
-from holdfast.backends.redis.scripts import SCRIPTS
-from holdfast.model.errors import InvalidInput, Unavailable
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    InvalidPolicy,
+    LockLost,
+    NotFound,
+    Outdated,
+    Overloaded,
+    Unavailable,
+)
+from holdfast.model.redact import address
 
 T = TypeVar("T")
 
@@ -22,6 +44,64 @@ SCHEMA = 2
 PATIENCE, _CONNECTING = 8.0, 5.0
 _REPLIES = {"protocol": 2, "decode_responses": False}  # whatever the URL says: we read them as they come
 _FAILURES = (RedisError, OSError, UnicodeError)
+_USES = "-- uses:"
+
+# Answers of a server that cannot take the call now: it is busy, has no disk, or is a replica by now.
+_DEMOTED = "READONLY"
+_LATER = (_DEMOTED, "BUSY", "MISCONF", "NOREPLICAS", "UNKILLABLE", "Script killed")
+_LATER_TYPES = (ReadOnlyError, ClusterDownError, ExecAbortError)
+_FORBIDDEN = ("The user executing the script can't", "ACL failure in script")
+# Before 7.0 what a command in a script answered stands behind the place in the script.
+_PLACE = re.compile(r"Error running script \(call to \w+\): @user_script:\d+: (?:@?user_script: ?\d+: )?-?")
+_KINDS: dict[str, type[HoldfastError]] = {
+    "INPUT": InvalidInput,
+    "POLICY": InvalidPolicy,
+    "NOTFOUND": NotFound,
+    "OUTDATED": Outdated,
+    "SCHEMA": HoldfastError,
+}
+# Newer servers append where the script stood.
+_OURS = re.compile(r"HF(INPUT|POLICY|NOTFOUND|OUTDATED|SCHEMA|LOCK) ?(.*?)(?:,? script: .*)?$", re.DOTALL)
+
+
+class Script(NamedTuple):
+    """A script as the server gets it, and the hash under which the server remembers it."""
+
+    text: str
+    sha: str
+
+
+def _load() -> dict[str, Script]:
+    """Load each .lua file by its folder and name, with the shared parts that its first line names."""
+    folder = files(__package__).joinpath("lua")
+    scripts = {}
+    for noun in folder.iterdir():
+        for file in noun.iterdir():
+            if noun.name == "shared" or not file.name.endswith(".lua"):
+                continue
+            text = file.read_text()
+            first = text.partition("\n")[0]
+            if not first.startswith(_USES):
+                raise ValueError(f"{file.name} does not begin with {_USES!r}")
+            used = first[len(_USES) :].split()
+            parts = [folder.joinpath("shared", f"{name}.lua").read_text() for name in used]
+            whole = "\n".join(map(_without_comments, (*parts, text)))
+            sha = hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
+            scripts[f"{noun.name}/{file.name.removesuffix('.lua')}"] = Script(whole, sha)
+    return scripts
+
+
+def _without_comments(text: str) -> str:
+    """The server need not carry our prose."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+
+
+SCRIPTS = _load()
+"""By name, as `leases/claim`."""
+
+
+class NotPermitted(Unavailable):
+    """The user of the URL may not do this."""
 
 
 class Session:
@@ -66,9 +146,9 @@ class Session:
             return await link.call("EVALSHA", script.sha, 0, *arguments)
         except NoScriptError:
             answer = link.call("EVAL", script.text, 0, *arguments)
-            return await self._translated(answer, name == "publish")
+            return await self._translated(answer, name == "log/publish")
         except _FAILURES as error:
-            raise self._failure(error, name == "publish") from error
+            raise self._failure(error, name == "log/publish") from error
 
     async def call(self, *command: Argument) -> Any:
         """One plain command."""
@@ -106,12 +186,12 @@ class Session:
             run_id = found[1] if found else b""
         except ResponseError:
             pass  # forbidden: then a restart cannot be told
-        await connection.send_command("EVAL", SCRIPTS["open"].text, 0, SCHEMA, run_id, *self._settings)
+        await connection.send_command("EVAL", SCRIPTS["store/open"].text, 0, SCHEMA, run_id, *self._settings)
         await connection.read_response()
 
     def _link(self) -> Link:
         if not self._links:
-            raise Unavailable(f"{redacted(self.url)} is not connected; use 'async with connect(...)'")
+            raise Unavailable(f"{address(self.url, 6379)} is not connected; use 'async with connect(...)'")
         return min(self._links, key=lambda link: link.load)
 
     async def _translated(self, answer: Awaitable[T], publishing: bool = True) -> T:
@@ -125,3 +205,45 @@ class Session:
             for link in self._links:
                 link.renew()
         return translate(error, self.url, publishing=publishing)
+
+
+def is_demoted(error: Exception) -> bool:
+    """Whether the server is a replica by now: another one takes the writes."""
+    return isinstance(error, ReadOnlyError) or _said(error).startswith(_DEMOTED)
+
+
+def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
+    """The error as our callers know it; one that we cannot place is returned as it is."""
+    text = _said(error)
+    if isinstance(error, UnicodeError):
+        return InvalidInput(f"{getattr(error, 'object', text)!r} is no text that a store can hold")
+    if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
+        kind = Overloaded if publishing else Unavailable
+        return kind(f"Redis at {address(url, 6379)} has reached its maxmemory; raise it, or trim: {text}")
+    if isinstance(error, NoPermissionError) or text.startswith(_FORBIDDEN):
+        return NotPermitted(f"Redis at {address(url, 6379)} does not let this user do that: {text}")
+    if not isinstance(error, ResponseError) or isinstance(error, _LATER_TYPES) or text.startswith(_LATER):
+        return Unavailable(f"Redis at {address(url, 6379)} did not answer: {text or type(error).__name__}")
+    if isinstance(error, AskError | ClusterCrossSlotError) or "in a cluster node" in text:
+        return InvalidInput(
+            f"Redis at {address(url, 6379)} is part of a cluster, whose slots our scripts span; "
+            "use a server or a primary with replicas, several as partitions"
+        )
+    if "DB index" in text:
+        return InvalidInput(f"Redis at {address(url, 6379)} has no such database: {text}")
+    if "WRONGTYPE" in text:
+        return InvalidInput(f"a key that it needs holds something of another kind: {text}")
+    ours = _OURS.search(text)
+    if ours is None:
+        return error
+    kind_name, message = ours.groups()
+    if kind_name == "LOCK":
+        name, _, token = message.rpartition(" ")
+        return LockLost(name, int(token))
+    if kind_name == "SCHEMA":
+        message = f"the store has schema {message}, which is newer than this version; upgrade holdfast"
+    return _KINDS[kind_name](message)
+
+
+def _said(error: Exception) -> str:
+    return _PLACE.sub("", str(error).strip(), count=1)

@@ -1,11 +1,28 @@
-"""The demo's orders: mostly good ones, and every sort of trouble."""
+"""The demo's orders, mostly good ones, and what the demo and its worker processes agree on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any, Final
 
 from holdfast.model.event import Event
+
+CHANNEL: Final = "HOLDFAST_DEMO_CHANNEL"
+"""The environment variable that names the channel of the orders."""
+CONSUMER: Final = "billing"
+POLICY: Final[dict[str, Any]] = {
+    "lease": "2s",
+    "max_attempts": 3,
+    "max_abandonments": 5,
+    "backoff": ["300ms", "1s"],
+}
+BOMB_POLICY: Final[dict[str, Any]] = {"lease": "1s", "max_abandonments": 2}
+
+
+def bomb_channel(channel: str) -> str:
+    """The channel for orders that kill their worker, beside that of the others."""
+    return f"{channel}.bombs"
 
 
 class Kind(StrEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
 from typing import Annotated
 
@@ -44,18 +43,11 @@ Items = Annotated[
 ]
 OperationId = Annotated[str, typer.Argument(metavar="OPERATION", help="The operation's id.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many, show some, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-By = Annotated[
-    str,
-    typer.Option(
-        "--by", help="Who does it, for the audit.", default_factory=getpass.getuser, show_default="you"
-    ),
-]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="N", help="At most so many per second.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show at most so many.")]
 
 
-def wanted(
+def filter_of(
     *,
     kinds: list[str] | None = None,
     channel: str | None = None,

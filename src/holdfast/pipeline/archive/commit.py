@@ -1,9 +1,9 @@
 """The commit: a manifest, an announcement, the cursor. Plain steps, without Spark.
 
-The manifest is the moment: what it lists is archived. Its name is the cursor position that it starts from,
-and it is put if absent, so each position has one successor. A driver from the past finds the name taken. A
-driver that died in between is followed up by `recover`, which walks the chain from the cursor on: that is why
-the announcement comes before the cursor, with an id of its own, so that it is made once and never missed.
+The manifest decides: what it lists is archived. Its name is the cursor position that it starts from, and it
+is put if absent, so each position has one successor. A driver from the past finds the name taken. A driver
+that died in between is followed up by `recover`, which walks the chain from the cursor on. The announcement
+comes before the cursor and has an id of its own, so that it is made once and never missed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import orjson
@@ -20,18 +20,18 @@ from holdfast import failpoints
 from holdfast.contracts import Backend
 from holdfast.model.errors import HoldfastError, IdConflict, NotFound, ObjectConflict, Overloaded
 from holdfast.model.names import selects
-from holdfast.pipeline.archive.manifest import Manifest, Written, by_spot, decode
-from holdfast.pipeline.archive.naming import domain, manifest_name
-from holdfast.pipeline.archive.objects import text_of
+from holdfast.pipeline.archive.manifests import Manifest, by_partition, decode_manifest, manifest_name
+from holdfast.pipeline.archive.objects import Written, domain, object_folder, parse_object, text_of
 from holdfast.pipeline.archive.policy import ArchivePolicy
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition, is_after
 from holdfast.pipeline.stores import ObjectStore
 from holdfast.upkeep.announcements import Archived, announce
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-_ABREAST = 16
+
+_PARALLEL = 16
 
 
 class Superseded(HoldfastError):
@@ -44,25 +44,27 @@ class Committer:
     def __init__(self, backends: Sequence[Backend], store: ObjectStore, policy: ArchivePolicy) -> None:
         self._backends, self._store, self._policy = backends, store, policy
 
-    async def cursors(self) -> dict[Spot, str | None]:
+    async def cursors(self) -> dict[ChannelPartition, str | None]:
         """Where the archive ends, for every channel of the policy that it has begun."""
         return {
-            Spot(partition, cursor.channel): cursor.position
+            ChannelPartition(partition, cursor.channel): cursor.position
             for partition, backend in enumerate(self._backends)
-            for cursor in await backend.cursors()
+            for cursor in await backend.cursors.all()
             if cursor.name == self._policy.consumer and selects(self._policy.stream, cursor.channel)
         }
 
     async def attach(self) -> None:
         """Make sure that nothing is trimmed before it is archived, on every channel that is there."""
         for backend in self._backends:
-            for channel in await backend.channels():
+            for channel in await backend.channels.names():
                 if selects(self._policy.stream, channel):
-                    await backend.attach(channel, self._policy.consumer)
+                    await backend.cursors.attach(channel, self._policy.consumer)
 
-    async def commit(self, cursors: dict[Spot, str | None], written: Iterable[Written]) -> list[Manifest]:
+    async def commit(
+        self, cursors: dict[ChannelPartition, str | None], written: Iterable[Written]
+    ) -> list[Manifest]:
         """`cursors` are those that were the floors when the objects were written."""
-        manifests = [Manifest(spot, cursors.get(spot), objects) for spot, objects in by_spot(written)]
+        manifests = [Manifest(spot, cursors.get(spot), objects) for spot, objects in by_partition(written)]
         await _for_each(manifests, self._commit)
         return manifests
 
@@ -75,7 +77,7 @@ class Committer:
         """Conclude what another driver, or this one before it died, had put into the archive."""
         concluded: list[Manifest] = []
 
-        async def follow(cursor: tuple[Spot, str | None]) -> None:
+        async def follow(cursor: tuple[ChannelPartition, str | None]) -> None:
             spot, after = cursor
             while (manifest := await self._following(spot, after)) is not None:
                 await self._conclude(manifest)
@@ -99,7 +101,7 @@ class Committer:
         backend, policy, spot = self._backends[manifest.spot.partition], self._policy, manifest.spot
         await self._announce(backend, manifest)
         failpoints.hit("archive.after_event")
-        moved = await backend.move(spot.channel, policy.consumer, manifest.after, manifest.last)
+        moved = await backend.cursors.move(spot.channel, policy.consumer, manifest.after, manifest.last)
         if not moved and (await self.cursors()).get(spot) != manifest.last:
             raise Superseded(
                 f"the cursor of {policy.consumer!r} on {spot.channel!r} is no longer at "
@@ -128,11 +130,11 @@ class Committer:
         except Overloaded as error:  # an archive that cannot be heard of must still go on
             log.warning("%s is archived and not announced: %s", manifest.name, error)
 
-    async def _following(self, spot: Spot, after: str | None) -> Manifest | None:
+    async def _following(self, spot: ChannelPartition, after: str | None) -> Manifest | None:
         """The manifest that starts where a cursor stands, if there is one."""
         name = manifest_name(spot.channel, spot.partition, after)
         with contextlib.suppress(NotFound):
-            manifest = decode(await asyncio.to_thread(self._store.get, name), name)
+            manifest = decode_manifest(await asyncio.to_thread(self._store.get, name), name)
             await self._check_origin(manifest)
             return manifest
         return None
@@ -145,11 +147,11 @@ class Committer:
         to compare, and nothing that the cursor could pass over.
         """
         spot, backend = manifest.spot, self._backends[manifest.spot.partition]
-        entries = await backend.read(spot.channel, manifest.after, 1)
+        entries = await backend.log.read(spot.channel, manifest.after, 1)
         if entries and entries[0].position == manifest.first:
             comparable, ours = True, await self._first_id(manifest) == entries[0].event.id
         else:
-            trimmed = (await backend.extent(spot.channel)).trimmed or ""
+            trimmed = (await backend.log.extent(spot.channel)).trimmed or ""
             epoch = _epoch(entries[0].position) if entries else await backend.epoch()
             reborn = epoch > _epoch(manifest.last)
             comparable, ours = not reborn and trimmed < manifest.first, False
@@ -168,7 +170,7 @@ class Committer:
 
 async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
     """Some channels at once. All are tried; then the first error is raised."""
-    gate = asyncio.Semaphore(_ABREAST)
+    gate = asyncio.Semaphore(_PARALLEL)
 
     async def one(item: T) -> None:
         async with gate:
@@ -181,3 +183,36 @@ async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) ->
 
 def _epoch(position: str) -> int:
     return int(position.partition("-")[0], 16)
+
+
+class Orphans:
+    """Objects that an archiver wrote and never committed, because it died or was replaced.
+
+    Most are taken over: the next driver writes the same objects again and finds them there. Where it cuts the
+    log elsewhere (a lost checkpoint, another batch size), they stay behind. An orphan may be removed once the
+    cursor has passed it: from then on no manifest can list it any more.
+    """
+
+    def __init__(self, store: ObjectStore, cursors: Mapping[ChannelPartition, str | None]) -> None:
+        self._store = store
+        self._suspects = {
+            entry.name: named
+            for folder in sorted({object_folder(spot.channel) for spot in cursors})
+            for entry in store.list(folder)
+            if (named := parse_object(entry.name)) is not None
+            and named.spot in cursors
+            and is_after(named.last, cursors[named.spot])
+        }
+
+    def remove(self, committed: Iterable[Manifest]) -> list[str]:
+        """Remove those that the commits passed over; returns their names."""
+        removed = []
+        for manifest in committed:
+            for each in manifest.objects:
+                self._suspects.pop(each.object, None)
+            for name, named in list(self._suspects.items()):
+                if named.spot == manifest.spot and named.last <= manifest.last:
+                    self._store.delete(name)
+                    del self._suspects[name]
+                    removed.append(name)
+        return removed

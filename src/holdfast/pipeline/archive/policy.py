@@ -1,4 +1,4 @@
-"""A policy: what to archive, where to, and in which portions."""
+"""A policy: what to archive, where to, and in batches of what size."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class ArchivePolicy:
         return f"{self.namespace}:lock:archiver:{self.consumer}"
 
 
-def refuse_rivals(policies: Sequence[ArchivePolicy], channels: Iterable[str]) -> None:
-    """A channel has one cursor for each consumer, which cannot serve two destinations."""
+def refuse_conflicts(policies: Sequence[ArchivePolicy], channels: Iterable[str]) -> None:
+    """Raise `InvalidInput` where two policies of one consumer select a channel: both have one cursor."""
     for channel in channels:
         claims = [each for each in policies if selects(each.stream, channel)]
         for one, other in combinations(claims, 2):

@@ -17,15 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.model.errors import Damaged, DataLost, HoldfastError, NotFound, ObjectConflict
-from holdfast.pipeline.archive import naming
-from holdfast.pipeline.archive.catalog import read_catalog
 from holdfast.pipeline.archive.compaction import overwrite, superseded
-from holdfast.pipeline.archive.manifest import Manifest, Written
-from holdfast.pipeline.archive.objects import Lines, read_lines, unpacked
-from holdfast.pipeline.archive.origin import Origin
-from holdfast.pipeline.archive.verify import begins_late, check
-from holdfast.pipeline.archive.writer import Draft, ObjectWriter, packed, seal
-from holdfast.pipeline.offsets import Spot, before
+from holdfast.pipeline.archive.manifests import Manifest, manifest_folder, manifest_name, read_catalog
+from holdfast.pipeline.archive.objects import ObjectContent, Written, decompressed, read_object
+from holdfast.pipeline.archive.verify import Origin, begins_late, check
+from holdfast.pipeline.archive.writer import Draft, ObjectWriter, compressed, write_object
+from holdfast.pipeline.offsets import ChannelPartition, before
 from holdfast.pipeline.stores import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -33,8 +30,8 @@ _ROWS = 1000
 """Events of an object that is written anew."""
 
 
-class Repaired(NamedTuple):
-    """Something that is in its place again."""
+class RepairedObject(NamedTuple):
+    """An object or manifest that was repaired, or could not be, and how or why."""
 
     object: str
     message: str
@@ -45,7 +42,7 @@ class Repaired(NamedTuple):
 class Gap(NamedTuple):
     """A part of a channel's log that no manifest covers, and that was archived."""
 
-    spot: Spot
+    spot: ChannelPartition
     after: str | None
     last: str
 
@@ -55,15 +52,15 @@ class ArchiveRepair:
 
     def __init__(self, store: ObjectStore, origin: Origin, *, unproven: bool = False) -> None:
         self._store, self._origin, self._unproven = store, origin, unproven
-        self.done: list[Repaired] = []
-        self.left: list[Repaired] = []
+        self.done: list[RepairedObject] = []
+        self.left: list[RepairedObject] = []
         """What could not be repaired, with why."""
 
     def run(self) -> None:
         """Repair what can be repaired."""
         there = [entry.name for entry in self._store.list("archive")]
         cursors, catalog = self._origin.cursors(), read_catalog(self._store)
-        chains: dict[Spot, list[Manifest]] = {}
+        chains: dict[ChannelPartition, list[Manifest]] = {}
         for manifest in catalog.manifests:
             chains.setdefault(manifest.spot, []).append(manifest)
         listed = {each.object for each in catalog.objects} | superseded(self._store)
@@ -79,30 +76,30 @@ class ArchiveRepair:
                     self.done += self._fill(gap, candidates, broken)
                 else:
                     message = "the channel of this name in the store holds other events: it is another one"
-                    self.left.append(Repaired(_folder(spot).rstrip("/"), message))
+                    self.left.append(RepairedObject(_folder(spot).rstrip("/"), message))
 
     def _is_ours(self, chain: Sequence[Manifest]) -> bool:
         """Whether the log holds what the last manifest of a chain lists, if it still can."""
         for manifest in chain[-1:]:
             written = min(manifest.objects, key=lambda each: each.first)
-            lines = read_lines(self._store, written.object)
+            lines = read_object(self._store, written.object)
             if lines is not None and before(written.first) >= self._origin.extent(manifest.spot)[0]:
                 found = self._origin.rows(manifest.spot, before(written.first), written.first)
                 return [name for rows in found for name in rows["id"].to_pylist()] == [lines.events[0][1]]
         return True
 
-    def _loose(self, names: Iterable[str]) -> dict[Spot, list[Lines]]:
+    def _loose(self, names: Iterable[str]) -> dict[ChannelPartition, list[ObjectContent]]:
         """Objects that are in no manifest and can be read, by channel."""
-        found: dict[Spot, list[Lines]] = {}
+        found: dict[ChannelPartition, list[ObjectContent]] = {}
         for name in names:
-            lines = read_lines(self._store, name)
+            lines = read_object(self._store, name)
             if lines is not None:
                 found.setdefault(lines.written.spot, []).append(lines)
         return found
 
     # objects that a manifest lists
 
-    def _objects(self, manifest: Manifest) -> Iterator[Repaired]:
+    def _objects(self, manifest: Manifest) -> Iterator[RepairedObject]:
         """Write the objects of a manifest again that are missing or damaged."""
         for written in manifest.objects:
             problem = check(self._store, written)
@@ -111,20 +108,22 @@ class ArchiveRepair:
             try:
                 now = self._rewrite(written)
             except HoldfastError as error:
-                self.left.append(Repaired(written.object, f"{problem.message}; {error}"))
+                self.left.append(RepairedObject(written.object, f"{problem.message}; {error}"))
                 continue
             if now != written:  # the same lines, compressed by another version
-                manifest = _with(manifest, written, now)
+                objects = tuple(now if each == written else each for each in manifest.objects)
+                manifest = replace(manifest, objects=objects)
                 overwrite(self._store, manifest.name, manifest.encode())
-            yield Repaired(written.object, f"{written.rows} events written again from the log")
+            yield RepairedObject(written.object, f"{written.rows} events written again from the log")
 
     def _rewrite(self, written: Written) -> Written:
         """Put the object in its place from the log. `DataLost` or `Damaged` where the log cannot prove it."""
         draft = self._draft(written)
-        text, data = b"".join(draft.content), packed(draft)
+        text = draft.text
+        data = compressed(text)
         try:
             stored = self._store.get(written.object)
-            if unpacked(written.object, stored, len(text) + 1) == text:
+            if decompressed(written.object, stored, len(text) + 1) == text:
                 data = stored
         except (NotFound, Damaged):
             pass
@@ -141,23 +140,32 @@ class ArchiveRepair:
 
     # manifests that are missing
 
-    def _fill(self, gap: Gap, candidates: Sequence[Lines], broken: Sequence[str]) -> list[Repaired]:
+    def _fill(
+        self, gap: Gap, candidates: Sequence[ObjectContent], broken: Sequence[str]
+    ) -> list[RepairedObject]:
         """Put a manifest over a gap."""
-        within = [each for each in candidates if _is_within(each.written, gap)]
+        within = [
+            each
+            for each in candidates
+            if (gap.after or "") < each.written.first and each.written.last <= gap.last
+        ]
         try:
             objects, how, proven = self._proven(gap, within)
         except HoldfastError as error:
-            name = naming.manifest_name(gap.spot.channel, gap.spot.partition, gap.after)
-            self.left.append(Repaired(name, f"nothing covers {_span(gap)}: {error}"))
+            name = manifest_name(gap.spot.channel, gap.spot.partition, gap.after)
+            span = f"what follows {gap.after or 'the beginning'} up to {gap.last}"
+            self.left.append(RepairedObject(name, f"nothing covers {span}: {error}"))
             return []
         manifest = Manifest(gap.spot, gap.after, objects)
         overwrite(self._store, manifest.name, manifest.encode())
         for name in broken:  # what this one stands for now
             if name != manifest.name and (gap.after or "") <= _after(name) < gap.last:
                 self._store.delete(name)
-        return [Repaired(manifest.name, f"{manifest.rows} events in {len(objects)} objects, {how}", proven)]
+        return [
+            RepairedObject(manifest.name, f"{manifest.rows} events in {len(objects)} objects, {how}", proven)
+        ]
 
-    def _proven(self, gap: Gap, within: Sequence[Lines]) -> tuple[tuple[Written, ...], str, bool]:
+    def _proven(self, gap: Gap, within: Sequence[ObjectContent]) -> tuple[tuple[Written, ...], str, bool]:
         """The objects that hold the events of a gap, how that is known, and whether it is proven."""
         held = sorted(event for each in within for event in each.events)
         try:
@@ -186,18 +194,18 @@ class ArchiveRepair:
         missing = (rows.filter(pc.invert(pc.is_in(rows["position"], there))) for rows in batches)
         for draft in ObjectWriter(self._store, _ROWS, {gap.spot: gap.after}).drafts(missing):
             try:
-                yield seal(self._store, draft)
+                yield write_object(self._store, draft)
             except ObjectConflict:
-                if read_lines(self._store, draft.name) is not None:
+                if read_object(self._store, draft.name) is not None:
                     raise
-                overwrite(self._store, draft.name, packed(draft))  # a damaged one was in its place
-                yield seal(self._store, draft)
+                overwrite(self._store, draft.name, compressed(draft.text))  # a damaged one was in its place
+                yield write_object(self._store, draft)
 
 
 def _gaps(
-    spot: Spot,
+    spot: ChannelPartition,
     chain: Sequence[Manifest],
-    loose: Sequence[Lines],
+    loose: Sequence[ObjectContent],
     broken: Sequence[str],
     cursor: str | None,
     *,
@@ -218,22 +226,10 @@ def _gaps(
         yield Gap(spot, end, cursor)
 
 
-def _is_within(written: Written, gap: Gap) -> bool:
-    return (gap.after or "") < written.first and written.last <= gap.last
-
-
-def _with(manifest: Manifest, old: Written, new: Written) -> Manifest:
-    return replace(manifest, objects=tuple(new if each == old else each for each in manifest.objects))
-
-
-def _folder(spot: Spot) -> str:
-    return naming.manifest_folder(spot.channel, spot.partition) + "/"
+def _folder(spot: ChannelPartition) -> str:
+    return manifest_folder(spot.channel, spot.partition) + "/"
 
 
 def _after(name: str) -> str:
     """From which position the manifest of that name starts; it sorts as the position does."""
     return name.rpartition("/")[2].removesuffix(".json")
-
-
-def _span(gap: Gap) -> str:
-    return f"what follows {gap.after or 'the beginning'} up to {gap.last}"

@@ -1,4 +1,4 @@
-"""The writer: rows in, objects out. It runs where the data is, and answers small descriptions."""
+"""The writer: rows in, objects out. It runs in tasks and returns descriptions of what it wrote."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from isal import igzip
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, ObjectConflict
-from holdfast.pipeline.archive.lines import content, lines
-from holdfast.pipeline.archive.manifest import Written
-from holdfast.pipeline.archive.naming import Batch, object_name
-from holdfast.pipeline.archive.objects import unpacked
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.archive.lines import content, encode_lines
+from holdfast.pipeline.archive.objects import ObjectRange, Written, decompressed, object_name
+from holdfast.pipeline.offsets import ChannelPartition
 from holdfast.pipeline.stores import ObjectStore
 
 DAY = 86_400_000_000
 _SPOT = ("partition", "channel")
 LEVEL = 1  # twice and three times the level cost more and save next to nothing on lines like ours
-ABREAST = 4
+PARALLEL = 4
 LARGEST = 256 << 20
 """Bytes of a batch that are put into lines at once: Arrow's arrays end at 2 GiB."""
 
-Floors = Mapping[Spot, str | None]
+Floors = Mapping[ChannelPartition, str | None]
 """What is archived already: rows up to and including these positions are passed over."""
 
 
@@ -36,7 +34,7 @@ Floors = Mapping[Spot, str | None]
 class Draft:
     """An object that is not full yet: events of one channel on one store, of one day."""
 
-    spot: Spot
+    spot: ChannelPartition
     day: int
     positions: list[str] = field(default_factory=list)
     """The first and the last."""
@@ -50,10 +48,15 @@ class Draft:
         self.rows += len(text)
 
     @property
+    def text(self) -> bytes:
+        """All its lines."""
+        return b"".join(self.content)
+
+    @property
     def name(self) -> str:
         """Its name, by what is in it."""
-        batch = Batch(self.spot.channel, self.spot.partition, self.positions[0], self.positions[-1])
-        return object_name(batch, self.day)
+        events = ObjectRange(self.spot.channel, self.spot.partition, self.positions[0], self.positions[-1])
+        return object_name(events, self.day)
 
 
 class ObjectWriter:
@@ -61,15 +64,15 @@ class ObjectWriter:
 
     def __init__(self, store: ObjectStore, batch_size: int, floors: Floors) -> None:
         self._store, self._batch_size, self._floors = store, batch_size, floors
-        self._drafts: dict[tuple[Spot, int], Draft] = {}
+        self._drafts: dict[tuple[ChannelPartition, int], Draft] = {}
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
-        """Every row is in one object when this ends; each object is durable when it is answered."""
+        """Write each row into one object. An object is durable when its description is returned."""
         pending: list[Future[Written]] = []
-        with ThreadPoolExecutor(ABREAST) as pool:
+        with ThreadPoolExecutor(PARALLEL) as pool:
             for draft in self.drafts(batches):
-                pending.append(pool.submit(seal, self._store, draft))
-                if len(pending) > ABREAST:
+                pending.append(pool.submit(write_object, self._store, draft))
+                if len(pending) > PARALLEL:
                     yield pending.pop(0).result()
             for each in pending:
                 yield each.result()
@@ -82,21 +85,21 @@ class ObjectWriter:
                     yield from self._add(spot, day, rows)
         yield from self._drafts.values()
 
-    def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[Spot, int, pa.Table]]:
+    def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[ChannelPartition, int, pa.Table]]:
         """A batch's lines by channel, store and day, in order, without those that are archived already."""
-        columns = [lines(batch), _days(batch["time"]), *(batch[name] for name in ("position", *_SPOT))]
+        columns = [encode_lines(batch), _days(batch["time"]), *(batch[name] for name in ("position", *_SPOT))]
         table = pa.table(columns, names=["text", "day", "position", *_SPOT])
         keys = table.group_by(["day", *_SPOT], use_threads=False).aggregate([])
         for day, partition, channel in zip(*(column.to_pylist() for column in keys.columns), strict=True):
-            spot = Spot(partition, channel)
+            spot = ChannelPartition(partition, channel)
             rows = table if len(keys) == 1 else table.filter(_is(table, spot, day))
             floor = self._floors.get(spot)
             if floor is not None and rows["position"][0].as_py() <= floor:
                 rows = rows.filter(pc.greater(rows["position"], floor))
             yield spot, day, rows
 
-    def _add(self, spot: Spot, day: int, rows: pa.Table) -> Iterator[Draft]:
-        done, text, positions = 0, _one(rows["text"]), _one(rows["position"])
+    def _add(self, spot: ChannelPartition, day: int, rows: pa.Table) -> Iterator[Draft]:
+        done, text, positions = 0, _single_chunk(rows["text"]), _single_chunk(rows["position"])
         while done < len(text):
             draft = self._drafts.setdefault((spot, day), Draft(spot, day))
             count = min(self._batch_size - draft.rows, len(text) - done)
@@ -106,10 +109,10 @@ class ObjectWriter:
                 yield self._drafts.pop((spot, day))
 
 
-def seal(store: ObjectStore, draft: Draft) -> Written:
+def write_object(store: ObjectStore, draft: Draft) -> Written:
     """Compress, put if absent, describe. The same draft gives the same object again."""
-    name, text = draft.name, b"".join(draft.content)
-    data = packed(draft)
+    name, text = draft.name, draft.text
+    data = compressed(text)
     failpoints.hit("archive.before_put")
     try:
         store.put(name, data)
@@ -124,20 +127,15 @@ def seal(store: ObjectStore, draft: Draft) -> Written:
     return Written(name, draft.spot.channel, draft.spot.partition, first, last, draft.rows, len(data), sha256)
 
 
-def packed(draft: Draft) -> bytes:
-    """A draft's lines as they are stored: the same draft gives the same bytes again."""
-    return compressed(b"".join(draft.content))
-
-
 def compressed(text: bytes) -> bytes:
-    """Lines as they are stored."""
+    """Lines as they are stored: always the same bytes for the same lines."""
     data: bytes = igzip.compress(text, LEVEL, mtime=0)
     return data
 
 
 def _holds(name: str, data: bytes, text: bytes) -> bool:
     with suppress(Damaged):
-        return unpacked(name, data, len(text) + 1) == text
+        return decompressed(name, data, len(text) + 1) == text
     return False
 
 
@@ -155,10 +153,10 @@ def _days(times: pa.TimestampArray) -> pa.Array:
     return pa.array(times.cast(pa.int64()).to_numpy() // DAY)
 
 
-def _is(table: pa.Table, spot: Spot, day: int) -> pa.ChunkedArray:
+def _is(table: pa.Table, spot: ChannelPartition, day: int) -> pa.ChunkedArray:
     same = pc.and_(pc.equal(table["partition"], spot.partition), pc.equal(table["channel"], spot.channel))
     return pc.and_(same, pc.equal(table["day"], day))
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

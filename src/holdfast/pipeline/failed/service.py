@@ -15,32 +15,30 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
-
-import orjson
-import pyarrow as pa
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, InvalidInput, NotFound, Terminal, Transient
-from holdfast.pipeline.failed.rest import rest
-from holdfast.pipeline.failed.view import (
+from holdfast.pipeline.failed.failures import (
     ABANDON,
+    BY_RETRY,
     RESOLVE,
     RETRY,
     RETRY_FAILED,
-    after,
+    apply_act,
+    by_folder,
     damaged_event,
     data_of,
     event_of,
-    rest_of,
+    failures,
+    known_since,
+    readable,
+    segment_row,
 )
 from holdfast.pipeline.loader.decisions import CONSUMER_WAL
-from holdfast.pipeline.wal import Wal, segments
-from holdfast.pipeline.wal.identity import failed_id
+from holdfast.pipeline.wal import Wal
+from holdfast.pipeline.wal.batch import failed_id
 from holdfast.pipeline.wal.log import REST
 from holdfast.pipeline.wal.records import Acceptance, Act, Failure, GaveUp
-from holdfast.pipeline.wal.rows import healthy
 from holdfast.pipeline.warehouse import FailedEvent, Load, Tables, Warehouse
 from holdfast.pipeline.warehouse.contract import Status
 
@@ -49,7 +47,6 @@ Validate = Callable[[str, bytes], str | None]
 """From a channel and data to what is wrong with it."""
 _OVER = ("resolved", "abandoned")
 _ORDER: tuple[Status, ...] = ("pending", "retrying", "abandoned", "resolved")
-_BY_RETRY = "loaded by a retry"
 LOST = "lost"
 """The reason of a batch that was damaged and could not be repaired."""
 _LOOKED = 1_000
@@ -57,7 +54,6 @@ _LOOKED = 1_000
 _EACH = 1_000
 """About what a failed event takes besides its payload and its error, in bytes."""
 _Listed = tuple[Failure | None, FailedEvent]
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def accept(channel: str, data: bytes) -> str | None:
@@ -70,7 +66,7 @@ class FailedEvents:
 
     def __init__(self, wal: Wal, warehouse: Warehouse, tables: Tables, validate: Validate = accept) -> None:
         self._wal, self._warehouse, self._tables, self._validate = wal, warehouse, tables, validate
-        self._turn = threading.Lock()
+        self._retry_lock = threading.Lock()
 
     def find(
         self,
@@ -96,7 +92,7 @@ class FailedEvents:
         One record is read at a time, and one segment of a batch that failed as a whole.
         """
         first, place = _place_of(after)
-        for batch in sorted(_by_batch(self._wal.journal.names("failed"))):
+        for batch in sorted(by_folder(self._wal.records.names("failed"))):
             if batch >= first:
                 for _, event in self._listed(batch, wanted, place if batch == first else None):
                     yield event
@@ -121,7 +117,7 @@ class FailedEvents:
 
     def of(self, batch: str) -> Iterator[FailedEvent]:
         """The failed events of one batch, by channel; `Damaged` where it cannot be read."""
-        acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
+        acts = by_folder(self._wal.records.names(f"acts/{batch}"))
         for failure in sorted(failures(self._wal, batch), key=lambda each: each.name):
             yield self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
 
@@ -130,7 +126,7 @@ class FailedEvents:
     ) -> Iterator[_Listed]:
         """The failed events of one batch, of the channels that are wanted, and an entry for what cannot be
         read; those after a name, where one is given."""
-        acts = _by_batch(self._wal.journal.names(f"acts/{batch}"))
+        acts = by_folder(self._wal.records.names(f"acts/{batch}"))
         for name, failure in readable(self._wal, batch, wanted, after):
             if isinstance(failure, Failure):
                 entry = self._event(batch, failure, acts.get(failed_id(batch, failure.name), ()))
@@ -138,16 +134,16 @@ class FailedEvents:
                 continue
             failed = failed_id(batch, name)
             done, _ = self._acts(batch, failed, acts.get(failed, ()))
-            yield None, damaged_event(batch, name, _known_since(self._wal, batch), str(failure), done)
+            yield None, damaged_event(batch, name, known_since(self._wal, batch), str(failure), done)
 
     def _event(self, batch: str, failure: Failure, numbers: Iterable[str]) -> FailedEvent:
-        """After what was done about it, as far as that can be read: what cannot is its last error."""
+        """A failure after the acts on it. Where one of these cannot be read, that is its last error."""
         done, damage = self._acts(batch, failed_id(batch, failure.name), numbers)
         event = event_of(batch, failure, done, self._tables.of(failure.channel))
         return event if damage is None else replace(event, last_error=str(damage))
 
     def show(self, failed: str) -> FailedEvent:
-        """One of them, or `NotFound`."""
+        """One failed event. Raises `NotFound`."""
         return self._locate(failed)[1]
 
     def retry(self, failed: str, by: str) -> FailedEvent:
@@ -155,7 +151,7 @@ class FailedEvents:
 
         Where the warehouse is away or in another process's hands it stays `retrying`, for the loader.
         """
-        with self._turn:
+        with self._retry_lock:
             failure, event = self._open(failed)
             if failure is None:
                 raise InvalidInput(
@@ -171,8 +167,8 @@ class FailedEvents:
                 self._warehouse.close()  # one process at a time has it, and the loader needs it
 
     def resume(self) -> int:
-        """Try what was left `retrying`; answers how many. The loader does so in each of its rounds."""
-        left = list(self._left_retrying())
+        """Try what was left `retrying`; returns how many. The loader does so in each of its rounds."""
+        left = [(failed, act) for _, failed, act in self._last_acts() if act.act == RETRY]
         for failed, act in left:
             failure, event = self._locate(failed)
             with suppress(InvalidInput):  # somebody else was faster
@@ -181,9 +177,9 @@ class FailedEvents:
         return len(left)
 
     def reload(self) -> int:
-        """Put into a warehouse that is built anew what retries had put into the old one; answers how many."""
+        """Load into a rebuilt warehouse what retries had put into the old one; returns how many."""
         resolved = self.find(status="resolved", limit=sys.maxsize)
-        again = [event for event in resolved if event.resolution_notes == _BY_RETRY]
+        again = [event for event in resolved if event.resolution_notes == BY_RETRY]
         for event in again:
             failure, _ = self._locate(event.id)
             if failure is not None:
@@ -191,15 +187,15 @@ class FailedEvents:
         return len(again)
 
     def resolve(self, failed: str, by: str, notes: str) -> FailedEvent:
-        """It was dealt with in another way, which the notes say."""
+        """Mark it `resolved`: somebody dealt with it in another way, which the notes describe."""
         return self._act(self._open(failed)[1], RESOLVE, by, notes)
 
     def abandon(self, failed: str, by: str, notes: str) -> FailedEvent:
-        """Nothing will be done about it."""
+        """Mark it `abandoned`: nothing will be done about it."""
         return self._act(self._open(failed)[1], ABANDON, by, notes)
 
     def accept_loss(self, batch: str, by: str, notes: str) -> int:
-        """Write down that a damaged batch is lost, and abandon what it held; returns how many events.
+        """Record that a damaged batch is lost, and abandon what it held; returns how many events.
 
         The ledger is told first, so that nobody can load it any more. Raises `InvalidInput` where the batch
         is not damaged.
@@ -207,9 +203,10 @@ class FailedEvents:
         damage = self._wal.damage(batch)
         if damage is None or self._wal.is_confirmed(batch):
             raise InvalidInput(f"batch {batch!r} is not damaged; holdfast ingest repair lists those that are")
-        channels = sorted({part.channel for part in self._wal.parts(batch)})
+        channels = self._wal.channels(batch)
         known = self._warehouse.refuse(batch, channels, LOST)
-        if known.refused is None:
+        # A ledger in the tables cannot be told of a batch without channels; without them nobody loads it.
+        if known.refused is None and (channels or known.inserted or known.duplicates):
             raise InvalidInput(f"batch {batch!r} is in the warehouse: nothing is lost")
         rows = self._wal.rows(batch)
         self._wal.give_up(batch, GaveUp(self._wal.clock(), LOST, CONSUMER_WAL, damage.error, 0))
@@ -226,7 +223,7 @@ class FailedEvents:
         What is left of a batch whose record cannot be read counts as one.
         """
         open_ = 0
-        for batch, names in _by_batch(self._wal.journal.names("failed")).items():
+        for batch, names in by_folder(self._wal.records.names("failed")).items():
             if self._wal.is_lost(batch):
                 continue
             own = sum(1 for name in names if name != REST)
@@ -235,12 +232,12 @@ class FailedEvents:
         return open_ - sum(1 for batch in closed if not self._wal.is_lost(batch))
 
     def mirror(self, *, everything: bool = False) -> int:
-        """Tell the warehouse what it does not know yet, or all; answers how many events it was told of.
+        """Write what changed, or everything, into `failed_events`; returns how many events were written.
 
-        What it knows is marked in the WAL after it was told: a crash in between tells it again. A batch that
-        was given up and cannot be read goes into quarantine, and is told of once it is repaired.
+        What was written is marked in the WAL after it: a crash in between writes it again. A batch that was
+        given up and cannot be read goes into quarantine, and is written once it is repaired.
         """
-        journal, told = self._wal.journal, 0
+        records, written = self._wal.records, 0
         for batch, what in sorted(self._unmirrored(everything).items()):
             try:
                 lost = self._wal.is_lost(batch)
@@ -251,23 +248,23 @@ class FailedEvents:
                 continue
             self._warehouse.put_failed(events)
             failpoints.hit("loader.after_mirror")
-            told += len(events)
+            written += len(events)
             for each in what:
-                journal.add(f"mirrored/{batch}/{each}", {"mirrored": each})
-        return told
+                records.add(f"mirrored/{batch}/{each}", {"mirrored": each})
+        return written
 
     def _unmirrored(self, everything: bool) -> dict[str, list[str]]:
-        """By batch: names for what the warehouse does not know."""
-        journal, survey = self._wal.journal, self._wal.survey()
-        known = set() if everything else set(journal.names("mirrored"))
+        """By batch the markers of what `failed_events` lacks."""
+        records, survey = self._wal.records, self._wal.survey()
+        known = set() if everything else set(records.names("mirrored"))
         news: dict[str, list[str]] = defaultdict(list)
-        for batch, names in _by_batch(journal.names("failed")).items():
-            # Failures of a batch under way are told at once, and the rest when it is settled.
+        for batch, names in by_folder(records.names("failed")).items():
+            # Failures of a batch under way are written at once, the rest when it is confirmed or has failed.
             settled = batch in survey.failed or f"{batch}/settled" in known or self._wal.is_confirmed(batch)
             marker = "settled" if settled else f"{len(names)}"
             if f"{batch}/{marker}" not in known:
                 news[batch].append(marker)
-        for name in journal.names("acts"):
+        for name in records.names("acts"):
             batch, failed, number = name.split("/")
             if f"{batch}/{failed}-{number}" not in known:
                 news[batch].append(f"{failed}-{number}")
@@ -275,16 +272,11 @@ class FailedEvents:
 
     def _try(self, failure: Failure, event: FailedEvent, by: str) -> FailedEvent:
         error = self._validate(failure.channel, data_of(failure)) or self._load(event, failure)
-        return self._act(event, RESOLVE if error is None else RETRY_FAILED, by, error or _BY_RETRY)
-
-    def _left_retrying(self) -> Iterator[tuple[str, Act]]:
-        """Those whose last act is a retry, with that act."""
-        return ((failed, act) for _, failed, act in self._last_acts() if act.act == RETRY)
+        return self._act(event, RESOLVE if error is None else RETRY_FAILED, by, error or BY_RETRY)
 
     def _last_acts(self) -> Iterator[tuple[str, str, Act]]:
-        """By batch and id what was done last about each that anything was done about, as far as it can be
-        read."""
-        latest = {name.split("/")[1]: name for name in self._wal.journal.names("acts")}
+        """The batch, the id and the last act of each failed event that has one, as far as it can be read."""
+        latest = {name.split("/")[1]: name for name in self._wal.records.names("acts")}
         for failed, name in latest.items():
             batch, _, number = name.split("/")
             done, _ = self._acts(batch, failed, [number])
@@ -292,22 +284,22 @@ class FailedEvents:
                 yield batch, failed, done[0]
 
     def _load(self, event: FailedEvent, failure: Failure) -> str | None:
-        """Put one record into the warehouse, under a key of its own; answers what was wrong."""
+        """Put one record into the warehouse, under a key of its own; returns what was wrong."""
         number = event.retry_count
         key = f"{event.batch}#{failure.name}#{number}"
         try:
-            [outcome] = self._warehouse.load([Load(key, (failure.channel,), _row(failure))])
+            [outcome] = self._warehouse.load([Load(key, (failure.channel,), segment_row(failure))])
         except Terminal as error:
             return str(error)
         return "the warehouse holds this id with other content" if outcome.conflicts else None
 
     def _act(self, event: FailedEvent, act: str, by: str, notes: str | None = None) -> FailedEvent:
         folder = f"acts/{event.batch}/{event.id}"
-        number = len(list(self._wal.journal.names(folder))) + 1
+        number = len(list(self._wal.records.names(folder))) + 1
         record = Act(act, by, self._wal.clock(), notes)
-        if not self._wal.journal.add(f"{folder}/{number:06}", record.to_json()):
+        if not self._wal.records.add(f"{folder}/{number:06}", record.to_json()):
             raise InvalidInput(f"failed event {event.id} was changed by somebody else; look at it again")
-        return after(event, record)
+        return apply_act(event, record)
 
     def _open(self, failed: str) -> tuple[Failure | None, FailedEvent]:
         failure, event = self._locate(failed)
@@ -316,8 +308,8 @@ class FailedEvents:
         return failure, event
 
     def _locate(self, failed: str) -> tuple[Failure | None, FailedEvent]:
-        """One of them, without its failure where that cannot be read; `NotFound` where there is none."""
-        for batch, names in _by_batch(self._wal.journal.names("failed")).items():
+        """A failed event, and its failure unless that cannot be read. Raises `NotFound`."""
+        for batch, names in by_folder(self._wal.records.names("failed")).items():
             if REST in names or failed in {failed_id(batch, each) for each in names}:
                 for failure, event in self._listed(batch):
                     if event.id == failed:
@@ -325,11 +317,11 @@ class FailedEvents:
         raise NotFound(f"there is no failed event {failed}")
 
     def _acts(self, batch: str, failed: str, numbers: Iterable[str]) -> tuple[list[Act], Damaged | None]:
-        """What was done about it, and what is wrong with the last record of it that cannot be read."""
+        """The acts on it, and what is wrong with the last one that cannot be read."""
         folder, done, damaged = f"acts/{batch}/{failed}", [], None
         for number in numbers:
             try:
-                done.append(Act.from_json(self._wal.journal.read(f"{folder}/{number}")))
+                done.append(Act.from_json(self._wal.records.read(f"{folder}/{number}")))
             except Damaged as damage:
                 log.error("%s", damage)
                 damaged = damage
@@ -340,89 +332,11 @@ def _pending_first(event: FailedEvent) -> tuple[int, float, str]:
     return _ORDER.index(event.status), -event.failed_at.timestamp(), event.id
 
 
-def failures(wal: Wal, batch: str) -> Iterator[Failure]:
-    """Everything that failed in a batch, by itself or with it; `Damaged` where it cannot be read. Of a batch
-    whose loss was accepted there is no more than what failed by itself."""
-    yield from wal.failures(batch)
-    if not wal.is_lost(batch):
-        yield from _rest(wal, batch)
-
-
-def without_rows(wal: Wal, batch: str) -> Iterator[Failure]:
-    """Everything that failed in a batch and that no retry has put into the warehouse; `Damaged` where it
-    cannot be read."""
-    acts = _by_batch(wal.journal.names(f"acts/{batch}"))
-    for failure in failures(wal, batch):
-        failed = failed_id(batch, failure.name)
-        last = [
-            Act.from_json(wal.journal.read(f"acts/{batch}/{failed}/{n}")) for n in acts.get(failed, ())[-1:]
-        ]
-        if not any(act.act == RESOLVE and act.notes == _BY_RETRY for act in last):
-            yield failure
-
-
-def readable(
-    wal: Wal, batch: str, wanted: Callable[[str], bool] = lambda _: True, after: str | None = None
-) -> Iterator[tuple[str, Failure | Damaged]]:
-    """By name what failed in a batch, or what is wrong with its record, by channel in the order of the log:
-    of the channels that are wanted, after a name where one is given. Failures of their own are read one by
-    one, and the rest of a batch by segments."""
-    own = (
-        (name, wal.read_failure(batch, name))
-        for name in sorted(wal.failed_names(batch))
-        if wanted(name.partition("@")[0]) and (after is None or name > after)
-    )
-    return heapq.merge(own, rest(wal, batch, wanted, after), key=lambda each: each[0])
-
-
 def _place_of(after: str | None) -> tuple[str, str | None]:
-    """A batch, and the name of a record in it, from what a page gave."""
+    """A batch, and the name of a record in it, from the `after` that a page returned."""
     if after is None:
         return "", None
     match after.split("/"):
         case [batch, name] if name.count("@") == 2:
             return batch, name
     raise InvalidInput(f"{after!r} is no place in this list; take one that a page gave you")
-
-
-def _rest(wal: Wal, batch: str) -> Iterator[Failure]:
-    """What failed with its batch, where the batch has failed as a whole."""
-    gave_up = wal.gave_up(batch)
-    if gave_up is not None:
-        try:
-            stored = wal.batch(batch)
-        except NotFound:
-            raise Damaged(f"the record of batch {batch}, which has failed, is missing") from None
-        rows = healthy(wal, batch, segments.read_all(wal.store, stored.segments))
-        yield from rest_of(rows.to_pylist(), gave_up, stored.created_at)
-
-
-def _known_since(wal: Wal, batch: str) -> datetime:
-    """When a batch failed or was made, as far as that can be read; the same at every look."""
-    with suppress(Damaged):
-        if (gave_up := wal.gave_up(batch)) is not None:
-            return gave_up.failed_at
-    with suppress(Damaged, NotFound):
-        return wal.batch(batch).created_at
-    return _LONG_AGO
-
-
-def _by_batch(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names below folders, by folder."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        folder, _, rest = name.partition("/")
-        found[folder].append(rest)
-    return found
-
-
-def _row(failure: Failure) -> pa.Table:
-    """A failure as the row that it was."""
-    row: dict[str, Any] = {name: getattr(failure, name, None) for name in segments.SCHEMA.names}
-    row |= {
-        "time": datetime.fromisoformat(failure.time),
-        "headers": orjson.dumps(failure.headers, option=orjson.OPT_SORT_KEYS).decode(),
-        "transaction_hash": int.from_bytes(bytes.fromhex(failure.transaction_id)[:8], "big", signed=True),
-        "problem": None,
-    }
-    return pa.Table.from_pylist([row], segments.SCHEMA)

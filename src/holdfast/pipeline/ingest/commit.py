@@ -15,29 +15,29 @@ from typing import NamedTuple, Protocol
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, HoldfastError, NotFound
 from holdfast.pipeline.connection import Connection
-from holdfast.pipeline.offsets import Offsets, Spot, is_after
-from holdfast.pipeline.wal import Batch, Part, Staged, Wal
+from holdfast.pipeline.offsets import ChannelPartition, Offsets, is_after
+from holdfast.pipeline.wal import BatchPart, StagedSegment, Wal, WalBatch
 from holdfast.pipeline.wal.batch import batch_of
 
 log = logging.getLogger(__name__)
 CONSUMER = "ingest"
 
 
-class Move(NamedTuple):
+class CursorMove(NamedTuple):
     """One step of one cursor."""
 
-    spot: Spot
+    spot: ChannelPartition
     expected: str | None
     position: str
 
 
-class Cursors(Protocol):
+class IngestCursors(Protocol):
     """Where the ingest stands on each channel of each store."""
 
     def positions(self) -> Offsets:
         """All of them."""
 
-    def move(self, moves: Sequence[Move]) -> list[bool]:
+    def move(self, moves: Sequence[CursorMove]) -> list[bool]:
         """Compare and swap each of them; returns which were moved."""
 
 
@@ -48,35 +48,34 @@ class StoreCursors:
         self._connection = connection
 
     def positions(self) -> Offsets:
-        """See the contract."""
         return {
-            Spot(place, cursor.channel): cursor.position
+            ChannelPartition(place, cursor.channel): cursor.position
             for place, backend in enumerate(self._connection.backends)
-            for cursor in self._connection.run(backend.cursors())
+            for cursor in self._connection.run(backend.cursors.all())
             if cursor.name == CONSUMER
         }
 
-    def move(self, moves: Sequence[Move]) -> list[bool]:
-        """See the contract. Several are under way at once."""
+    def move(self, moves: Sequence[CursorMove]) -> list[bool]:
+        """Several are under way at once."""
         return self._connection.run(self._move(moves))
 
-    async def _move(self, moves: Sequence[Move]) -> list[bool]:
-        async def step(each: Move) -> bool:
+    async def _move(self, moves: Sequence[CursorMove]) -> list[bool]:
+        async def step(each: CursorMove) -> bool:
             backend = self._connection.backends[each.spot.partition]
-            done = await backend.move(each.spot.channel, CONSUMER, each.expected, each.position)
+            done = await backend.cursors.move(each.spot.channel, CONSUMER, each.expected, each.position)
             failpoints.hit("wal.mid_cursors")
             return done
 
         return await asyncio.gather(*map(step, moves))
 
 
-class Committer:
+class WalCommitter:
     """The driver's part."""
 
-    def __init__(self, wal: Wal, cursors: Cursors) -> None:
+    def __init__(self, wal: Wal, cursors: IngestCursors) -> None:
         self._wal, self._cursors = wal, cursors
 
-    def recover(self) -> list[Part]:
+    def recover(self) -> list[BatchPart]:
         """Let the cursors follow what is durable in the WAL; returns the parts that moved one.
 
         A batch that is behind a cursor and has no record any more goes into quarantine, to be repaired. One
@@ -93,19 +92,19 @@ class Committer:
             moved += ahead
         return moved
 
-    def commit(self, staged: Sequence[Staged]) -> Batch | None:
+    def commit(self, staged: Sequence[StagedSegment]) -> WalBatch | None:
         """Make everything that was staged one pending batch; None where nothing was."""
         if not staged:
             return None
-        standing = self._wal.commit(batch_of(staged, self._wal.clock()))
-        self._advance(standing.name, standing.parts)
+        committed = self._wal.commit(batch_of(staged, self._wal.clock()))
+        self._advance(committed.name, committed.parts)
         failpoints.hit("wal.after_cursor")
-        return standing
+        return committed
 
-    def _advance(self, name: str, parts: Sequence[Part]) -> None:
+    def _advance(self, name: str, parts: Sequence[BatchPart]) -> None:
         """Move the cursors to the ends of parts, unless they are there or beyond: all up to there is in the
         WAL."""
-        moves = [Move(part.spot, part.after, part.last) for part in parts]
+        moves = [CursorMove(part.spot, part.after, part.last) for part in parts]
         begins = {part.spot: part.after for part in parts}
         while moves:
             done = self._cursors.move(moves)
@@ -120,7 +119,7 @@ class Committer:
                         f"the cursor of {CONSUMER!r} on {spot.channel!r} stands at {positions[spot]}, before "
                         f"what batch {name} starts after; somebody set it back. Start again to read from it"
                     )
-                moves.append(Move(spot, positions[spot], last))
+                moves.append(CursorMove(spot, positions[spot], last))
 
 
 def quarantine_lost(wal: Wal, positions: Offsets) -> list[str]:
@@ -139,11 +138,12 @@ def quarantine_lost(wal: Wal, positions: Offsets) -> list[str]:
         if all(is_after(part.last, positions.get(part.spot)) for part in parts):
             ahead.append(name)
         else:
-            wal.quarantine(name, f"the record of batch {name} is missing, and a cursor has passed it")
+            # With its ranges: a driver that looked before the cursor moved may forget the plan even now.
+            wal.quarantine(name, f"the record of batch {name} is missing, and a cursor has passed it", parts)
     return ahead
 
 
-def _follows(part: Part, positions: Offsets) -> bool:
+def _follows(part: BatchPart, positions: Offsets) -> bool:
     """Whether a cursor is to move to the end of a part."""
     if part.spot not in positions or not is_after(part.last, positions[part.spot]):
         return False

@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING
 from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.ingest.freshness import Freshness
 from holdfast.pipeline.ingest.loader_thread import LoaderThread
-from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.metrics import Freshness, IngestMetrics, WalReport
 from holdfast.pipeline.ingest.plan import IngestPlan
-from holdfast.pipeline.ingest.repair import Repairs, Unrepaired
+from holdfast.pipeline.ingest.repair import DamagedBatch, Repairs
 from holdfast.pipeline.ingest.sink import IngestSink
-from holdfast.pipeline.ingest.walreport import WalReport
+from holdfast.pipeline.loader.decisions import Recovery, Result
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.loader.results import Recovery, Result
 from holdfast.pipeline.reports import Reporter
 from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.upkeep import Upkeep
-from holdfast.pipeline.wal import Batch, Wal
+from holdfast.pipeline.wal import Wal, WalBatch
 from holdfast.pipeline.warehouse import open_warehouse
-from holdfast.pipeline.warehouse.address import upkeep_of
-from holdfast.pipeline.warehouse.spread import on_executors
+from holdfast.pipeline.warehouse.contract import upkeep_of
+from holdfast.pipeline.warehouse.loads import run_on_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +37,7 @@ _LOADED = (Result.LOADED, Result.ALREADY)
 
 
 @dataclass(slots=True)
-class Summary:
+class IngestSummary:
     """What a run did, in events."""
 
     written: int = 0
@@ -49,7 +47,7 @@ class Summary:
     """In the WAL, and to be loaded later; of a damaged batch that cannot be read, at least one."""
     repaired: int = 0
     """Of damaged batches, staged anew."""
-    quarantined: list[Unrepaired] = field(default_factory=list)
+    quarantined: list[DamagedBatch] = field(default_factory=list)
     """Damaged batches that are not repaired."""
     unresolved: int = 0
     """Events that failed for good, in this run or before, and that nobody has dealt with."""
@@ -68,9 +66,9 @@ class Ingest:
 
     def __init__(self, spark: SparkSession, urls: Sequence[str], plan: IngestPlan, checkpoints: Path) -> None:
         self._plan, self.lock_name = plan, plan.lock_name
-        self.metrics, self.summary = IngestMetrics(), Summary()
+        self.metrics, self.summary = IngestMetrics(), IngestSummary()
         self.wal = Wal(open_store(plan.wal.path), plan.wal)
-        self.warehouse = open_warehouse(plan.warehouse, plan.tables, on_executors(spark))
+        self.warehouse = open_warehouse(plan.warehouse, plan.tables, run_on_executors(spark))
         self._freshness = Freshness(self.metrics, plan.namespace, plan.freshness)
         report = WalReport(self.wal, self.metrics, self._freshness)
         self.reporter = Reporter(plan.namespace, "ingest", report)
@@ -78,23 +76,25 @@ class Ingest:
         self._upkeep: Upkeep | None = None
         self._driver = Driver(spark, urls, checkpoints, self)
 
-    def run_once(self) -> Summary:
-        """Ingest all that is there now. `Busy` where another one is at work; one that died is outwaited."""
+    def run_once(self) -> IngestSummary:
+        """Ingest all that is there now; waits for the lock of one that died. Raises `Busy` where another one
+        is at work."""
         self._driver.run_once()
-        return self._concluded()
+        return self._summarised()
 
-    def run(self, stop: threading.Event) -> Summary:
+    def run(self, stop: threading.Event) -> IngestSummary:
         """Ingest until told to stop. While another one is at work it waits; a failure is tried again."""
         self._driver.run(stop)
-        return self._concluded()
+        return self._summarised()
 
-    def _concluded(self) -> Summary:
+    def _summarised(self) -> IngestSummary:
         """The summary, with what is not in the warehouse, from the WAL itself."""
         summary, pending = self.summary, self.wal.pending()
         survey = self.wal.survey()
         failed = FailedEvents(self.wal, self.warehouse, self._plan.tables)
+        damaged = {name: self.wal.damage(name) for name in sorted(survey.quarantined)}
         summary.quarantined = [
-            Unrepaired(name, _damage(self.wal, name)) for name in sorted(survey.quarantined)
+            DamagedBatch(name, "" if damage is None else damage.error) for name, damage in damaged.items()
         ]
         unread = sum(max(1, self.wal.rows(name)) for name in survey.quarantined - survey.failed)
         summary.left = sum(batch.rows for batch in pending) + unread
@@ -102,13 +102,12 @@ class Ingest:
         summary.repaired = int(self.metrics.registry.get_sample_value("consumer_wal_repairs_total") or 0)
         return summary
 
-    # what its driver asks
+    # The methods of `Job`, which the driver calls.
 
     @contextlib.contextmanager
     def open(self, context: Context) -> Iterator[Sequence[Sink]]:
-        """See the contract."""
         plan, wal = self._plan, self.wal
-        loader = Loader(wal, self.warehouse, watch=self._settled)
+        loader = Loader(wal, self.warehouse, watch=self._count_result)
         failed = FailedEvents(wal, self.warehouse, plan.tables, plan.rules.problem)
         repairs = Repairs(wal, context.connection, plan.rules, plan.archives)
         thread = LoaderThread(wal, loader, failed, repairs, self.metrics, self._freshness)
@@ -117,7 +116,7 @@ class Ingest:
             self.summary.recovery = loader.recover()
             self.metrics.recovered(self.summary.recovery)
 
-        def committed(batch: Batch) -> None:
+        def committed(batch: WalBatch) -> None:
             self.summary.written += batch.rows
             self._freshness.committed(batch)
             thread.add(batch)
@@ -133,7 +132,7 @@ class Ingest:
 
     @contextlib.contextmanager
     def beside(self, *, once: bool) -> Iterator[None]:
-        """See the contract. The loader, which in the end waits for what others hold; and compaction."""
+        """Run the loader and compaction. With `once`, the loader waits in the end for what others hold."""
         thread, upkeep = self._loader_thread, self._upkeep
         if thread is None or upkeep is None:
             raise RuntimeError("a loader runs only while the lock is held")
@@ -148,27 +147,20 @@ class Ingest:
             thread.drain()
 
     def look(self, connection: Connection) -> None:
-        """See the contract."""
         self._freshness.look(connection)
 
     def progress(self) -> object:
-        """See the contract."""
         return self.summary.written
 
     def failed(self) -> None:
-        """See the contract. The reporter counts it."""
+        """The reporter counts it."""
 
-    def _settled(self, batch: Batch, result: Result) -> None:
+    def _count_result(self, batch: WalBatch, result: Result) -> None:
         failed = len(self.wal.left_out(batch.name)) if result in _LOADED else 0
-        self.metrics.settled(batch, result, failed)
+        self.metrics.count_result(batch, result, failed)
         if result in _LOADED:
             self._freshness.loaded(batch)
             self.summary.loaded += batch.rows - failed
             self.summary.failed += failed
         elif result in (Result.EXPIRED, Result.FAILED):
             self.summary.failed += batch.rows
-
-
-def _damage(wal: Wal, name: str) -> str:
-    found = wal.damage(name)
-    return "" if found is None else found.error

@@ -14,13 +14,12 @@ from functools import partial
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.failed.service import FailedEvents
-from holdfast.pipeline.ingest.freshness import Freshness
-from holdfast.pipeline.ingest.metrics import IngestMetrics
+from holdfast.pipeline.ingest.metrics import Freshness, IngestMetrics
 from holdfast.pipeline.ingest.repair import Repairs
+from holdfast.pipeline.loader.decisions import Result
 from holdfast.pipeline.loader.loader import Loader
-from holdfast.pipeline.loader.results import Result
-from holdfast.pipeline.wal import Batch, Wal
-from holdfast.pipeline.wal.upkeep import Upkeep
+from holdfast.pipeline.wal import Wal, WalBatch
+from holdfast.pipeline.wal.upkeep import WalUpkeep
 
 log = logging.getLogger(__name__)
 UNSETTLED = (Result.RETRY, Result.WAITING, Result.HELD)
@@ -39,9 +38,9 @@ class LoaderThread:
         freshness: Freshness,
     ) -> None:
         self._wal, self._loader, self._failed, self._metrics = wal, loader, failed, metrics
-        self._repairs, self._upkeep, self._freshness = repairs, Upkeep(wal), freshness
+        self._repairs, self._upkeep, self._freshness = repairs, WalUpkeep(wal), freshness
         self._due = 0.0
-        self._fresh: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._fresh: queue.SimpleQueue[WalBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-loader", daemon=True)
 
@@ -49,7 +48,7 @@ class LoaderThread:
         """Begin to load."""
         self._thread.start()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: WalBatch) -> None:
         """Load it next."""
         self._fresh.put(batch)
 
@@ -60,7 +59,7 @@ class LoaderThread:
         self._thread.join(None if timeout is None else timeout.total_seconds())
         return not self._thread.is_alive()
 
-    def drain(self) -> list[Batch]:
+    def drain(self) -> list[WalBatch]:
         """Load what is there, wait for leases of others to end, and return what could not be loaded now."""
         while True:
             results = self.round()
@@ -70,12 +69,12 @@ class LoaderThread:
             leases = [lease for name in held if (lease := self._wal.leases.latest(name))]
             time.sleep(max(0.0, min(self._wal.leases.left(lease).total_seconds() for lease in leases)))
 
-    def round(self) -> list[tuple[Batch, Result]]:
+    def round(self) -> list[tuple[WalBatch, Result]]:
         """Everything that is due, once: batches, also repaired ones, failed events, cleanup, the gauge."""
-        results = self._settle()
+        results = self._load_due()
         if repaired := self._repairs.run_once():
             self._metrics.repairs.inc(sum(each.events for each in repaired))
-            results |= self._load_repaired({each.batch for each in repaired}) | self._settle()
+            results |= self._load_repaired({each.batch for each in repaired}) | self._load_due()
         self._upkeep.run_once()
         pending = self._wal.pending()
         self._metrics.pending.set(sum(batch.rows for batch in pending))
@@ -83,20 +82,21 @@ class LoaderThread:
         self._freshness.found(pending)
         return list(results.values())
 
-    def _settle(self) -> dict[str, tuple[Batch, Result]]:
-        """Batches and failed events that are due. What is found damaged goes into quarantine."""
+    def _load_due(self) -> dict[str, tuple[WalBatch, Result]]:
+        """Load batches, and retry failed events, that are due. What is found damaged goes into quarantine."""
         results = {batch.name: (batch, result) for batch, result in self._loader.run_once()}
         self._failed.resume()
         self._failed.mirror()
         return results
 
-    def _load_repaired(self, names: set[str]) -> dict[str, tuple[Batch, Result]]:
-        """At once: why they failed before is gone."""
+    def _load_repaired(self, names: set[str]) -> dict[str, tuple[WalBatch, Result]]:
+        """Load them now, and not when they are due: why they failed before is gone."""
         batches = [batch for batch in self._wal.pending() if batch.name in names]
         return {batch.name: (batch, result) for batch, result in self._loader.load(batches, at_once=True)}
 
     def _run(self) -> None:
-        """Until told to stop. The warehouse is let go of while there is nothing to do, for others to read."""
+        """Load until told to stop. The warehouse is closed while there is nothing to do, so that others can
+        read it."""
         interval = self._wal.settings.retry_interval.total_seconds()
         while not self._stopping.is_set():
             try:
@@ -110,21 +110,21 @@ class LoaderThread:
             if self._fresh.empty():
                 self._loader.warehouse.close()
 
-    def _others(self) -> Iterator[Batch]:
+    def _others(self) -> Iterator[WalBatch]:
         """Whatever else is fresh."""
         with suppress(queue.Empty):
             while (batch := self._fresh.get_nowait()) is not None:
                 yield batch
 
-    def _load(self, batches: Sequence[Batch]) -> None:
+    def _load(self, batches: Sequence[WalBatch]) -> None:
         if any(result is Result.QUARANTINED for _, result in self._loader.load(batches)):
             self._due = 0.0  # the next round repairs it
 
 
-def _guarded(act: Callable[[], object]) -> None:
-    """The WAL's own store may be away, too: what is in it stays, and is tried again."""
+def _guarded(step: Callable[[], object]) -> None:
+    """Log what a step raises. The WAL's own store may be away, too: what is in it is tried again."""
     try:
-        act()
+        step()
     except HoldfastError as error:
         log.warning("loading: %s; trying again later", error)
     except Exception:

@@ -17,13 +17,13 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.names import compile_pattern, most_specific
 from holdfast.pipeline.arrow import headers_text
 from holdfast.pipeline.wal import segments
-from holdfast.pipeline.wal.identity import transaction_ids
+from holdfast.pipeline.wal.batch import transaction_ids
 
 _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """What the data of a channel must be."""
 
     payload: Literal["json", "any"] = "json"
@@ -35,10 +35,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ValidationRules:
     """By pattern; the most specific one decides. Where none does, the data must be JSON."""
 
-    by_pattern: Mapping[str, Rule] = field(default_factory=dict)
+    by_pattern: Mapping[str, ValidationRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for pattern, rule in self.by_pattern.items():
@@ -46,14 +46,14 @@ class Rules:
             if rule.schema is not None:
                 _check_schema(pattern, rule.schema)
 
-    def of(self, channel: str) -> Rule:
+    def of(self, channel: str) -> ValidationRule:
         """The rule of a channel."""
         pattern = most_specific(self.by_pattern, channel)
-        return Rule() if pattern is None else self.by_pattern[pattern]
+        return ValidationRule() if pattern is None else self.by_pattern[pattern]
 
     def problem(self, channel: str, data: bytes) -> str | None:
         """What is wrong with data for a channel."""
-        return judge(self.of(channel), data)[1]
+        return check_data(self.of(channel), data)[1]
 
 
 def _check_schema(pattern: str, schema: str) -> None:
@@ -64,7 +64,7 @@ def _check_schema(pattern: str, schema: str) -> None:
         raise InvalidInput(f"the schema for {pattern!r} is no JSON Schema: {brief}") from None
 
 
-def judge(rule: Rule, data: bytes) -> tuple[bool, str | None]:
+def check_data(rule: ValidationRule, data: bytes) -> tuple[bool, str | None]:
     """Whether data is JSON, and what is wrong with it."""
     try:
         value = orjson.loads(data)
@@ -96,32 +96,32 @@ def _validator(schema: str) -> Draft202012Validator:
     return Draft202012Validator(orjson.loads(schema))
 
 
-def to_segment_rows(rows: pa.Table, rules: Rules) -> pa.Table:
-    """Rows as the WAL keeps them: named, judged, with JSON as text."""
+def to_segment_rows(rows: pa.Table, rules: ValidationRules) -> pa.Table:
+    """Rows as the WAL keeps them: named, checked, with JSON as text."""
     data: list[bytes] = rows["data"].to_pylist()
     channels: list[str] = rows["channel"].to_pylist()
     by_channel = {channel: rules.of(channel) for channel in set(channels)}
-    judged = [judge(by_channel[channel], each) for channel, each in zip(channels, data, strict=True)]
+    checked = [check_data(by_channel[channel], each) for channel, each in zip(channels, data, strict=True)]
     names, hashes = transaction_ids(channels, rows["source"].to_pylist(), rows["id"].to_pylist())
     columns = {name: rows[name] for name in ("partition", "channel", "position", "id")}
     columns |= {name: rows[name] for name in ("source", "type", "key", "time")}
     columns["headers"] = headers_text(rows["headers"])
-    if all(is_json for is_json, _ in judged):
+    if all(is_json for is_json, _ in checked):
         columns["data"] = rows["data"].cast(pa.string())
         columns["data_base64"] = pa.nulls(len(data), pa.string())
     else:
         columns["data"] = pa.array(
-            [each.decode() if is_json else None for each, (is_json, _) in zip(data, judged, strict=True)],
+            [each.decode() if is_json else None for each, (is_json, _) in zip(data, checked, strict=True)],
             pa.string(),
         )
         columns["data_base64"] = pa.array(
             [
                 None if is_json else base64.b64encode(each).decode()
-                for each, (is_json, _) in zip(data, judged, strict=True)
+                for each, (is_json, _) in zip(data, checked, strict=True)
             ],
             pa.string(),
         )
     columns["transaction_id"] = pa.array(names, pa.string())
     columns["transaction_hash"] = pa.array(hashes, pa.int64())
-    columns["problem"] = pa.array([problem for _, problem in judged], pa.string())
+    columns["problem"] = pa.array([problem for _, problem in checked], pa.string())
     return pa.table(columns).cast(segments.SCHEMA)

@@ -1,10 +1,10 @@
 """Queries: SQL that people write, on the warehouse, which it can only read.
 
-    answer = await ask("duckdb:///data/warehouse.duckdb", "SELECT count(*) FROM all_events")
+    result = await run_query(url, "SELECT count(*) FROM all_events", QueryLimits(), audit=False)
 
 Nothing here needs Spark.
 """
 
-from holdfast.pipeline.query.ask import Limits, ask
+from holdfast.pipeline.query.process import QueryLimits, run_query
 
-__all__ = ["Limits", "ask"]
+__all__ = ["QueryLimits", "run_query"]

@@ -23,15 +23,14 @@ import duckdb
 import orjson
 
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, Unavailable
-from holdfast.pipeline.query.ask import GRACE, PATIENCE, Limits, too_large, too_slow
-from holdfast.pipeline.warehouse.address import place_of
+from holdfast.model.sql_files import load_queries
+from holdfast.pipeline.query.process import GRACE, PATIENCE, QueryLimits, too_large, too_slow
+from holdfast.pipeline.warehouse.contract import location_of
 from holdfast.pipeline.warehouse.damage import advice, is_unread
-from holdfast.pipeline.warehouse.queries import load_queries
-from holdfast.pipeline.warehouse.schemas import history, latest
+from holdfast.pipeline.warehouse.schemas import history, latest, view, view_name
 from holdfast.pipeline.warehouse.tables import FIXED
-from holdfast.pipeline.warehouse.views import view, view_name
 
-QUERIES = load_queries("query.sql", "holdfast.pipeline.query")
+QUERIES = load_queries("holdfast.pipeline.query", "query.sql")
 _PAUSE, _GAP = 0.02, 0.1
 """How often to ask for the file, and how long it is left alone before each query, in seconds: an ingest that
 waits for it asks as often, and gets it, however many people ask at once."""
@@ -43,8 +42,8 @@ _READING = ("SELECT", "EXPLAIN", "MULTI")
 """Statements that read; a PIVOT is called MULTI."""
 
 
-def run(url: str, sql: str, limits: Limits, *, audit: bool) -> bytes:
-    """See `ask`."""
+def run(url: str, sql: str, limits: QueryLimits, *, audit: bool) -> bytes:
+    """See `run_query`."""
     with _translated(url, limits), opened(url) as connection:
         if not audit and connection.execute(QUERIES["has_audit"]).fetchall():
             raise InvalidInput("this warehouse has the audit, which only an admin may read: use such a token")
@@ -62,7 +61,7 @@ def run(url: str, sql: str, limits: Limits, *, audit: bool) -> bytes:
 def opened(url: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that has the warehouse open, with `all_events` over all of its tables of events.
     `NotFound` where there is none, `Unavailable` where others have it."""
-    kind, path = place_of(url)
+    kind, path = location_of(url)
     with _duckdb(Path(path).expanduser()) if kind == "duckdb" else _delta(path) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute(QUERIES["tables"], {"fixed": list(FIXED)}).fetchall()
@@ -118,17 +117,17 @@ def _wait(until: float, who: str) -> None:
 @contextmanager
 def _delta(root: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """The latest version of each table. Of their files only what a query needs is read."""
-    from holdfast.pipeline.warehouse import delta_schemas
-    from holdfast.pipeline.warehouse.delta_failed import FAILED, SCHEMA
+    from holdfast.pipeline.warehouse import delta_metadata
     from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
+    from holdfast.pipeline.warehouse.delta_metadata import FAILED, FAILED_SCHEMA
 
     files = DeltaFiles(root)
     names = files.names()
     if not names:
         raise NotFound(f"there is no warehouse in {root}: it holds no Delta table")
     with duckdb.connect() as connection:
-        connection.register(FAILED, SCHEMA.empty_table())
-        connection.register(delta_schemas.TABLE, delta_schemas.SCHEMA.empty_table())
+        connection.register(FAILED, FAILED_SCHEMA.empty_table())
+        connection.register(delta_metadata.SCHEMAS, delta_metadata.SCHEMAS_SCHEMA.empty_table())
         columns: dict[str, list[str]] = {}
         for name in names:
             found = files.find(name)
@@ -136,7 +135,7 @@ def _delta(root: str) -> Iterator[duckdb.DuckDBPyConnection]:
                 dataset = files.dataset(name, found, live_files(found))
                 connection.register(name, dataset)
                 columns[name] = dataset.schema.names
-        schemas = delta_schemas.read_schemas(files)
+        schemas = delta_metadata.read_schemas(files)
         for each in latest(schemas).values():
             if each.table in columns:
                 name, fields = view_name(each.channel, names), history(schemas, each.channel)
@@ -160,7 +159,7 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise InvalidInput(f"{found[0]} is not allowed: the warehouse is only read; write SELECT …")
 
 
-def _answer(result: duckdb.DuckDBPyConnection, limits: Limits, began: float) -> bytes:
+def _answer(result: duckdb.DuckDBPyConnection, limits: QueryLimits, began: float) -> bytes:
     size, rows, truncated = 0, list[bytes](), False
     columns = [{"name": each[0], "type": str(each[1])} for each in result.description or ()]
     while not truncated and (some := result.fetchmany(_CHUNK)):
@@ -171,8 +170,8 @@ def _answer(result: duckdb.DuckDBPyConnection, limits: Limits, began: float) -> 
                 truncated = True
                 break
             rows.append(text)
-    told = {"columns": columns, "truncated": truncated, "seconds": round(time.monotonic() - began, 3)}
-    return orjson.dumps(told | {"rows": orjson.Fragment(b"[%b]" % b",".join(rows))})
+    head = {"columns": columns, "truncated": truncated, "seconds": round(time.monotonic() - began, 3)}
+    return orjson.dumps(head | {"rows": orjson.Fragment(b"[%b]" % b",".join(rows))})
 
 
 def _plain(value: Any) -> Any:
@@ -192,7 +191,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def _translated(url: str, limits: Limits) -> Iterator[None]:
+def _translated(url: str, limits: QueryLimits) -> Iterator[None]:
     """The errors of others as ours, in one line."""
     try:
         yield
@@ -221,8 +220,8 @@ def _end_after(seconds: float) -> None:
 
 def main() -> None:
     """Run what the standard input asks for; the first byte of the output tells whether it could be done."""
-    asked = orjson.loads(sys.stdin.buffer.read())
-    limits = Limits(**asked["limits"])
+    request = orjson.loads(sys.stdin.buffer.read())
+    limits = QueryLimits(**request["limits"])
     _end_after(PATIENCE + limits.seconds + GRACE)
     for kind, most in (
         (resource.RLIMIT_DATA, limits.memory + _ROOM),
@@ -231,12 +230,12 @@ def main() -> None:
     ):
         resource.setrlimit(kind, (most, most))
     try:
-        told = b"=" + run(asked["url"], asked["sql"], limits, audit=asked["audit"])
+        output = b"=" + run(request["url"], request["sql"], limits, audit=request["audit"])
     except HoldfastError as error:
-        told = f"!{type(error).__name__} {error}".encode("utf-8", "replace")
+        output = f"!{type(error).__name__} {error}".encode("utf-8", "replace")
     except Exception as error:  # of Arrow's or deltalake's, such as a file that was removed meanwhile
-        told = f"!Unavailable {asked['url']}: {_brief(error)}".encode("utf-8", "replace")
-    sys.stdout.buffer.write(told)
+        output = f"!Unavailable {request['url']}: {_brief(error)}".encode("utf-8", "replace")
+    sys.stdout.buffer.write(output)
     sys.stdout.flush()
     os._exit(0)  # threads of Arrow's may still be at it
 

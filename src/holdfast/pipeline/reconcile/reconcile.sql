@@ -5,7 +5,7 @@
 -- {pending}: partition, first, last: batches of the WAL that wait for the warehouse.
 
 -- name: places
--- How often each side has a place; `standing`: how often the warehouse has its event, here or elsewhere.
+-- How often each side has a place; `in_warehouse`: how often the warehouse has its event, here or elsewhere.
 SELECT transaction_id, partition, position,
        count_if(side = 'log') AS log,
        count_if(side = 'archive') AS archive,
@@ -16,17 +16,17 @@ SELECT transaction_id, partition, position,
        max(CASE WHEN side = 'log' THEN digest END) AS log_digest,
        max(CASE WHEN side = 'archive' THEN digest END) AS archive_digest,
        max(CASE WHEN side = 'warehouse' THEN digest END) AS warehouse_digest,
-       sum(count_if(side = 'warehouse')) OVER (PARTITION BY transaction_id) AS standing
+       sum(count_if(side = 'warehouse')) OVER (PARTITION BY transaction_id) AS in_warehouse
 FROM {records}
 GROUP BY transaction_id, partition, position;
 
 -- name: unknown
 -- Events of which nothing is in the warehouse, as far as was looked.
 SELECT /*+ BROADCAST(bound) */ transaction_id FROM {places} JOIN {limits} AS bound USING (partition)
-WHERE log > 0 AND failed = 0 AND standing = 0 AND position <= until
+WHERE log > 0 AND failed = 0 AND in_warehouse = 0 AND position <= until
 LIMIT 10000;
 
--- name: fates
+-- name: states
 -- Published is what the log has; where it was trimmed, what the archive has read back of its manifests' objects.
 -- An unreadable object is a place without a transaction id. What stands beyond `until` may have been published while
 -- the sides were read, unless it is beyond the log's end afterwards, too. Of a partition that no store is, nothing is
@@ -38,11 +38,11 @@ WITH described AS (
     FROM {places} LEFT JOIN {limits} AS bound USING (partition)
     WHERE until IS NULL OR position <= until OR position > ending
 )
-SELECT *, published AND warehouse = 0 AND NOT lost AND standing > 0 AS repeated,
+SELECT *, published AND warehouse = 0 AND NOT lost AND in_warehouse > 0 AS repeated,
        until IS NOT NULL AND (NOT readable OR published OR position > floor) AS compared
 FROM described;
 
--- name: judged
+-- name: checked
 -- What is wrong with a place on each side. Null: nothing.
 SELECT transaction_id, partition, position, source, id, readable, published, log, archive, warehouse, lost, repeated, compared,
        CASE WHEN NOT readable THEN 'unreadable'
@@ -55,14 +55,14 @@ SELECT transaction_id, partition, position, source, id, readable, published, log
        CASE WHEN published AND warehouse = 0 AND NOT lost AND NOT repeated THEN
                 CASE WHEN position > ingested OR EXISTS (
                          SELECT /*+ BROADCAST(batch) */ 1 FROM {pending} AS batch
-                         WHERE batch.partition = fate.partition
-                           AND fate.position BETWEEN batch.first AND batch.last)
+                         WHERE batch.partition = place.partition
+                           AND place.position BETWEEN batch.first AND batch.last)
                      THEN 'waiting' ELSE 'missing' END
             WHEN NOT published AND (warehouse > 0 OR lost) THEN 'surplus'
-            WHEN warehouse > 0 AND standing > 1 THEN 'doubled'
+            WHEN warehouse > 0 AND in_warehouse > 1 THEN 'doubled'
             WHEN warehouse_digest <> coalesce(log_digest, archive_digest) THEN 'changed'
        END AS wrong_warehouse
-FROM {fates} AS fate;
+FROM {states} AS place;
 
 -- name: sums
 -- By verdict, so that one look gives the sums and the tallies.
@@ -73,7 +73,7 @@ SELECT compared, wrong_archive, wrong_warehouse, count(*) AS places,
        sum(warehouse) AS ingested,
        count_if(lost) AS failed,
        count_if(repeated) AS repeats
-FROM {judged}
+FROM {checked}
 GROUP BY compared, wrong_archive, wrong_warehouse;
 
 -- name: differences
@@ -81,7 +81,7 @@ GROUP BY compared, wrong_archive, wrong_warehouse;
 SELECT * FROM (
     SELECT stack(2, 'archive', wrong_archive, 'warehouse', wrong_warehouse) AS (side, kind),
            partition, position, source, id
-    FROM {judged} WHERE compared
+    FROM {checked} WHERE compared
 )
 WHERE kind IS NOT NULL
 ORDER BY kind = 'waiting', side, partition, position;
@@ -95,16 +95,16 @@ WITH ranked AS (
            row_number() OVER (
                PARTITION BY transaction_id, published AND warehouse > 0 ORDER BY partition, position
            ) AS copy
-    FROM {judged} AS judged
+    FROM {checked} AS checked
     WHERE readable AND NOT EXISTS (
         SELECT /*+ BROADCAST(unproven) */ 1 FROM {unproven} AS unproven
-        WHERE unproven.partition = judged.partition AND judged.position BETWEEN unproven.first AND unproven.last)
+        WHERE unproven.partition = checked.partition AND checked.position BETWEEN unproven.first AND unproven.last)
 )
 SELECT partition, position,
        sort_array(collect_set(CASE WHEN wrong THEN wrong_warehouse END)) AS kinds,
        max(CASE WHEN published AND NOT lost AND NOT repeated AND wrong_warehouse IS DISTINCT FROM 'waiting'
                      AND (warehouse = 0 OR copy = 1)
-                THEN transaction_id END) AS rightful
+                THEN transaction_id END) AS expected
 FROM ranked
 GROUP BY partition, position
 HAVING bool_or(wrong)

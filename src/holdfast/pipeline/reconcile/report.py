@@ -1,21 +1,30 @@
-"""The report of a reconciliation: counts, and which events keep them from being equal. Values only."""
+"""The report of a reconciliation: counts, and which events keep them from being equal."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
-Where = Literal["archive", "warehouse"]
-Kind = Literal["waiting", "missing", "surplus", "doubled", "changed", "unreadable", "gap"]
+from holdfast.model.errors import HoldfastError
+from holdfast.pipeline.connection import Connection
+from holdfast.upkeep.state import put_report, reconciliation
+
+log = logging.getLogger(__name__)
+_NAMED = 20
+"""The differences that are stored with a report, at most."""
+
+Side = Literal["archive", "warehouse"]
+DifferenceKind = Literal["waiting", "missing", "surplus", "doubled", "changed", "unreadable", "gap"]
 
 
 class Difference(NamedTuple):
     """One event that is not where it should be, or an object that hides some."""
 
-    where: Where
-    kind: Kind
+    where: Side
+    kind: DifferenceKind
     partition: int
     position: str
     source: str | None
@@ -23,26 +32,26 @@ class Difference(NamedTuple):
     """The event's id; for an archive's object or manifest, its name."""
 
 
-class Wrong(NamedTuple):
+class WrongPosition(NamedTuple):
     """A position whose rows in the warehouse are not what they should be."""
 
     partition: int
     position: str
-    kinds: tuple[Kind, ...]
-    rightful: str | None
-    """The transaction id of the one event that is to stand there. None: nothing is."""
+    kinds: tuple[DifferenceKind, ...]
+    expected: str | None
+    """The transaction id of the event that belongs there. None: nothing does."""
 
 
 class Tally(NamedTuple):
     """How many there are of one difference."""
 
-    where: Where
-    kind: Kind
+    where: Side
+    kind: DifferenceKind
     events: int
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReconcileReport:
     """One channel, all of it or one day."""
 
     channel: str
@@ -57,7 +66,7 @@ class Report:
     """None: nothing ingests this channel."""
     failed: int | None
     repeats: int | None
-    """Published again under the same id with the same content: they stand in the warehouse once."""
+    """Published again under the same id with the same content: they are in the warehouse once."""
     not_compared: int
     """In the warehouse or failed, and from before what the log or the archive still prove."""
     tallies: Sequence[Tally]
@@ -77,3 +86,14 @@ class Report:
             "differences": [each._asdict() for each in self.differences],
         }
         return {"equal": self.equal, **found, "day": self.day and self.day.isoformat(), **lists}
+
+
+def store_report(connection: Connection, namespace: str, report: ReconcileReport) -> None:
+    """Keep the last report of a channel in the first store. A failure is logged: the report itself holds."""
+    body = report.to_json()
+    body["differences"] = body["differences"][:_NAMED]
+    name = reconciliation(report.channel)
+    try:
+        connection.run(put_report(connection.backends[0], namespace, name, body, listed=True))
+    except HoldfastError as error:
+        log.warning("the report on %s could not be kept for the server: %s", report.channel, error)

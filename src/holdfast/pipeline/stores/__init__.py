@@ -6,8 +6,24 @@
 A store is safe to use from many threads. Nothing here needs Spark.
 """
 
-from holdfast.pipeline.stores.address import open_store
-from holdfast.pipeline.stores.contract import Entry, ObjectStore
-from holdfast.pipeline.stores.probe import probe
+from holdfast.pipeline.stores.store import (
+    Entry,
+    ObjectStore,
+    Tagged,
+    check_key,
+    cloud_environment,
+    folder_of,
+    open_store,
+    probe,
+)
 
-__all__ = ["Entry", "ObjectStore", "open_store", "probe"]
+__all__ = [
+    "Entry",
+    "ObjectStore",
+    "Tagged",
+    "check_key",
+    "cloud_environment",
+    "folder_of",
+    "open_store",
+    "probe",
+]

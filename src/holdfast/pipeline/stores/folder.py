@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.model.errors import NotFound, ObjectConflict, Unavailable
-from holdfast.pipeline.stores.contract import Entry, Tagged, check_key, content_tag
+from holdfast.pipeline.stores.store import Entry, Tagged, check_key, content_tag
 
 _DRAFTS, _LOCK = ".drafts", ".swap.lock"
 _STALE = 24 * 3600.0
@@ -34,7 +34,6 @@ class FolderStore:
         self._writes = False
 
     def put(self, name: str, data: bytes) -> bool:
-        """See the contract."""
         target = self._path(name)
         with _translated(name):
             if not target.exists() and self._link(target, data):
@@ -45,7 +44,6 @@ class FolderStore:
             return False
 
     def swap(self, name: str, tag: str, data: bytes) -> bool:
-        """See the contract."""
         target = self._path(name)
         if self.size(name) is None:
             return False
@@ -57,33 +55,27 @@ class FolderStore:
             return True
 
     def get(self, name: str) -> bytes:
-        """See the contract."""
         with _translated(name):
             return self._path(name).read_bytes()
 
     def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See the contract."""
         with _translated(name), self._path(name).open("rb", buffering=0) as file:
             return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
 
     def reader(self, name: str) -> BinaryIO:
-        """See the contract."""
         with _translated(name):
             return self._path(name).open("rb")
 
     def tagged(self, name: str) -> Tagged:
-        """See the contract."""
         data = self.get(name)
         return Tagged(data, content_tag(data))
 
     def size(self, name: str) -> int | None:
-        """See the contract."""
         with _translated(name), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return self._path(name).stat().st_size
         return None
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """See the contract."""
         top = self._path(prefix.rstrip("/")) if prefix else self._root
         with _translated(prefix):
             walked = os.walk(top, onerror=_unless_missing)
@@ -95,7 +87,6 @@ class FolderStore:
                     yield Entry(name, (self._root / name).stat().st_size)
 
     def delete(self, name: str) -> None:
-        """See the contract."""
         target = self._path(name)
         with _translated(name), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             target.unlink()

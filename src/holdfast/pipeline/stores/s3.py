@@ -19,8 +19,9 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as Bucket
 
+from holdfast.model.backoff import backoff_seconds
 from holdfast.model.errors import InvalidInput, NotFound, ObjectConflict, Unavailable
-from holdfast.pipeline.stores.contract import Entry, Tagged, check_key
+from holdfast.pipeline.stores.store import Entry, Tagged, check_key
 
 _REQUEST, _CONNECT = timedelta(seconds=60), timedelta(seconds=5)
 _RETRIES, _PATIENCE = 6, timedelta(seconds=60)
@@ -82,7 +83,6 @@ class S3Store:
         )
 
     def put(self, name: str, data: bytes) -> bool:
-        """See the contract."""
         for attempt in range(_CONFLICTS):
             with self._translated(name):
                 try:
@@ -92,7 +92,8 @@ class S3Store:
                     pass
             with contextlib.suppress(NotFound):
                 return self._same(name, data)
-            time.sleep(0.1 * 2**attempt)  # a 409: somebody else's put of that name was under way, and failed
+            # A 409: somebody else's put of that name was under way, and failed.
+            time.sleep(backoff_seconds(attempt + 1, 0.1, 10.0))
         raise Unavailable(f"{self.url}/{name} was refused as a conflict {_CONFLICTS} times, and is not there")
 
     def _same(self, name: str, data: bytes) -> bool:
@@ -101,7 +102,6 @@ class S3Store:
         return False
 
     def swap(self, name: str, tag: str, data: bytes) -> bool:
-        """See the contract."""
         with self._translated(name):
             try:
                 mode: Any = {"e_tag": tag}
@@ -112,32 +112,28 @@ class S3Store:
         return self.size(name) == len(data) and self.get(name) == data
 
     def get(self, name: str) -> bytes:
-        """See the contract."""
         with self._translated(name):
             return bytes(obstore.get(self._bucket, check_key(name)).bytes())
 
     def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See the contract. Neighbours are fetched together."""
+        """Neighbours are fetched together."""
         with self._translated(name):
             starts, ends = [each[0] for each in ranges], [each[1] for each in ranges]
             found = obstore.get_ranges(self._bucket, check_key(name), starts=starts, ends=ends)
             return [bytes(each) for each in found]
 
     def reader(self, name: str) -> BinaryIO:
-        """See the contract."""
         size = self.size(name)
         if size is None:
             raise NotFound(f"there is no object {self.url}/{name}, or no such bucket")
         return io.BufferedReader(_Object(self, name, size))
 
     def tagged(self, name: str) -> Tagged:
-        """See the contract."""
         with self._translated(name):
             found = obstore.get(self._bucket, check_key(name))
             return Tagged(bytes(found.bytes()), found.meta["e_tag"] or "")
 
     def size(self, name: str) -> int | None:
-        """See the contract."""
         try:
             with self._translated(name):
                 return obstore.head(self._bucket, check_key(name))["size"]
@@ -145,14 +141,12 @@ class S3Store:
             return None
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """See the contract."""
         with self._translated(prefix):
             for page in obstore.list(self._bucket, prefix=prefix.rstrip("/") or None):
                 for found in page:
                     yield Entry(found["path"], found["size"])
 
     def delete(self, name: str) -> None:
-        """See the contract."""
         with contextlib.suppress(NotFound), self._translated(name):
             obstore.delete(self._bucket, check_key(name))
 

@@ -20,7 +20,7 @@ from psycopg.errors import UndefinedTable
 from psycopg.sql import SQL, Composed, Identifier
 
 from holdfast.model.errors import InvalidInput, NotFound, ObjectConflict, Unavailable
-from holdfast.pipeline.stores.contract import Entry, Tagged, check_key, content_tag
+from holdfast.pipeline.stores.store import Entry, Tagged, check_key, content_tag
 
 _LINES = ".jsonl.gz"
 _COLUMNS = ("message_id", "channel", "position", "timestamp", "source", "type", "key")
@@ -48,7 +48,6 @@ class TableStore:
         self._made = False
 
     def put(self, name: str, data: bytes) -> bool:
-        """See the contract."""
         self._make()
         insert = "INSERT INTO {objects} (name, data) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING"
         with self._connection() as connection:
@@ -61,7 +60,7 @@ class TableStore:
         return False
 
     def swap(self, name: str, tag: str, data: bytes) -> bool:
-        """See the contract. Objects of lines are never swapped, so no rows follow."""
+        """Objects of lines are never swapped, so no rows follow."""
         update = "UPDATE {objects} SET data = %s WHERE name = %s AND encode(sha256(data), 'hex') IN (%s, %s)"
         values = (data, check_key(name), tag, content_tag(data))
         with contextlib.suppress(UndefinedTable), self._connection() as connection:
@@ -69,32 +68,28 @@ class TableStore:
         return False
 
     def get(self, name: str) -> bytes:
-        """See the contract."""
         for row in self._rows("SELECT data FROM {objects} WHERE name = %s", check_key(name)):
             return bytes(row[0])
         raise NotFound(f"there is no object {name!r} in {self.url}")
 
     def parts(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See the contract. The server gives an object whole."""
+        """The server gives an object whole."""
         data = self.get(name)
         return [data[start:end] for start, end in ranges]
 
     def reader(self, name: str) -> BinaryIO:
-        """See the contract. The server gives an object whole."""
+        """The server gives an object whole."""
         return io.BytesIO(self.get(name))
 
     def tagged(self, name: str) -> Tagged:
-        """See the contract."""
         data = self.get(name)
         return Tagged(data, content_tag(data))
 
     def size(self, name: str) -> int | None:
-        """See the contract."""
         rows = self._rows("SELECT length(data) FROM {objects} WHERE name = %s", check_key(name))
         return int(rows[0][0]) if rows else None
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """See the contract."""
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         query = (
             'SELECT name, length(data) FROM {objects} WHERE starts_with(name, %s) ORDER BY name COLLATE "C"'
@@ -103,7 +98,6 @@ class TableStore:
             yield Entry(name, size)
 
     def delete(self, name: str) -> None:
-        """See the contract."""
         with contextlib.suppress(UndefinedTable), self._connection() as connection:
             connection.execute(self._sql("DELETE FROM {objects} WHERE name = %s"), (check_key(name),))
 

@@ -17,8 +17,7 @@ Every object is written once, if absent: a transition is a new object, never a r
 Nothing here needs Spark.
 """
 
-from holdfast.pipeline.wal.batch import Batch, Part, Segment, Staged
-from holdfast.pipeline.wal.log import Wal
-from holdfast.pipeline.wal.settings import WalSettings
+from holdfast.pipeline.wal.batch import BatchPart, Segment, StagedSegment, WalBatch
+from holdfast.pipeline.wal.log import Wal, WalSettings
 
-__all__ = ["Batch", "Part", "Segment", "Staged", "Wal", "WalSettings"]
+__all__ = ["BatchPart", "Segment", "StagedSegment", "Wal", "WalBatch", "WalSettings"]

@@ -1,8 +1,9 @@
-"""Batches: what one commit of the WAL holds, and the names that follow from positions."""
+"""Batches: what one commit of the WAL holds, and the names and ids that follow from its content."""
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,56 @@ from typing import Any, NamedTuple, Self
 import orjson
 
 from holdfast.model.errors import Damaged
-from holdfast.pipeline.offsets import Spot
+from holdfast.pipeline.offsets import ChannelPartition
 
+_NAMESPACE = uuid.UUID("6e0d0a1e-6d1c-5a53-9c4f-2f0d1b6c8a77")
 VERSION = 1
 """Of the records; one of another version is not read."""
 
 
-class Part(NamedTuple):
+def transaction_id(channel: str, source: str, event_id: str) -> str:
+    """The idempotency key of an event as 32 hexadecimal digits, the same on every read of it.
+
+    Each part is length-prefixed, so that no two keys can run together into the same text.
+    """
+    return _digest(_prefix(channel, source), event_id).hex()
+
+
+def transaction_ids(
+    channels: Iterable[str], sources: Iterable[str], ids: Iterable[str]
+) -> tuple[list[str], list[int]]:
+    """The transaction ids of many events, and the 64 bits of each that joins compare."""
+    prefixes: dict[tuple[str, str], hashlib._Hash] = {}
+    texts, hashes = [], []
+    for channel, source, event_id in zip(channels, sources, ids, strict=True):
+        prefix = prefixes.get((channel, source))
+        if prefix is None:
+            prefix = prefixes[channel, source] = _prefix(channel, source)
+        digest = _digest(prefix, event_id)
+        texts.append(digest.hex())
+        hashes.append(int.from_bytes(digest[:8], "big", signed=True))
+    return texts, hashes
+
+
+def failed_id(batch: str, name: str) -> str:
+    """The id of a failed record, by its name in its batch: one, however often it is written down."""
+    return str(uuid.uuid5(_NAMESPACE, f"{batch}/{name}"))
+
+
+def _prefix(channel: str, source: str) -> hashlib._Hash:
+    hasher = hashlib.sha256()
+    for part in (channel.encode(), source.encode()):
+        hasher.update(b"%d:%b" % (len(part), part))
+    return hasher
+
+
+def _digest(prefix: hashlib._Hash, event_id: str) -> bytes:
+    hasher, part = prefix.copy(), event_id.encode()
+    hasher.update(b"%d:%b" % (len(part), part))
+    return hasher.digest()[:16]
+
+
+class BatchPart(NamedTuple):
     """What a batch holds of one channel on one store: a range by positions, which mean the same after any
     restart."""
 
@@ -34,10 +78,10 @@ class Part(NamedTuple):
     """When its first event was published, by the store's clock; None where that was not asked."""
 
     @property
-    def spot(self) -> Spot:
-        return Spot(self.partition, self.channel)
+    def spot(self) -> ChannelPartition:
+        return ChannelPartition(self.partition, self.channel)
 
-    def holds(self, spot: Spot, position: str) -> bool:
+    def holds(self, spot: ChannelPartition, position: str) -> bool:
         """Whether a place in the log lies within it."""
         return self.spot == spot and self.first <= position <= self.last
 
@@ -50,21 +94,21 @@ class Segment(NamedTuple):
     rows: int
     bytes: int
     invalid: int | None = None
-    """Rows that validation found wanting; None in a record that does not say."""
+    """Rows that are not valid; None in a record that does not say."""
 
 
-class Staged(NamedTuple):
+class StagedSegment(NamedTuple):
     """A segment, and which parts of the log it holds."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BatchPart, ...]
     segment: Segment
 
 
 @dataclass(frozen=True)
-class Batch:
+class WalBatch:
     """What became pending in one step."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BatchPart, ...]
     """One for each channel of each store, in order."""
     segments: tuple[Segment, ...]
     created_at: datetime
@@ -102,8 +146,8 @@ class Batch:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """As it was written, without segments from its plan; `Damaged` where it is a record of another kind,
-        or of another version."""
+        """A batch from its record, or, without segments, from its plan. Raises `Damaged` where it is a record
+        of another kind or version."""
         try:
             if body["version"] != VERSION:
                 raise ValueError(f"version {body['version']}")
@@ -116,23 +160,23 @@ class Batch:
             raise Damaged(f"a record of the WAL is no batch of this version: {error!r}") from None
 
 
-def _part(partition: int, channel: str, first: str, last: str, rows: int, **more: Any) -> Part:
+def _part(partition: int, channel: str, first: str, last: str, rows: int, **more: Any) -> BatchPart:
     if not (isinstance(partition, int) and all(isinstance(each, str) for each in (channel, first, last))):
         raise TypeError(f"a part {partition!r} of {channel!r} from {first!r} to {last!r}")
-    return Part(partition, channel, first, last, rows=int(rows), **more)
+    return BatchPart(partition, channel, first, last, rows=int(rows), **more)
 
 
-def batch_of(staged: Iterable[Staged], now: datetime) -> Batch:
+def batch_of(staged: Iterable[StagedSegment], now: datetime) -> WalBatch:
     """One batch of everything that was staged: segments in the order of the log, ranges joined."""
-    found: dict[Spot, list[Part]] = defaultdict(list)
+    found: dict[ChannelPartition, list[BatchPart]] = defaultdict(list)
     ordered = sorted(staged, key=lambda each: each.parts[0])
     for each in ordered:
         for part in each.parts:
             found[part.spot].append(part)
     parts = tuple(_joined(found[spot]) for spot in sorted(found))
-    return Batch(parts, tuple(each.segment for each in ordered), now)
+    return WalBatch(parts, tuple(each.segment for each in ordered), now)
 
 
-def _joined(parts: list[Part]) -> Part:
+def _joined(parts: list[BatchPart]) -> BatchPart:
     begin = min(parts, key=lambda part: part.first)
     return begin._replace(last=max(part.last for part in parts), rows=sum(part.rows for part in parts))

@@ -1,18 +1,26 @@
-"""Records: what the WAL writes down about a batch, as values."""
+"""Records: what the WAL writes down about a batch, as small objects with checksums, written
+once."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
-from holdfast.model.errors import Damaged
+import orjson
+
+from holdfast.model.errors import Damaged, NotFound, ObjectConflict
+from holdfast.pipeline.stores import ObjectStore
+
+SUFFIX = ".json"
+_HEAD, _TAIL = b'{"sha256":"%b","record":', b"}\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What all of them share: JSON and back. Names that end in `_at`, and `until`, are times."""
+class WalRecord:
+    """A record as JSON and back. Names that end in `_at`, and `until`, are times."""
 
     def to_json(self) -> dict[str, Any]:
         """As it is written."""
@@ -21,7 +29,7 @@ class Record:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """As it was written; `Damaged` where it is a record of another kind, or of another version."""
+        """A record from JSON. Raises `Damaged` where it is one of another kind or version."""
         try:
             return cls(**dict(_parsed(body)))
         except (TypeError, ValueError) as error:
@@ -35,7 +43,7 @@ def _parsed(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease(Record):
+class Lease(WalRecord):
     """Who works on a batch. `number` rises with every claim and extension, `attempt` with every claim."""
 
     batch: str
@@ -47,7 +55,7 @@ class Lease(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt(Record):
+class Attempt(WalRecord):
     """A failed attempt."""
 
     number: int
@@ -59,7 +67,7 @@ class Attempt(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation(Record):
+class Confirmation(WalRecord):
     """The warehouse has the batch: rows = inserted + duplicates + failed."""
 
     confirmed_at: datetime
@@ -71,15 +79,17 @@ class Confirmation(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage(Record):
+class Damage(WalRecord):
     """What is wrong with the files of a batch."""
 
     found_at: datetime
     error: str
+    plan: Mapping[str, Any] | None = None
+    """Its ranges, where they were known: the plan itself may be forgotten by another driver."""
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance(Record):
+class Acceptance(WalRecord):
     """Somebody accepted that a damaged batch is lost."""
 
     accepted_at: datetime
@@ -90,8 +100,8 @@ class Acceptance(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp(Record):
-    """The batch failed as a whole: whichever of its records have no failure of their own failed so."""
+class GaveUp(WalRecord):
+    """The batch failed as a whole, and with it all of its records that have no failure of their own."""
 
     failed_at: datetime
     reason: str
@@ -101,7 +111,7 @@ class GaveUp(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure(Record):
+class Failure(WalRecord):
     """One record that failed, with its whole event: it outlives the segment."""
 
     transaction_id: str
@@ -125,12 +135,12 @@ class Failure(Record):
 
     @property
     def name(self) -> str:
-        """Its name inside the batch: its place in the log, which tells two rivals under one id apart."""
+        """Its name inside the batch: its place in the log, which tells two events under one id apart."""
         return f"{self.channel}@{self.partition}@{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
-class Act(Record):
+class Act(WalRecord):
     """What an operator, or the retry that one asked for, did about a failed record."""
 
     act: str
@@ -138,3 +148,67 @@ class Act(Record):
     by: str
     done_at: datetime
     notes: str | None = None
+
+
+class RecordStore:
+    """Records by name: `pending/{batch}`, without the suffix of the object."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def add(self, name: str, body: Mapping[str, Any]) -> bool:
+        """Write a record that is not there yet. False, and no change, where another one is."""
+        try:
+            self.store.put(name + SUFFIX, seal(body))
+        except ObjectConflict:
+            return False
+        return True
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A record. Raises `NotFound` or `Damaged`."""
+        return unseal(name, self.store.get(name + SUFFIX))
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """A record, or None where there is none."""
+        try:
+            return self.read(name)
+        except NotFound:
+            return None
+
+    def has(self, name: str) -> bool:
+        """Whether there is a record of that name."""
+        return self.store.size(name + SUFFIX) is not None
+
+    def names(self, folder: str) -> Iterator[str]:
+        """The names in a folder, relative to it, in order."""
+        for entry in self.store.list(folder):
+            if entry.name.endswith(SUFFIX):
+                yield entry.name[len(folder) + 1 : -len(SUFFIX)]
+
+    def remove(self, name: str) -> None:
+        """Remove a record that nobody needs any more."""
+        self.store.delete(name + SUFFIX)
+
+
+def seal(body: Mapping[str, Any]) -> bytes:
+    """A record and its checksum: a changed byte anywhere shows."""
+    text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    return _sealed(text)
+
+
+def _sealed(text: bytes) -> bytes:
+    return _HEAD % hashlib.sha256(text).hexdigest().encode() + text + _TAIL
+
+
+def unseal(name: str, data: bytes) -> dict[str, Any]:
+    """The record. Raises `Damaged` where it is not what was written."""
+    text = data[len(_HEAD % (b"0" * 64)) : -len(_TAIL)]
+    if data != _sealed(text):
+        raise Damaged(f"the record {name} does not match its checksum; restore it from a copy of the WAL")
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise Damaged(f"the record {name} has its checksum, and is no record; restore it from a copy")
+    return found

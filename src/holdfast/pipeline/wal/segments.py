@@ -1,19 +1,22 @@
-"""Segments: rows of the WAL as a compressed, checksummed Parquet file."""
+"""Segments: rows of the WAL as compressed, checksummed Parquet files; rows are chosen by their names."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast import failpoints
 from holdfast.model.errors import Damaged, NotFound
-from holdfast.pipeline.stores import ObjectStore
+from holdfast.pipeline.stores import ObjectStore, open_store
 from holdfast.pipeline.wal.batch import Segment
+from holdfast.pipeline.wal.log import Wal
 
 FOLDER = "segments"
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -99,3 +102,65 @@ def places(store: ObjectStore, segment: Segment) -> pa.Table:
 def read_all(store: ObjectStore, segments: Iterable[Segment]) -> pa.Table:
     """The rows of a batch, in the order of its segments, which is that of the log."""
     return pa.concat_tables([read(store, segment) for segment in segments])
+
+
+def row_names(rows: pa.Table) -> pa.ChunkedArray:
+    """The name of each row: its place in the log, which names its failure, too (`Failure.name`)."""
+    partition = rows["partition"].cast(pa.string())
+    return pc.binary_join_element_wise(rows["channel"], partition, rows["position"], "@")
+
+
+def healthy(wal: Wal, batch: str, rows: pa.Table) -> pa.Table:
+    """The rows of a batch that have not failed."""
+    failed = wal.left_out(batch)
+    return rows.filter(pc.invert(pc.is_in(row_names(rows), pa.array(failed)))) if failed else rows
+
+
+def rows_named(rows: pa.Table, wanted: Iterable[str]) -> pa.Table:
+    """The rows of these names."""
+    return rows.filter(pc.is_in(row_names(rows), pa.array(sorted(wanted), pa.string())))
+
+
+def rows_without(rows: pa.Table, positions: set[str]) -> pa.Table:
+    """The rows at other positions."""
+    return rows.filter(pc.invert(pc.is_in(rows["position"], pa.array(sorted(positions)))))
+
+
+def rows_at(rows: pa.Table, positions: set[str]) -> pa.Table:
+    """The rows at these positions."""
+    return rows.filter(pc.is_in(rows["position"], pa.array(sorted(positions))))
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The valid rows of some segments, not yet read: a load is handed on without them, and read where it is
+    needed."""
+
+    wal: str
+    """The URL of its store."""
+    segments: tuple[Segment, ...]
+    without: frozenset[str] = frozenset()
+    """Names of rows that have failed."""
+    channels: frozenset[str] | None = None
+    """Only rows of these; None for all."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def only(self, channels: frozenset[str]) -> StoredRows:
+        """The rows of some channels."""
+        return replace(self, channels=channels)
+
+    def of(self, part: tuple[Segment, ...]) -> StoredRows:
+        """The rows of some of the segments."""
+        return replace(self, segments=part)
+
+    def read(self) -> pa.Table:
+        """The rows; `Damaged` where a segment is gone, torn or changed."""
+        rows = read_all(open_store(self.wal, self.environment), self.segments)
+        wanted = pc.is_null(rows["problem"])
+        if self.without:
+            wanted = pc.and_not(
+                wanted, pc.is_in(row_names(rows), pa.array(sorted(self.without), pa.string()))
+            )
+        if self.channels is not None:
+            wanted = pc.and_(wanted, pc.is_in(rows["channel"], pa.array(sorted(self.channels), pa.string())))
+        return rows.filter(wanted)

@@ -23,7 +23,7 @@ class Cleaned(NamedTuple):
     segments: int
 
 
-class Upkeep:
+class WalUpkeep:
     """The upkeep of one WAL. It remembers what confirmations say: that never changes."""
 
     def __init__(self, wal: Wal) -> None:
@@ -33,8 +33,8 @@ class Upkeep:
 
     def run_once(self) -> Cleaned:
         """One round. Failed records stay: they are all that is left of their events here."""
-        wal, names = self._wal, set(self._wal.journal.names("confirmed"))
-        for name in names.intersection(wal.journal.names("pending")):
+        wal, names = self._wal, set(self._wal.records.names("confirmed"))
+        for name in names.intersection(wal.records.names("pending")):
             wal.close(name)  # a loader died before it did
         for name in names - self._confirmed.keys():
             self._look(name)
@@ -77,7 +77,7 @@ class Upkeep:
 
 def _remove(wal: Wal, name: str) -> None:
     """The confirmation goes last, so that a batch half removed is not taken for a pending one."""
-    journal = wal.journal
+    records = wal.records
     try:
         segments = wal.batch(name).segments
     except (NotFound, Damaged):  # half removed before; its segments are orphans
@@ -86,9 +86,9 @@ def _remove(wal: Wal, name: str) -> None:
         wal.store.delete(segment.name)
     failpoints.hit("wal.mid_clean")
     for folder in ("leases", "attempts", "repairs", "quarantine", "repeated"):
-        for each in list(journal.names(f"{folder}/{name}")):
-            journal.remove(f"{folder}/{name}/{each}")
-    journal.remove(f"confirmed/{name}")
+        for each in list(records.names(f"{folder}/{name}")):
+            records.remove(f"{folder}/{name}/{each}")
+    records.remove(f"confirmed/{name}")
 
 
 def _staged_at(name: str) -> datetime:

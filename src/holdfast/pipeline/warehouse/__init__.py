@@ -6,16 +6,22 @@
 Nothing here needs Spark.
 """
 
-from holdfast.pipeline.warehouse.address import open_warehouse
-from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Standing, Warehouse
+from holdfast.pipeline.warehouse.contract import (
+    FailedEvent,
+    Load,
+    LoadOutcome,
+    StoredEvent,
+    Warehouse,
+    open_warehouse,
+)
 from holdfast.pipeline.warehouse.tables import Column, Table, Tables
 
 __all__ = [
     "Column",
     "FailedEvent",
     "Load",
-    "Outcome",
-    "Standing",
+    "LoadOutcome",
+    "StoredEvent",
     "Table",
     "Tables",
     "Warehouse",

@@ -1,7 +1,7 @@
-"""What a warehouse must do.
+"""What a warehouse must do, which kinds there are, and how one is opened by its URL.
 
 Its verbs are called from one thread at a time. `Transient` (`Unavailable` and the like) means: the same call
-may succeed later. `Terminal` means that some row cannot go in, whatever the weather; nothing was changed.
+may succeed later. `Terminal` means that some row can never go in; nothing was changed.
 A load whose result was lost is repeated with the same key.
 """
 
@@ -9,26 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from holdfast.model.errors import InvalidInput
+from holdfast.model.redact import mask
+from holdfast.pipeline.warehouse.tables import Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.pipeline.offsets import Spot
-    from holdfast.pipeline.wal.stored import StoredRows
+    from holdfast.pipeline.offsets import ChannelPartition
+    from holdfast.pipeline.wal.segments import StoredRows
+    from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
+    from holdfast.pipeline.warehouse.loads import TaskRunner
 
 Status = Literal["pending", "retrying", "resolved", "abandoned"]
 
 
-class Outcome(NamedTuple):
+class LoadOutcome(NamedTuple):
     """The ledger's entry for a key."""
 
     inserted: int
     duplicates: int
     """Rows whose event was there before, with the same content."""
     conflicts: tuple[str, ...]
-    """Names (`wal.rows.names`) of rows whose id was there before with other content. They did not go in."""
+    """Names (`wal.segments.row_names`) of rows that did not go in: their id is there with other content."""
     refused: str | None = None
     """Why nothing of this key will ever be loaded; None where it was."""
 
@@ -89,8 +97,8 @@ class FailedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An event as it stands in the warehouse, without its data."""
+class StoredEvent:
+    """An event in the warehouse, without its data."""
 
     channel: str
     partition: int
@@ -112,7 +120,7 @@ class Warehouse(Protocol):
     reads_segments: bool
     """Whether a load's rows may still be in the WAL."""
 
-    def load(self, loads: Sequence[Load]) -> list[Outcome]:
+    def load(self, loads: Sequence[Load]) -> list[LoadOutcome]:
         """Put the rows of all loads and their entries in the ledger in, in one transaction for each table;
         returns the outcomes in their order.
 
@@ -123,19 +131,19 @@ class Warehouse(Protocol):
         """
 
     def rehearse(self, rows: pa.Table) -> None:
-        """See whether the rows could go in, without a trace: `Terminal` where one of them cannot."""
+        """Check whether the rows could go in, and change nothing. Raises `Terminal` where one cannot."""
 
-    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> LoadOutcome:
         """Write into the ledger that `key`, with these channels, is not to be loaded, so that a loader that
         is late cannot.
 
         Where the ledger knows the key, nothing is changed and the outcome is the one from then.
         """
 
-    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
+    def outcome(self, key: str, channels: Sequence[str]) -> LoadOutcome | None:
         """What the ledger says of a key with these channels; None where it does not know all of it."""
 
-    def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
+    def replace(self, batch: str, spot: ChannelPartition, positions: Sequence[str], rows: pa.Table) -> int:
         """Remove what stands at these positions of a channel and partition, and put rows of that batch
         there, in one transaction; returns how many were removed.
 
@@ -155,8 +163,60 @@ class Warehouse(Protocol):
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
         """Those of these events that are there."""
 
-    def find(self, event_id: str, channels: Sequence[str]) -> list[Standing]:
+    def find(self, event_id: str, channels: Sequence[str]) -> list[StoredEvent]:
         """The rows of an event, whatever its source, in these channels."""
 
     def close(self) -> None:
         """Let go of it, so that others can read."""
+
+
+class Location(NamedTuple):
+    """Where a warehouse is: a DuckDB file, or the root of Delta tables (a folder, or `s3://bucket/prefix`)."""
+
+    kind: Literal["duckdb", "delta"]
+    path: str
+
+
+def location_of(url: str) -> Location:
+    """`duckdb:///absolute/path.duckdb` or `duckdb://relative/path.duckdb`; `delta:///folder` likewise, or
+    `delta+s3://bucket/prefix`."""
+    parts = urlsplit(url)
+    path = unquote(parts.netloc + parts.path)
+    match parts.scheme:
+        case "duckdb" if path:
+            return Location("duckdb", path)
+        case "delta" if path:
+            return Location("delta", str(Path(path).expanduser().resolve()))
+        case "delta+s3" if parts.netloc:
+            return Location("delta", f"s3://{path.rstrip('/')}")
+    raise InvalidInput(
+        f"no warehouse for the URL {mask(url)!r}; write duckdb:///path/to/warehouse.duckdb, "
+        "delta:///path/to/folder or delta+s3://bucket/prefix"
+    )
+
+
+def open_warehouse(url: str, tables: Tables, run_tasks: TaskRunner | None = None) -> Warehouse:
+    """The warehouse of a URL, as `location_of` reads it. With `run_tasks`, large loads into Delta are done by
+    it, in parts. It is opened when it is first used."""
+    kind, path = location_of(url)
+    if kind == "duckdb":
+        from holdfast.pipeline.warehouse.duck import DuckWarehouse
+
+        return DuckWarehouse(Path(path), tables)
+    from holdfast.pipeline.warehouse.delta import DeltaWarehouse
+    from holdfast.pipeline.warehouse.loads import run_in_place
+
+    return DeltaWarehouse(path, tables, run_tasks or run_in_place)
+
+
+def upkeep_of(url: str, file_size: int, keep: timedelta) -> list[TableUpkeep]:
+    """The upkeep of each table that is there now. A DuckDB file needs none."""
+    kind, root = location_of(url)
+    if kind != "delta":
+        return []
+    from holdfast.pipeline.stores import open_store
+    from holdfast.pipeline.warehouse.delta_files import DeltaFiles
+    from holdfast.pipeline.warehouse.delta_upkeep import TableUpkeep
+
+    files, store = DeltaFiles(root), open_store(root)
+    return [TableUpkeep(files, store, name, file_size, keep) for name in files.names()]

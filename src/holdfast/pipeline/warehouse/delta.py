@@ -27,27 +27,43 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from holdfast import failpoints
 from holdfast.model.errors import InvalidInput, Unavailable
-from holdfast.pipeline.offsets import Spot
-from holdfast.pipeline.stores import ObjectStore, open_store
-from holdfast.pipeline.stores.address import cloud_environment
-from holdfast.pipeline.wal.segments import SCHEMA
-from holdfast.pipeline.wal.stored import StoredRows
-from holdfast.pipeline.warehouse.contract import FailedEvent, Load, Outcome, Standing, Status
-from holdfast.pipeline.warehouse.delta_data import NO_HOOKS, Staged, discard, read_file, removal, stage
-from holdfast.pipeline.warehouse.delta_failed import FAILED, find_failed, put_failed
-from holdfast.pipeline.warehouse.delta_files import DeltaFiles, between, live_files
-from holdfast.pipeline.warehouse.delta_ledger import Ledger
-from holdfast.pipeline.warehouse.delta_schemas import put_schemas, read_schemas
-from holdfast.pipeline.warehouse.delta_sift import Sift, Sifted, connect, projected, translated
-from holdfast.pipeline.warehouse.duck_file import QUERIES, first_times
-from holdfast.pipeline.warehouse.incoming import by_table, total
-from holdfast.pipeline.warehouse.projection import mapped
-from holdfast.pipeline.warehouse.schemas import Schemas, learn, merged
-from holdfast.pipeline.warehouse.spread import Spread, in_place, shares
-from holdfast.pipeline.warehouse.tables import DAY, FIXED, Table, Tables
+from holdfast.pipeline.offsets import ChannelPartition
+from holdfast.pipeline.stores import ObjectStore, cloud_environment, open_store
+from holdfast.pipeline.wal.segments import SCHEMA, StoredRows
+from holdfast.pipeline.warehouse.contract import FailedEvent, Load, LoadOutcome, Status, StoredEvent
+from holdfast.pipeline.warehouse.delta_dedupe import (
+    StagedPart,
+    StageNewRows,
+    memory_database,
+    projected,
+    translated_errors,
+)
+from holdfast.pipeline.warehouse.delta_files import (
+    NO_HOOKS,
+    DeltaFiles,
+    StagedFile,
+    between,
+    discard,
+    live_files,
+    read_file,
+    removal,
+    stage,
+)
+from holdfast.pipeline.warehouse.delta_metadata import (
+    FAILED,
+    DeltaLedger,
+    find_failed,
+    put_failed,
+    put_schemas,
+    read_schemas,
+)
+from holdfast.pipeline.warehouse.duck import QUERIES, first_times
+from holdfast.pipeline.warehouse.loads import TaskRunner, by_table, run_in_place, task_shares, total
+from holdfast.pipeline.warehouse.schemas import ChannelSchemas, learn, merged
+from holdfast.pipeline.warehouse.tables import DAY, FIXED, Table, Tables, mapped
 
 log = logging.getLogger(__name__)
-Decide = Callable[[DeltaTable, Table, Sequence[Load]], tuple[list[Staged], list[Outcome]]]
+Decide = Callable[[DeltaTable, Table, Sequence[Load]], tuple[list[StagedFile], list[LoadOutcome]]]
 """From a version of a table and loads that it does not know to the files that are to go in, and the ledger's
 entry for each load. Columns may be learned by that: then it is asked again."""
 Bounds = dict[str, tuple[object, object]]
@@ -60,43 +76,47 @@ _CHUNK = 100_000
 
 
 class DeltaWarehouse:
-    """See the contract. Every table is a folder of its own under the root; several processes may write."""
+    """Every table is a folder of its own under the root; several processes may write."""
 
     layer = "delta_commit"
 
-    def __init__(self, root: str, tables: Tables, spread: Spread = in_place) -> None:
-        self._spread, self.reads_segments = spread, spread is not in_place
+    def __init__(self, root: str, tables: Tables, run_tasks: TaskRunner = run_in_place) -> None:
+        self._run_tasks, self.reads_segments = run_tasks, run_tasks is not run_in_place
         self.url = f"delta+{root}" if "://" in root else f"delta://{root}"
         self._tables, self._files = tables, DeltaFiles(root)
         self._root = root
-        self._schemas = Schemas(tables, partial(read_schemas, self._files), partial(put_schemas, self._files))
+        self._schemas = ChannelSchemas(
+            tables, partial(read_schemas, self._files), partial(put_schemas, self._files)
+        )
 
-    def load(self, loads: Sequence[Load]) -> list[Outcome]:
-        """See the contract."""
-        found: dict[str, list[Outcome]] = {load.key: [] for load in loads}
+    def load(self, loads: Sequence[Load]) -> list[LoadOutcome]:
+        found: dict[str, list[LoadOutcome]] = {load.key: [] for load in loads}
         with self._translated():
             at_hand = [each.table for each in loads if not isinstance(each.rows, StoredRows)]
-            self._schemas.observe(learn(at_hand))  # of others, whoever reads them
+            # The others are learned from by whoever reads them.
+            self._schemas.observe(learn(at_hand), lambda: self.rehearse(pa.concat_tables(at_hand)))
             tables = list(by_table(self._schemas, loads))
         if len(tables) > 1:  # else a row that does not fit is found before anything is committed
             with self._translated():
                 for table, its in tables:
                     projected(table, [each for each in its if not isinstance(each.rows, StoredRows)])
         for table, its in tables:
-            for load, outcome in zip(its, self._settle(table, its, self._sift), strict=True):
+            for load, outcome in zip(its, self._load_table(table, its, self._stage_new), strict=True):
                 found[load.key].append(outcome)
         return [total(found[load.key]) for load in loads]
 
-    def _sift(
+    def _stage_new(
         self, delta: DeltaTable, table: Table, loads: Sequence[Load]
-    ) -> tuple[list[Staged], list[Outcome]]:
+    ) -> tuple[list[StagedFile], list[LoadOutcome]]:
         live = frozenset(live_files(delta)["path"].to_pylist())
-        work = Sift(self._root, cloud_environment(), table, live)
-        spread = self._spread if any(isinstance(load.rows, StoredRows) for load in loads) else in_place
-        found = spread(work, shares(loads))
-        if _meet(found):  # the same event in two parts: only one of them may have it
+        stage_part = StageNewRows(self._root, cloud_environment(), table, live)
+        run_tasks = (
+            self._run_tasks if any(isinstance(load.rows, StoredRows) for load in loads) else run_in_place
+        )
+        found = run_tasks(stage_part, task_shares(loads))
+        if _overlap(found):  # the same event in two parts: only one of them may have it
             self._discard(table, found)
-            found = spread(work, [loads])
+            found = run_tasks(stage_part, [loads])
         for each in found:
             if each.error is not None:
                 self._discard(table, found)
@@ -106,27 +126,24 @@ class DeltaWarehouse:
         made = [[part.outcomes[load.key] for part in found if load.key in part.outcomes] for load in loads]
         return [file for part in found for file in part.staged], [total(each) for each in made]
 
-    def _discard(self, table: Table, found: Sequence[Sifted]) -> None:
+    def _discard(self, table: Table, found: Sequence[StagedPart]) -> None:
         for part in found:
             discard(self._store, table.name, part.staged)
 
     def rehearse(self, rows: pa.Table) -> None:
-        """See the contract."""
         load = Load("", tuple(rows["channel"].unique().to_pylist()), rows)
         with self._translated():
             for table, its in by_table(self._tables, [load]):
                 projected(table, its)
 
-    def refuse(self, key: str, channels: Sequence[str], reason: str) -> Outcome:
-        """See the contract."""
-        load, refused = Load(key, tuple(channels), SCHEMA.empty_table()), Outcome(0, 0, (), reason)
+    def refuse(self, key: str, channels: Sequence[str], reason: str) -> LoadOutcome:
+        load, refused = Load(key, tuple(channels), SCHEMA.empty_table()), LoadOutcome(0, 0, (), reason)
         return total(
-            self._settle(table, its, lambda *_: ([], [refused]))[0]
+            self._load_table(table, its, lambda *_: ([], [refused]))[0]
             for table, its in by_table(self._tables, [load])
         )
 
-    def outcome(self, key: str, channels: Sequence[str]) -> Outcome | None:
-        """See the contract."""
+    def outcome(self, key: str, channels: Sequence[str]) -> LoadOutcome | None:
         found = []
         with self._translated():
             for table in sorted(set(map(self._tables.of, channels)), key=lambda each: each.name):
@@ -137,8 +154,8 @@ class DeltaWarehouse:
                 found.append(known)
         return total(found)
 
-    def replace(self, batch: str, spot: Spot, positions: Sequence[str], rows: pa.Table) -> int:
-        """See the contract. The files that have some of the positions are written anew."""
+    def replace(self, batch: str, spot: ChannelPartition, positions: Sequence[str], rows: pa.Table) -> int:
+        """The files that have some of the positions are written anew."""
         load = Load(batch, (spot.channel,), rows)
         with self._translated():
             table, name = self._schemas.of(spot.channel), self._tables.of(spot.channel).name
@@ -173,7 +190,6 @@ class DeltaWarehouse:
         return found
 
     def put_failed(self, events: Sequence[FailedEvent]) -> None:
-        """See the contract."""
         if not events:
             return None
         with self._translated():
@@ -183,12 +199,10 @@ class DeltaWarehouse:
         raise Unavailable(f"{self.url}: other writers of {FAILED!r} were faster {_TRIES} times")
 
     def failed(self, status: Status | None = None, limit: int = 1000) -> list[FailedEvent]:
-        """See the contract."""
         with self._stored(FAILED) as connection:
             return [] if connection is None else find_failed(connection, status, limit)
 
     def events(self, channel: str, day: date | None = None) -> Iterator[pa.RecordBatch]:
-        """See the contract."""
         midnight = None if day is None else datetime.combine(day, time(), UTC)
         only: Bounds = {"channel": (channel, channel)}
         if midnight is not None:  # other writers' statistics have no more than milliseconds
@@ -221,38 +235,37 @@ class DeltaWarehouse:
         return table, since
 
     def holds(self, channel: str, transaction_ids: Sequence[str]) -> set[str]:
-        """See the contract."""
         with self._stored(self._tables.of(channel).name, ["transaction_id"]) as connection:
             if connection is None:
                 return set()
             query = QUERIES["holds"].format(table="stored")
             return {row[0] for row in connection.execute(query, [list(transaction_ids)]).fetchall()}
 
-    def find(self, event_id: str, channels: Sequence[str]) -> list[Standing]:
-        """See the contract."""
-        found: list[Standing] = []
-        wanted = [field.name for field in fields(Standing)]
+    def find(self, event_id: str, channels: Sequence[str]) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
+        wanted = [field.name for field in fields(StoredEvent)]
         for name in {self._tables.of(channel).name for channel in channels}:
             with self._stored(name, wanted, {"id": (event_id, event_id)}) as connection:
                 if connection is not None:
                     query = QUERIES["find"].format(table="stored")
                     rows = connection.execute(query, [event_id, list(channels)]).fetchall()
-                    found += (Standing(*row) for row in rows)
+                    found += (StoredEvent(*row) for row in rows)
         return found
 
     def close(self) -> None:
-        """See the contract. There is nothing to let go of: readers and writers do not exclude each other."""
+        """There is nothing to let go of: readers and writers do not exclude each other."""
 
     @cached_property
     def _store(self) -> ObjectStore:
         return open_store(self._root)
 
     @cached_property
-    def _ledger(self) -> Ledger:
-        return Ledger(self._store)
+    def _ledger(self) -> DeltaLedger:
+        return DeltaLedger(self._store)
 
-    def _settle(self, table: Table, loads: Sequence[Load], decide: Decide) -> list[Outcome]:
-        """What the ledger says of each load; where it says nothing, what is decided and committed now."""
+    def _load_table(self, table: Table, loads: Sequence[Load], decide: Decide) -> list[LoadOutcome]:
+        """Load into one table. Returns what the ledger says of each load; where it says nothing, what is
+        decided and committed now."""
         with self._translated():
             for _ in range(_TRIES):
                 table = self._schemas.grown(table)
@@ -267,11 +280,11 @@ class DeltaWarehouse:
                 discard(self._store, table.name, staged)
         raise Unavailable(f"{self.url}: other writers of {table.name!r} were faster {_TRIES} times")
 
-    def _known(self, delta: DeltaTable, table: Table, key: str) -> Outcome | None:
+    def _known(self, delta: DeltaTable, table: Table, key: str) -> LoadOutcome | None:
         """What the ledger says. Whoever committed it may have died before it was durable."""
         found = self._ledger.find(delta, key)
         if found is not None:
-            self._files.settle(table.name, max(-1, delta.version() - _RECENT))
+            self._files.sync_commits(table.name, max(-1, delta.version() - _RECENT))
         return found
 
     def _open(self, table: Table, *, grow: bool = False) -> DeltaTable:
@@ -295,12 +308,12 @@ class DeltaWarehouse:
         if grow and new:
             before = delta.version()
             delta.alter.add_columns(DeltaSchema.from_arrow(pa.schema(new)).fields)
-            self._files.settle(table.name, before)
+            self._files.sync_commits(table.name, before)
             return self._open(table)
         return delta
 
     def _commit(
-        self, delta: DeltaTable, table: Table, staged: list[Staged], outcomes: Mapping[str, Outcome]
+        self, delta: DeltaTable, table: Table, staged: list[StagedFile], outcomes: Mapping[str, LoadOutcome]
     ) -> bool:
         """Rows and ledger entries as the version that follows `delta`'s; False where that one is taken."""
         number = self._ledger.prepare(outcomes)
@@ -332,7 +345,7 @@ class DeltaWarehouse:
             )
         except CommitFailedError:
             return False
-        self._files.settle(table.name, before)
+        self._files.sync_commits(table.name, before)
         return True
 
     @contextmanager
@@ -351,20 +364,20 @@ class DeltaWarehouse:
             for column, bounds in (only or {}).items():
                 files = files.filter(between(files, column, *bounds))
             scanner = self._files.dataset(name, delta, files).scanner(columns=columns)
-            with connect() as connection:
+            with memory_database() as connection:
                 connection.register("stored", scanner.to_reader())
                 yield connection
 
     def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.url)
+        return translated_errors(self.url)
 
 
-def _meet(found: Sequence[Sifted]) -> bool:
+def _overlap(found: Sequence[StagedPart]) -> bool:
     """Whether two parts have rows with the same hash."""
     hashes = np.frombuffer(b"".join(part.hashes for part in found), np.int64)
     return len(found) > 1 and len(np.unique(hashes)) < len(hashes)
 
 
-def _is_at(rows: pa.Table, spot: Spot, positions: Sequence[str]) -> pa.ChunkedArray:
+def _is_at(rows: pa.Table, spot: ChannelPartition, positions: Sequence[str]) -> pa.ChunkedArray:
     here = pc.and_(pc.equal(rows["channel"], spot.channel), pc.equal(rows["partition"], spot.partition))
     return pc.and_(here, pc.is_in(rows["position"], pa.array(positions, pa.string())))

@@ -43,7 +43,7 @@ _STAMP = "%Y%m%dT%H%M%SZ"
 _ABANDONED = timedelta(days=1)
 
 
-class Piece(NamedTuple):
+class IndexPiece(NamedTuple):
     """A run of hashes in order."""
 
     object: str
@@ -68,12 +68,12 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class IndexState:
     """What the index covers. Nothing, where there is none."""
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     """By file."""
-    levels: Sequence[Sequence[Piece]] = ()
+    levels: Sequence[Sequence[IndexPiece]] = ()
     next: int = 1
     tag: str | None = None
 
@@ -84,7 +84,7 @@ class State:
         return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
 
     @property
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[IndexPiece]:
         return (piece for level in self.levels for piece in level)
 
 
@@ -113,21 +113,21 @@ class HashIndex:
                 hits = {names[number] for number in found if number in names}
                 return hits, set(live) - state.numbers.keys()
 
-    def state(self) -> State:
+    def state(self) -> IndexState:
         """As it is now. One that cannot be read is dropped: it is built again."""
         try:
             data, tag = self._store.tagged(f"{self._folder}/state.json")
         except NotFound:
-            return State()
+            return IndexState()
         try:
             body = orjson.loads(data)
             if body["version"] != VERSION:
                 raise ValueError(body["version"])
-            levels = [[Piece(*piece) for piece in level] for level in body["levels"]]
-            return State(body["files"], levels, body["next"], tag)
+            levels = [[IndexPiece(*piece) for piece in level] for level in body["levels"]]
+            return IndexState(body["files"], levels, body["next"], tag)
         except (ValueError, LookupError, TypeError) as error:
             self._drop(repr(error))
-            return State()
+            return IndexState()
 
     def add(self, files: Mapping[str, Hashes], live: Collection[str]) -> bool:
         """Cover files; False where somebody else changed the index meanwhile."""
@@ -141,7 +141,7 @@ class HashIndex:
         kept = {name: number for name, number in state.numbers.items() if name in live}
         first, *rest = state.levels or [[]]
         levels = [[*first, *pieces], *rest]
-        return self._replace(state, State({**kept, **numbers}, levels, state.next + len(fresh)))
+        return self._replace(state, IndexState({**kept, **numbers}, levels, state.next + len(fresh)))
 
     def merge(self) -> bool:
         """Merge some pieces into the next level where a level is too large; returns whether one was."""
@@ -161,7 +161,7 @@ class HashIndex:
         rest = [piece for piece in levels[place + 1] if piece not in below]
         levels[place + 1] = sorted([*rest, *merged], key=lambda piece: piece.low)
         failpoints.hit("compact.before_index")
-        if self._replace(state, State(state.numbers, levels, state.next)):
+        if self._replace(state, IndexState(state.numbers, levels, state.next)):
             for piece in (*chosen, *below):
                 self._store.delete(piece.object)
         return True
@@ -178,7 +178,7 @@ class HashIndex:
             self._store.delete(name)
         return len(orphans)
 
-    def _replace(self, old: State, new: State) -> bool:
+    def _replace(self, old: IndexState, new: IndexState) -> bool:
         name = f"{self._folder}/state.json"
         if old.tag is not None:
             return self._store.swap(name, old.tag, new.encode())
@@ -193,7 +193,7 @@ class HashIndex:
         log.error("the index %s/%s is dropped, and built again: %s", self._store.url, self._folder, reason)
         self._store.delete(f"{self._folder}/state.json")
 
-    def _write(self, hashes: Hashes, owners: Numbers) -> Iterator[Piece]:
+    def _write(self, hashes: Hashes, owners: Numbers) -> Iterator[IndexPiece]:
         """Pieces of these entries, in order."""
         order = np.argsort(hashes, kind="stable")
         hashes, owners = hashes[order], owners[order]
@@ -202,9 +202,9 @@ class HashIndex:
             stamp = datetime.now(UTC).strftime(_STAMP)
             name = f"{self._folder}/{stamp}-{secrets.token_hex(8)}"
             self._store.put(name, _encode(part, numbers))
-            yield Piece(name, len(part), int(part[0]), int(part[-1]))
+            yield IndexPiece(name, len(part), int(part[0]), int(part[-1]))
 
-    def _numbers(self, piece: Piece, wanted: Hashes) -> Iterator[int]:
+    def _numbers(self, piece: IndexPiece, wanted: Hashes) -> Iterator[int]:
         """The numbers of the files in which a piece has some of the wanted hashes, which are in order."""
         start, end = np.searchsorted(wanted, [piece.low, piece.high], side="left")
         wanted = wanted[start : end + 1]
@@ -221,7 +221,7 @@ class HashIndex:
         owners = np.concatenate([part[1] for part in parts])
         yield from np.unique(owners[np.isin(hashes, wanted)]).tolist()
 
-    def _firsts_of(self, piece: Piece) -> Hashes:
+    def _firsts_of(self, piece: IndexPiece) -> Hashes:
         """The first hashes of a piece's blocks. They are kept: a piece does not change."""
         found = self._firsts.get(piece.object)
         if found is None:
@@ -230,7 +230,7 @@ class HashIndex:
             found = self._firsts[piece.object] = np.frombuffer(_checked(piece, place, data), "<i8")
         return found
 
-    def _blocks(self, piece: Piece, blocks: Sequence[int]) -> list[tuple[Hashes, Numbers]]:
+    def _blocks(self, piece: IndexPiece, blocks: Sequence[int]) -> list[tuple[Hashes, Numbers]]:
         places = [piece.place(block) for block in blocks]
         if 2 * len(blocks) > piece.blocks:
             data = self._store.get(piece.object)
@@ -239,13 +239,13 @@ class HashIndex:
             parts = self._store.parts(piece.object, places)
         return [_decode(_checked(piece, *each)) for each in zip(places, parts, strict=True)]
 
-    def _whole(self, piece: Piece) -> tuple[Hashes, Numbers]:
+    def _whole(self, piece: IndexPiece) -> tuple[Hashes, Numbers]:
         self._firsts.pop(piece.object, None)
         parts = self._blocks(piece, range(piece.blocks))
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def _overdue(levels: Sequence[Sequence[Piece]]) -> tuple[int, Sequence[Piece]]:
+def _overdue(levels: Sequence[Sequence[IndexPiece]]) -> tuple[int, Sequence[IndexPiece]]:
     """A level that is too large, and which of its pieces go down: all of the first, otherwise the one that
     meets the least."""
     if not levels:
@@ -259,7 +259,7 @@ def _overdue(levels: Sequence[Sequence[Piece]]) -> tuple[int, Sequence[Piece]]:
     return 0, ()
 
 
-def _met(piece: Piece, others: Iterable[Piece]) -> int:
+def _met(piece: IndexPiece, others: Iterable[IndexPiece]) -> int:
     return sum(other.rows for other in others if other.low <= piece.high and piece.low <= other.high)
 
 
@@ -277,7 +277,7 @@ def _decode(block: bytes) -> tuple[Hashes, Numbers]:
     return np.frombuffer(block, "<i8", rows), np.frombuffer(block, "<u4", rows, rows * 8)
 
 
-def _checked(piece: Piece, place: tuple[int, int], part: bytes) -> bytes:
+def _checked(piece: IndexPiece, place: tuple[int, int], part: bytes) -> bytes:
     body, found = part[:-_CHECKSUM], int.from_bytes(part[-_CHECKSUM:], "little")
     if len(part) != place[1] - place[0] or zlib.crc32(body) != found:
         raise Damaged(f"{piece.object} is torn, or a block of it has a wrong checksum")

@@ -23,19 +23,20 @@ from deltalake.transaction import AddAction, RemoveAction
 from holdfast import failpoints
 from holdfast.model.errors import Damaged
 from holdfast.pipeline.stores import ObjectStore
-from holdfast.pipeline.upkeep import Upkept
-from holdfast.pipeline.warehouse.delta_data import (
+from holdfast.pipeline.upkeep import UpkeepCounts
+from holdfast.pipeline.warehouse.delta_files import (
     NO_HOOKS,
+    DeltaFiles,
     discard,
+    live_files,
     read_file,
     read_hashes,
     removal,
     stage,
     stage_whole,
 )
-from holdfast.pipeline.warehouse.delta_files import DeltaFiles, live_files
 from holdfast.pipeline.warehouse.delta_index import HashIndex
-from holdfast.pipeline.warehouse.delta_ledger import Ledger
+from holdfast.pipeline.warehouse.delta_metadata import DeltaLedger
 from holdfast.pipeline.warehouse.tables import DAY
 
 log = logging.getLogger(__name__)
@@ -64,22 +65,22 @@ class TableUpkeep:
     keep: timedelta
     """How long what is replaced stays, for readers of older versions."""
 
-    def step(self, now: datetime) -> Upkept:
+    def step(self, now: datetime) -> UpkeepCounts:
         """One merge, and what the index needs; all zero where there is nothing to do."""
         delta = self.files.find(self.name)
         if delta is None:
-            return Upkept()
+            return UpkeepCounts()
         self.checkpoint(delta)
         live: list[dict[str, Any]] = live_files(delta).to_pylist()
         group = chosen(live, now.date(), self.target)
-        done = self._merge(delta, group) if group else Upkept()
+        done = self._merge(delta, group) if group else UpkeepCounts()
         return done.plus(self._cover()) if _is_by_day(delta) else done
 
-    def clean(self, now: datetime) -> Upkept:
+    def clean(self, now: datetime) -> UpkeepCounts:
         """Remove what has not been live for a while, and entries of the log from before that."""
         delta = self.files.find(self.name)
         if delta is None:
-            return Upkept()
+            return UpkeepCounts()
         hours = int(self.keep.total_seconds() // 3600)
         found = delta.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         there = {entry.name.removeprefix(f"{self.name}/") for entry in self.store.list(self.name)}
@@ -89,7 +90,7 @@ class TableUpkeep:
             failpoints.hit("compact.mid_clean")
         delta.cleanup_metadata()
         orphans = HashIndex(self.store, self.name).clean(now)
-        return Upkept(removed=len(gone) + orphans + Ledger(self.store).clean(now))
+        return UpkeepCounts(removed=len(gone) + orphans + DeltaLedger(self.store).clean(now))
 
     def checkpoint(self, delta: DeltaTable) -> None:
         """Write a checkpoint of the log where the last one is long ago. Loads do not: they must not wait."""
@@ -97,7 +98,7 @@ class TableUpkeep:
             delta.create_checkpoint()
             self.files.sync_checkpoint(self.name, delta.version())
 
-    def _merge(self, delta: DeltaTable, group: Sequence[Mapping[str, Any]]) -> Upkept:
+    def _merge(self, delta: DeltaTable, group: Sequence[Mapping[str, Any]]) -> UpkeepCounts:
         parts = [read_file(self.store, self.name, each["path"], each["size_bytes"]) for each in group]
         rows = pa.concat_tables(parts, promote_options="default")
         if rows.num_rows != sum(each["num_records"] for each in group):
@@ -129,13 +130,13 @@ class TableUpkeep:
             except CommitFailedError:  # a load was faster
                 delta.update_incremental()
                 continue
-            self.files.settle(self.name, before)
+            self.files.sync_commits(self.name, before)
             failpoints.hit("compact.after_commit")
-            return Upkept(len(group), len(staged))
+            return UpkeepCounts(len(group), len(staged))
         discard(self.store, self.name, staged)
-        return Upkept()
+        return UpkeepCounts()
 
-    def _cover(self) -> Upkept:
+    def _cover(self) -> UpkeepCounts:
         """Have the index cover the largest files, until few rows are left that it does not."""
         delta, index = self.files.find(self.name), HashIndex(self.store, self.name)
         files: list[dict[str, Any]] = [] if delta is None else live_files(delta).to_pylist()
@@ -152,7 +153,7 @@ class TableUpkeep:
             done += len(part) if index.add(hashes, live) else 0
         while index.merge():
             pass
-        return Upkept(indexed=done)
+        return UpkeepCounts(indexed=done)
 
 
 def _is_by_day(delta: DeltaTable) -> bool:

@@ -98,37 +98,37 @@ SELECT key, inserted, duplicates, conflicts, refused FROM holdfast_ledger WHERE 
 -- name: record
 INSERT INTO holdfast_ledger VALUES (?, ?, ?, ?, ?, ?);
 
--- name: standing
+-- name: existing
 -- Rows that may be the same events. They are sought by row, so that of all others only the hashes are read: in
 -- one step the scan's filter lets some thousand strangers through, and reads their data.
-CREATE OR REPLACE TEMP TABLE standing AS
+CREATE OR REPLACE TEMP TABLE existing AS
 SELECT transaction_id, type, key, data, data_base64
 FROM {table}
 WHERE rowid IN (
     SELECT rowid FROM {table} WHERE transaction_hash IN (SELECT transaction_hash FROM incoming)
 );
 
--- name: suspects
-CREATE OR REPLACE TEMP TABLE suspects AS
-SELECT transaction_id FROM standing
+-- name: possible_repeats
+CREATE OR REPLACE TEMP TABLE possible_repeats AS
+SELECT transaction_id FROM existing
 UNION
 SELECT transaction_id FROM incoming GROUP BY transaction_id HAVING count(*) > 1;
 
--- name: rivals
+-- name: repeats
 -- Every incoming row whose event is there already, or stands earlier among them.
-CREATE OR REPLACE TEMP TABLE rivals AS
+CREATE OR REPLACE TEMP TABLE repeats AS
 WITH candidates AS (
     SELECT row, load, channel, "partition", "position", transaction_id, type, key, data, data_base64,
            row_number() OVER (PARTITION BY transaction_id ORDER BY row) AS copy
     FROM incoming
-    WHERE transaction_id IN (SELECT transaction_id FROM suspects)
+    WHERE transaction_id IN (SELECT transaction_id FROM possible_repeats)
 ),
 originals AS (
-    SELECT NULL AS row, * FROM standing
+    SELECT NULL AS row, * FROM existing
     UNION ALL
     SELECT row, transaction_id, type, key, data, data_base64
     FROM candidates
-    WHERE copy = 1 AND transaction_id NOT IN (SELECT transaction_id FROM standing)
+    WHERE copy = 1 AND transaction_id NOT IN (SELECT transaction_id FROM existing)
 )
 SELECT candidate.row AS row,
        candidate.load AS load,
@@ -141,14 +141,14 @@ FROM candidates AS candidate
 JOIN originals AS original USING (transaction_id)
 WHERE candidate.row IS DISTINCT FROM original.row;
 
--- name: rivals_found
-SELECT load, name, same FROM rivals ORDER BY row;
+-- name: repeats_found
+SELECT load, name, same FROM repeats ORDER BY row;
 
 -- name: insert
 INSERT INTO {table} ({columns})
 SELECT {values}
 FROM incoming
-WHERE row NOT IN (SELECT row FROM rivals);
+WHERE row NOT IN (SELECT row FROM repeats);
 
 -- name: remove
 DELETE FROM {table}
@@ -178,7 +178,7 @@ ORDER BY failed_at DESC, id
 LIMIT ?;
 
 -- name: events
--- The digest is that of pipeline/digest.py. A row that contradicts itself has one that no event has.
+-- The digest is that of `digests` in reconcile/records.py. A row that contradicts itself has one that no event has.
 SELECT "partition", "position", transaction_id, source, id,
        CASE WHEN (data IS NULL) <> (data_base64 IS NULL) AND {mapped} THEN
            (md5_number_lower(concat(

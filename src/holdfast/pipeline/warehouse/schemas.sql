@@ -1,6 +1,6 @@
 -- What is learned of the data of channels, whose rows stand as `incoming`, and where it is written down.
 
--- name: shapes
+-- name: structures
 -- The structure of all data that is an object, and whether a number may be too large for 64 bits.
 SELECT channel, json_group_structure(data::JSON)::VARCHAR, bool_or(regexp_matches(data, '[0-9]{{19}}'))
 FROM incoming

@@ -1,9 +1,14 @@
-"""Tables: which channel goes into which table, and which parts of the data become columns of their own."""
+"""Tables: which channel goes into which table, which parts of the data become columns of their own, and the
+SQL that computes them from the rows of a segment.
+
+The dialect is DuckDB's; for another warehouse a DuckDB in memory computes it. The rows have `batch` beside
+their own columns; the parameter is $now.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +17,7 @@ import orjson
 
 from holdfast.model.errors import InvalidInput
 from holdfast.model.names import compile_pattern, most_specific
-from holdfast.pipeline.warehouse.shape import NULL, Shape, declared
+from holdfast.pipeline.warehouse.structure import NULL, Structure, declared
 
 DEFAULT_TABLE = "events"
 FIXED = (
@@ -41,6 +46,16 @@ TYPES = ("text", "integer", "number", "boolean", "time", "date", "json")
 STORED = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR", "TIMESTAMPTZ", "DATE")
 """Types of fields that are stored in columns of their own."""
 
+_PARAMETERS = {"ingested_at": "$now"}
+_DUCKDB_TYPES = {
+    "text": "VARCHAR",
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "time": "TIMESTAMP WITH TIME ZONE",
+    "date": "DATE",
+    "json": "VARCHAR",
+}
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _FIELD = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _DECIMAL = re.compile(r"decimal\(\d{1,2},\s*\d{1,2}\)")
@@ -82,7 +97,7 @@ class Column:
         return data
 
 
-class Typed(NamedTuple):
+class TypedColumn(NamedTuple):
     """A field of the data that is stored in a column of its own, in rows where it fits this type."""
 
     field: str
@@ -106,7 +121,7 @@ class Table:
 
     name: str = DEFAULT_TABLE
     columns: tuple[Column, ...] = ()
-    typed: tuple[Typed, ...] = ()
+    typed: tuple[TypedColumn, ...] = ()
     """What was learned of its channels' data."""
 
     @property
@@ -149,14 +164,14 @@ class Tables:
         pattern = most_specific(self.by_pattern, channel)
         return (Table() if pattern is None else self.by_pattern[pattern]).named_for(channel)
 
-    def declared_for(self, channel: str) -> Shape:
+    def declared_for(self, channel: str) -> Structure:
         """What the JSON Schema of a channel says of its data; `NULL` where there is none."""
         pattern = most_specific(self.declared, channel)
-        return NULL if pattern is None else _shape_of(self.declared[pattern])
+        return NULL if pattern is None else _structure_of(self.declared[pattern])
 
 
 @cache
-def _shape_of(schema: str) -> Shape:
+def _structure_of(schema: str) -> Structure:
     return declared(orjson.loads(schema))
 
 
@@ -169,3 +184,65 @@ def key_of(name: str, headers: Mapping[str, str], data: str | None, columns: Ite
         return None
     value = found[0].find(orjson.loads(data))
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def projection(table: Table) -> dict[str, str]:
+    """By column, in order. What a type cannot hold is an error; in a column that was learned it is null."""
+    fixed = {name: _PARAMETERS.get(name, f'"{name}"') for name in FIXED}
+    mapped = {column.name: _value(column) for column in table.columns}
+    return fixed | mapped | {each.name: _typed(each, table.typed) for each in table.typed}
+
+
+def _typed(column: TypedColumn, columns: Sequence[TypedColumn]) -> str:
+    """All fields of one type are taken from the data at once: DuckDB computes what is the same only once."""
+    structure = ", ".join(f'"{each.field}": "{each.type}"' for each in columns if each.type == column.type)
+    return f"""TRY(json_transform(data, '{{{structure}}}'))."{column.field}\""""
+
+
+def mapped(table: Table) -> str:
+    """Whether a row has what its data says in the columns that are computed from it, as SQL.
+
+    Null is right in rows from before the first that has a value: they are older than the column.
+    """
+    expected = {column.name: _expected(column) for column in table.columns}
+    expected |= {each.name: _typed(each, table.typed) for each in table.typed}
+    return " AND ".join(map(_is_right, expected, expected.values())) or "true"
+
+
+def first_values(columns: Iterable[str]) -> str:
+    """Since when each of these columns has values, as SQL: what `mapped` takes as `$first_NAME`."""
+    return ", ".join(f'min(ingested_at) FILTER (WHERE "{name}" IS NOT NULL)' for name in columns)
+
+
+def _is_right(column: str, expected: str) -> str:
+    older = f'"{column}" IS NULL AND coalesce(ingested_at < $first_{column}, true)'
+    return f'("{column}" IS NOT DISTINCT FROM {expected} OR ({older}))'
+
+
+def _expected(column: Column) -> str:
+    """What the data says; null where it does not fit."""
+    if column.type in ("json", "text"):
+        return f"TRY({_value(column)})"
+    text = f"TRY(json_extract_string(data, '{column.path}'))"
+    cast = f"TRY(CAST({text} AS {duck_type(column.type)}))"
+    return f"CASE WHEN contains({text}, '.') THEN NULL ELSE {cast} END" if column.type == "integer" else cast
+
+
+def duck_type(name: str) -> str:
+    """DuckDB's name for a type of ours."""
+    return _DUCKDB_TYPES.get(name) or name.upper().replace(" ", "")
+
+
+def _value(column: Column) -> str:
+    path = column.path
+    if column.type == "json":
+        return f"CAST(json_extract(data, '{path}') AS VARCHAR)"
+    text = f"json_extract_string(data, '{path}')"
+    if column.type == "text":
+        return text
+    cast = f"CAST({text} AS {duck_type(column.type)})"
+    if column.type != "integer":
+        return cast
+    # DuckDB would round.
+    wrong = f"error('column {column.name}: ' || {text} || ' is no integer')"
+    return f"CASE WHEN contains({text}, '.') THEN {wrong} ELSE {cast} END"

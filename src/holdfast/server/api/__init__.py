@@ -1,53 +1,41 @@
-"""The routes under `/api/v1`: one module for each noun, listed here.
+"""The routes under `/api/v1`: one module for each noun, and the broker's own paths in `broker`.
 
-A module has a `router` (an `Router` with a tag); each of its routes has a verb for the guard, a response
-model, and a function whose name is the operation id:
+Each route has a verb for the guard, a response model, and a function whose name is the operation id:
 
     @router.post("/channels/{channel}/events", status_code=201)
     async def publish(channel: str, system: Known, caller: Annotated[Caller, Depends(needs("publish"))]) -> …:
 
-`system.bus`, `system.letters`, `system.config` and so on are what it works with. Errors of `model.errors` are
-raised as they are; `problems` makes answers of them.
+Errors of `model.errors` are raised as they are; `problems` makes responses of them.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from holdfast.server.admission import Router
 from holdfast.server.api import (
     channels,
     consumers,
-    cursors,
     deadletters,
     events,
-    failed,
+    failed_events,
     jobs,
     operations,
     pipeline,
-    polls,
-    query,
 )
-
-PREFIX = "/api/v1"
-MODULES: tuple[ModuleType, ...] = (
-    channels,
-    consumers,
-    cursors,
-    events,
-    polls,
-    jobs,
-    deadletters,
-    operations,
-    failed,
-    pipeline,
-    query,
-)
+from holdfast.server.auth.guard import Router
 
 
 def router() -> Router:
-    """All of them."""
-    found = Router(prefix=PREFIX)
-    for module in MODULES:
-        found.include_router(module.router)
+    """All routes of the API but those of the broker."""
+    found = Router(prefix="/api/v1")
+    for each in (
+        channels.router,
+        consumers.router,
+        consumers.cursors_router,
+        events.router,
+        jobs.router,
+        deadletters.router,
+        operations.router,
+        failed_events.router,
+        pipeline.router,
+    ):
+        found.include_router(each)
     return found

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import Depends, Query, Response
+from fastapi import Query, Response
 from pydantic import Field
 
-from holdfast.bus.budget import read_within
+from holdfast.bus.byte_limits import read_within
 from holdfast.contracts import Backend, Consumer
 from holdfast.model.errors import InvalidInput, NotFound
-from holdfast.server.admission import Router
-from holdfast.server.answers import answer, entry_of
-from holdfast.server.api.models import EntryOut, Model
-from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import needs
-from holdfast.server.context import Known, System
-from holdfast.server.openapi import may
-from holdfast.server.parameters import AfterName, AfterPosition, Channel, Limit, Page
-from holdfast.server.turns import Turns
+from holdfast.server.api.models import (
+    AfterName,
+    AfterPosition,
+    Channel,
+    EntryOut,
+    Limit,
+    Model,
+    Page,
+    entry_json,
+    json_response,
+)
+from holdfast.server.auth.guard import Operates, Reads, ReadsFiltered, Router
+from holdfast.server.bodies import TimeSlice
+from holdfast.server.openapi import may_fail
+from holdfast.server.system import Known, System
 
 router = Router(tags=["channels"])
 
@@ -48,51 +54,42 @@ class ChannelIn(Model):
 
 @router.get("/channels")
 async def list_channels(
-    system: Known,
-    caller: Annotated[Caller, Depends(needs("read", filtered=True))],
-    limit: Limit = 100,
-    after: AfterName = None,
+    system: Known, caller: ReadsFiltered, limit: Limit = 100, after: AfterName = None
 ) -> Page[ChannelOut]:
     """All channels by name, at most 100 on a page: the stores are asked about each."""
-    stores, most = await system.letters.stores(), min(limit, SHOWN)
-    names = sorted({name for store in stores for name in await store.channels() if caller.sees(name)})
+    stores, most = await system.deadletters.stores(), min(limit, SHOWN)
+    names = sorted({name for store in stores for name in await store.channels.names() if caller.sees(name)})
     rest = [name for name in names if after is None or name > after]
     shown = await _channels(stores, rest[:most])
     return Page(items=shown, after=rest[most - 1] if len(rest) > most else None)
 
 
 @router.get("/channels/{channel}")
-async def show_channel(
-    channel: Channel, system: Known, caller: Annotated[Caller, Depends(needs("read"))]
-) -> ChannelOut:
+async def show_channel(channel: Channel, system: Known, caller: Reads) -> ChannelOut:
     """One channel: how much it holds, and who works on it."""
-    return await _channel(await system.letters.stores(), channel)
+    return await _channel(await system.deadletters.stores(), channel)
 
 
 @router.put("/channels/{channel}", responses={201: {"model": ChannelOut, "description": "It is new"}})
 async def put_channel(
-    channel: Channel,
-    body: ChannelIn,
-    system: Known,
-    response: Response,
-    caller: Annotated[Caller, Depends(needs("operate"))],
+    channel: Channel, body: ChannelIn, system: Known, response: Response, caller: Operates
 ) -> ChannelOut:
     """Make sure that a channel exists, and give it a name for people."""
-    stores = await system.letters.stores()
-    if not any([channel in await store.channels() for store in stores]):
+    stores = await system.deadletters.stores()
+    if not any([channel in await store.channels.names() for store in stores]):
         response.status_code = 201
     await system.bus.create_channel(channel)
     for store in stores:
-        await store.set_display(channel, None, body.display_name)
+        await store.channels.set_display(channel, None, body.display_name)
     await system.audit.did(caller.actor, "put channel", channel)
     return await _channel(stores, channel)
 
 
-@router.get("/channels/{channel}/events", response_model=Page[EntryOut], responses=may(410))
+@router.get("/channels/{channel}/events", response_model=Page[EntryOut], responses=may_fail(410))
 async def read_events(
     channel: Channel,
     system: Known,
-    caller: Annotated[Caller, Depends(needs("read"))],
+    caller: Reads,
     limit: Limit = 100,
     after: AfterPosition = None,
     partition: Annotated[int, Query(ge=0, le=9999, description="Which store's share of the log.")] = 0,
@@ -101,20 +98,20 @@ async def read_events(
     ends early with the event that reaches `server.limits.answer` bytes."""
     store = await _store(system, partition)
     await check_channel(store, channel)
-    turns = Turns()
+    timeslice = TimeSlice()
     found = await read_within(store, channel, after, limit, system.config.server.limits.answer)
-    items = [await entry_of(each, turns) for each in found]
-    return answer({"items": items, "after": found[-1].position if found else after})
+    items = [await entry_json(each, timeslice) for each in found]
+    return json_response({"items": items, "after": found[-1].position if found else after})
 
 
 async def check_channel(store: Backend, channel: str) -> None:
     """Raise `NotFound` where a store has no such channel."""
-    if channel not in await store.channels():
+    if channel not in await store.channels.names():
         raise _missing(channel)
 
 
 async def _store(system: System, partition: int) -> Backend:
-    stores = await system.letters.stores()
+    stores = await system.deadletters.stores()
     if partition >= len(stores):
         raise InvalidInput(f"partition {partition} does not exist; there are {len(stores)}")
     return stores[partition]
@@ -130,10 +127,10 @@ async def _channels(stores: Sequence[Backend], names: Sequence[str]) -> list[Cha
     """What the stores that know them say together."""
     found: dict[str, ChannelOut] = {}
     for store in stores:
-        known = set(await store.channels())
+        known = set(await store.channels.names())
         for name in names:
             if name in known:
-                await _add(found, store, name, await store.consumers(name))
+                await _add(found, store, name, await store.channels.consumers(name))
     return [found[name] for name in names if name in found]
 
 
@@ -141,11 +138,11 @@ async def _add(
     found: dict[str, ChannelOut], store: Backend, name: str, consumers: Sequence[Consumer]
 ) -> None:
     channel = found.setdefault(name, ChannelOut(name=name, display_name="", events=0, bytes=0, consumers=[]))
-    size = await store.size(name)
+    size = await store.retention.size(name)
     channel.events, channel.bytes = channel.events + size.events, channel.bytes + size.bytes
     channel.consumers = sorted({*channel.consumers, *(each.name for each in consumers)})
     # A channel's own statistics may count its events: the consumers know its name too.
-    known = consumers[0].channel_display if consumers else (await store.channel_stats(name)).display
+    known = consumers[0].channel_display if consumers else (await store.channels.stats(name)).display
     channel.display_name = channel.display_name or known or name
 
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Request, Response
+from fastapi import Header, Request, Response
 from pydantic import Field, ValidationError
 
 from holdfast.model.errors import InvalidInput, TooLarge
 from holdfast.model.event import SAFE, Event, check_event
-from holdfast.server.admission import Router, bounds_of
-from holdfast.server.api.models import EventIn, Model, ReceiptOut, Time, Whole
-from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import needs
-from holdfast.server.context import Known, System
-from holdfast.server.jsonbody import parse_line
-from holdfast.server.parameters import Channel
+from holdfast.server.api.models import Channel, EventIn, Model, ReceiptOut, Time, Whole
+from holdfast.server.auth.guard import Publishes, Router
+from holdfast.server.bodies import BodyBounds, TimeSlice, parse_line
 from holdfast.server.problems import check_kind
-from holdfast.server.turns import Turns
+from holdfast.server.system import Known, System
 
 router = Router(tags=["publish"], prefix="/channels/{channel}/events")
 
-Publishes = Annotated[Caller, Depends(needs("publish"))]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -122,27 +117,28 @@ async def publish_stream(
     """
     check_kind(request, NDJSON)
     await system.capacity.check_channel(caller, channel)
-    told = Streamed(published=0, duplicates=0)
-    async for batch in _batches(request, system, idempotency_key or "", told):
+    done = Streamed(published=0, duplicates=0)
+    async for batch in _batches(request, system, idempotency_key or "", done):
         receipts = await system.bus.publish_many(channel, batch)
-        told.duplicates += sum(each.duplicate for each in receipts)
-        told.published += sum(not each.duplicate for each in receipts)
-    if not told.published + told.duplicates:
+        done.duplicates += sum(each.duplicate for each in receipts)
+        done.published += sum(not each.duplicate for each in receipts)
+    if not done.published + done.duplicates:
         raise InvalidInput("the stream has no line; send one JSON object on each")
-    return told
+    return done
 
 
-async def _batches(request: Request, system: System, key: str, told: Streamed) -> AsyncIterator[list[Event]]:
+async def _batches(request: Request, system: System, key: str, done: Streamed) -> AsyncIterator[list[Event]]:
     """As many events as one batch takes, again and again. A wrong line says how far the others got."""
-    limits, bounds, turns = system.config.server.limits, bounds_of(system), Turns()
+    limits, timeslice = system.config.server.limits, TimeSlice()
+    bounds = BodyBounds.of(limits)
     batch, size = list[Event](), 0
     async for number, line in _lines(request):
         try:
-            value = await parse_line(line, bounds, turns)
+            value = await parse_line(line, bounds, timeslice)
             batch.append(check_event(_event(value, _name(key, number - 1))))
         except InvalidInput as error:
-            done = told.published + told.duplicates
-            raise type(error)(f"line {number}: {error}; {done} events before it are published") from None
+            before = done.published + done.duplicates
+            raise type(error)(f"line {number}: {error}; {before} events before it are published") from None
         size += len(line)
         if len(batch) >= limits.batch or size >= limits.answer:
             yield batch
@@ -153,7 +149,7 @@ async def _batches(request: Request, system: System, key: str, told: Streamed) -
 
 async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
     """Every line that is not blank, with its number."""
-    number, parts, turns = 0, list[bytes](), Turns()
+    number, parts, timeslice = 0, list[bytes](), TimeSlice()
     async for chunk in _chunks(request):
         first, *others = chunk.split(b"\n")
         parts.append(first)
@@ -161,7 +157,7 @@ async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
             line, parts, number = b"".join(parts), [other], number + 1
             if line.strip():
                 yield number, line
-        await turns.pause()
+        await timeslice.pause()
     if (line := b"".join(parts)).strip():
         yield number + 1, line
 

@@ -1,16 +1,18 @@
-"""Models: what the routes take and answer, in JSON."""
+"""Models: the parameters, bodies and responses of the routes, as the OpenAPI document describes them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Generic, Self, TypeVar
 
+import orjson
+from fastapi import Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from holdfast.deadletters.ids import public
-from holdfast.deadletters.items import readable
+from holdfast.deadletters.items import ITEM, LOCAL, PUBLIC, public
+from holdfast.deadletters.payloads import is_json, nests_deep, readable
 from holdfast.model.duration import DURATION
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import (
@@ -20,24 +22,73 @@ from holdfast.model.event import (
     MAX_HEADERS,
     MAX_TEXT,
     SAFE,
+    UUID,
     Event,
     LogEntry,
     Receipt,
 )
-from holdfast.model.job import JobRecord
-from holdfast.server.jsonbody import Encoded
-from holdfast.server.parameters import shape
+from holdfast.model.gc_pause import gc_disabled
+from holdfast.model.job import Job, JobRecord
+from holdfast.model.names import LONGEST, NAME
+from holdfast.server.auth.signing import SEAL
+from holdfast.server.bodies import Encoded, TimeSlice
 from holdfast.upkeep.announcements import SOURCE
 
+T = TypeVar("T")
+RESERVED = "holdfast-"
+"""How the names of headers begin that tell where a dead letter came from."""
+BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
-def _written(value: Any) -> Any:
+
+def shape(pattern: str) -> dict[str, Any]:
+    """A pattern for the document only: whoever reads the text refuses another one, and says better why."""
+    return {"pattern": f"^{pattern}$"}
+
+
+Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=LONGEST)]
+"""The name of a channel or a consumer."""
+JobName = Annotated[str, Field(pattern=f"^{PUBLIC}$")]
+"""The id of a job, with its partition where that is not the first."""
+ItemName = Annotated[
+    str, Field(max_length=600, examples=["job:orders:billing:42"], json_schema_extra=shape(ITEM))
+]
+"""The id of a dead letter."""
+
+Channel = Annotated[Name, Path(description="The channel.", examples=["orders"])]
+Consumer = Annotated[Name, Path(description="The consumer.", examples=["billing"])]
+JobId = Annotated[
+    JobName, Path(description="The job, as lists of jobs and dead letters have it.", examples=["42"])
+]
+ItemId = Annotated[ItemName, Path(description="The dead letter, as the list has it.")]
+OperationId = Annotated[
+    str, Path(max_length=128, description="The operation.", json_schema_extra=shape(UUID))
+]
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
+_PAGE = "Where the page before ended: its `after`."
+AfterName = Annotated[Name | None, Query(description=_PAGE)]
+AfterPosition = Annotated[
+    str | None,
+    Query(
+        max_length=128,
+        description="A position, such as the `after` of a page.",
+        json_schema_extra=shape(LOCAL),
+    ),
+]
+After = Annotated[
+    str | None, Query(max_length=4096, description=_PAGE, json_schema_extra={"pattern": f"^{SEAL}"})
+]
+"""A cursor that was sealed for its caller."""
+
+
+def _check_text(value: Any) -> Any:
     """A number is not a time here, although it could be seconds."""
     if not isinstance(value, str | datetime) or (isinstance(value, str) and ":" not in value):
         raise ValueError("write a time as 2030-01-31T09:00:00Z")
     return value
 
 
-def _placed(value: datetime) -> datetime:
+def _check_zone(value: datetime) -> datetime:
     """No store takes a zone further away."""
     if abs(value.utcoffset() or timedelta()) >= FARTHEST:
         raise ValueError("a zone is less than 16 hours from UTC")
@@ -53,8 +104,8 @@ Whole = BeforeValidator(_whole)
 """Goes behind the bounds: `Annotated[int, Field(ge=1), Whole]`."""
 Time = Annotated[
     AwareDatetime,
-    BeforeValidator(_written),
-    AfterValidator(_placed),
+    BeforeValidator(_check_text),
+    AfterValidator(_check_zone),
     Field(
         strict=False,
         examples=["2030-01-31T09:00:00Z"],
@@ -62,19 +113,23 @@ Time = Annotated[
     ),
 ]
 """A time with a zone."""
-RESERVED = "holdfast-"
-"""How the names of headers begin that tell where a dead letter came from."""
 Duration = Annotated[str, Field(max_length=32, examples=["30s"], json_schema_extra=shape(DURATION))]
 """At most 36500d."""
 Text = Annotated[str, Field(max_length=MAX_TEXT, json_schema_extra=shape(SAFE))]
 """What every store can carry in the fields of an event."""
-BASE64 = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
 class Model(BaseModel):
     """What all of them share: unknown fields are refused, a text is no number, and docstrings describe."""
 
     model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", strict=True)
+
+
+class Page(BaseModel, Generic[T]):
+    """A page of a list. `after` is null on the last one; a page can be short, even empty, and not be it."""
+
+    items: list[T]
+    after: str | None
 
 
 _HEADERS: dict[str, Any] = {
@@ -120,13 +175,7 @@ class EventIn(Model):
             raise InvalidInput("there is data and data_base64; give one of them")
         self._check_reserved()
         return Event(
-            self._content(),
-            self.id or fallback,
-            self.source,
-            self.type,
-            self.key,
-            self.time,
-            self.headers,
+            self._content(), self.id or fallback, self.source, self.type, self.key, self.time, self.headers
         )
 
     def _content(self) -> Any:
@@ -242,3 +291,51 @@ class JobOut(Model):
         """From the record."""
         fields = {name: getattr(record, name) for name in cls.model_fields if name not in ("id", "state")}
         return cls(id=public(record.id, partition), state=record.state.value, **fields)
+
+
+def json_response(content: Any) -> Response:
+    """A response; what `data_json` returned is handed on as it is stored, and nothing is built from it."""
+    return Response(orjson.dumps(content, option=orjson.OPT_UTC_Z), media_type="application/json")
+
+
+async def data_json(name: str, data: bytes, timeslice: TimeSlice) -> dict[str, Any]:
+    """Data under a name where it is JSON that every reader takes, else in Base64 under the name with
+    `_base64`."""
+    await timeslice.pause()
+    with gc_disabled():
+        plain = is_json(data)
+    await timeslice.pause()
+    plain = plain and not nests_deep(data)
+    await timeslice.pause()
+    return {name: orjson.Fragment(data)} if plain else {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+async def event_json(event: Event, timeslice: TimeSlice) -> dict[str, Any]:
+    """An event, as `EventOut` describes it."""
+    return {
+        "id": event.id,
+        "source": event.source,
+        "type": event.type,
+        "key": event.key,
+        "time": event.time,
+        "headers": dict(event.headers),
+        **await data_json("data", event.data, timeslice),
+    }
+
+
+async def entry_json(entry: LogEntry, timeslice: TimeSlice) -> dict[str, Any]:
+    """An entry of a log, as `EntryOut` describes it."""
+    return {"position": entry.position, "event": await event_json(entry.event, timeslice)}
+
+
+async def lease_json(job: Job, timeslice: TimeSlice) -> dict[str, Any]:
+    """A job that was handed out, as `LeaseOut` describes it."""
+    return {
+        "id": public(job.id, job.partition),
+        "token": job.token,
+        "attempt": job.attempt,
+        "abandonments": job.abandonments,
+        "lease_until": job.lease_until,
+        "position": job.position,
+        "event": await event_json(job.event, timeslice),
+    }

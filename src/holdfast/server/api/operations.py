@@ -6,31 +6,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Response
+from fastapi import Response
 from orjson import Fragment
 from pydantic import ConfigDict, Field
 
-from holdfast.deadletters.operation import Canary, Operation, Options, Request
+from holdfast.deadletters.operation import Canary, Operation, OperationOptions, Request
 from holdfast.deadletters.operations import no_operation
-from holdfast.deadletters.patching import Change
+from holdfast.deadletters.payloads import Change
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Outdated
-from holdfast.server.admission import Router
-from holdfast.server.answers import answer
-from holdfast.server.api.deadletters import ItemOut
-from holdfast.server.api.filters import FilterIn, check_filter, check_item, visible
-from holdfast.server.api.models import Duration, Model, Whole
+from holdfast.server.api.deadletters import FilterIn, ItemOut, check_filter, check_item, visible
+from holdfast.server.api.models import (
+    After,
+    Duration,
+    ItemName,
+    Limit,
+    Model,
+    OperationId,
+    Page,
+    Whole,
+    json_response,
+)
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import needs
-from holdfast.server.context import Known, System
-from holdfast.server.openapi import may
-from holdfast.server.parameters import After, ItemName, Limit, OperationId, Page
-from holdfast.server.refusals import Conflict
+from holdfast.server.auth.guard import OperatesFiltered, ReadsFiltered, Router
+from holdfast.server.errors import Conflict
+from holdfast.server.openapi import may_fail
+from holdfast.server.system import Known, System
 
 router = Router(tags=["operations"], prefix="/operations")
 
-Reads = Annotated[Caller, Depends(needs("read", filtered=True))]
-Operates = Annotated[Caller, Depends(needs("operate", filtered=True))]
 LIST = "operations"
 """What its cursors are for."""
 
@@ -81,7 +85,7 @@ class OperationIn(Model):
             self.kind,
             None if self.filter is None else self.filter.filter(),
             tuple(self.items),
-            Options(self.rate, canary, self.only_exhausted, tuple(self.patch), self.digest),
+            OperationOptions(self.rate, canary, self.only_exhausted, tuple(self.patch), self.digest),
             self.all,
         )
 
@@ -128,10 +132,10 @@ class PreviewOut(Model):
     "",
     status_code=202,
     response_model=OperationOut,
-    responses={200: {"model": PreviewOut, "description": "A dry run"}, **may(404)},
+    responses={200: {"model": PreviewOut, "description": "A dry run"}, **may_fail(404)},
 )
 async def start_operation(
-    body: OperationIn, system: Known, response: Response, caller: Operates
+    body: OperationIn, system: Known, response: Response, caller: OperatesFiltered
 ) -> OperationOut | Response:
     """Ask for an operation. It runs in the background, and goes on after a crash where it was."""
     request = body.request()
@@ -145,27 +149,27 @@ async def start_operation(
             "sample": [ItemOut.of(each).model_dump() for each in preview.sample],
             "changes": [_change(each) for each in preview.changes],
         }
-        return answer(found)
+        return json_response(found)
     return accepted(await system.operations.ask(request, caller.actor, caller.scopes), response)
 
 
 @router.get("")
 async def list_operations(
-    system: Known, caller: Reads, limit: Limit = 100, after: After = None
+    system: Known, caller: ReadsFiltered, limit: Limit = 100, after: After = None
 ) -> Page[OperationOut]:
     """The latest operations first. A page can be short, even empty, and have more behind it."""
-    found, goes_on = await listed(system, caller, limit, after)
-    return Page(items=[OperationOut(**each.to_json()) for each in found], after=goes_on)
+    found, next_page = await listed(system, caller, limit, after)
+    return Page(items=[OperationOut(**each.to_json()) for each in found], after=next_page)
 
 
 @router.get("/{operation}")
-async def show_operation(operation: OperationId, system: Known, caller: Reads) -> OperationOut:
+async def show_operation(operation: OperationId, system: Known, caller: ReadsFiltered) -> OperationOut:
     """One operation: how far it is, and how it ended."""
     return OperationOut(**(await mine(system, caller, operation)).to_json())
 
 
 @router.post("/{operation}/cancel")
-async def cancel_operation(operation: OperationId, system: Known, caller: Operates) -> OperationOut:
+async def cancel_operation(operation: OperationId, system: Known, caller: OperatesFiltered) -> OperationOut:
     """Begin nothing more; what is under way is finished."""
     await permit(system, caller, (await mine(system, caller, operation)).request)
     with _conflicts():
@@ -174,7 +178,7 @@ async def cancel_operation(operation: OperationId, system: Known, caller: Operat
 
 @router.post("/{operation}/resume", status_code=202)
 async def resume_operation(
-    operation: OperationId, system: Known, response: Response, caller: Operates
+    operation: OperationId, system: Known, response: Response, caller: OperatesFiltered
 ) -> OperationOut:
     """Let one that was cancelled, stopped or failed go on where it was, and past its canary."""
     await permit(system, caller, (await mine(system, caller, operation)).request)
@@ -194,7 +198,7 @@ async def listed(
 
 
 def accepted(operation: Operation, response: Response) -> OperationOut:
-    """The answer to a request that becomes an operation."""
+    """The response to a request that becomes an operation."""
     response.status_code = 202
     response.headers["Location"] = f"/api/v1/operations/{operation.id}"
     return OperationOut(**operation.to_json())
@@ -226,7 +230,7 @@ async def mine(system: System, caller: Caller, operation: str) -> Operation:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    """As `ChangeOut` describes it; the data stands in it as it is."""
+    """As `ChangeOut` describes it; the data is handed on as it is."""
     return {
         "item": change.item,
         "before": Fragment(change.old),

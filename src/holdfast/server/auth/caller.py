@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.model.scopes import Right, Scope, Verb, may
-from holdfast.server.refusals import Forbidden
+from holdfast.server.errors import Forbidden
 
 CALLER = "holdfast.caller"
 """In the scope of a request: who was let in."""
@@ -28,7 +28,7 @@ class Caller:
         return may(self.scopes, verb, channel, consumer)
 
     def right(self, verb: Verb) -> Right:
-        """Where the caller may do it: for lists and counts of what stands on many channels."""
+        """Where the caller may do it: for lists and counts over many channels."""
         return Right(verb, (self.scopes,))
 
     def sees(self, channel: str, consumer: str | None = None) -> bool:

@@ -1,26 +1,70 @@
 """Sessions: what a browser holds instead of a token, and the single-use links that begin one.
 
-A session is a random id of its own with an end. The store has its hash, the token that it stands for and the
-hash of that token's secret: a session ends with either of them.
+A session is a random id with an end. The store has its hash, the token that it stands for and the hash of
+that token's secret: a session ends with either of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from holdfast.bus.client import Bus
-from holdfast.server.auth.bucket import Buckets
-from holdfast.server.auth.expiring import Expiring
-from holdfast.server.auth.token import Token, hash_of, key_of, new_secret
-from holdfast.server.auth.tokens import Tokens
+from holdfast.model.upkeep import StateRecord
+from holdfast.server.auth.tokens import Token, Tokens, first_store, hash_of, key_of, new_secret
+from holdfast.server.limits import Buckets
 
 LINK_LIFETIME = timedelta(minutes=10)
+_BATCH = 500
+_END = "expires_at"
+
+
+class ExpiringRecords:
+    """The records under one prefix. Whatever has expired is found no more, removed or not."""
+
+    def __init__(self, bus: Bus, prefix: str) -> None:
+        self._bus, self._prefix = bus, prefix
+
+    async def add(self, key: str, fields: Mapping[str, str], expires: datetime) -> bool:
+        """Write a record that is not there yet; False where it is. Of several at once, one gets True."""
+        store = await first_store(self._bus)
+        kept = {**fields, _END: expires.isoformat()}
+        return await store.records.put(self._prefix + key, kept, 0, expires) is not None
+
+    async def find(self, key: str) -> Mapping[str, str] | None:
+        """The fields of a record, while it holds."""
+        found = await self._valid(key)
+        return None if found is None else found.fields
+
+    async def take(self, key: str) -> Mapping[str, str] | None:
+        """The fields of a record, which is removed; of several at once, one gets them."""
+        found = await self._valid(key)
+        if found is None:
+            return None
+        removed = await (await first_store(self._bus)).records.remove(found.key, found.revision)
+        return found.fields if removed else None
+
+    async def remove_expired(self) -> int:
+        """Remove what has expired; returns how many records that were."""
+        store, removed = await first_store(self._bus), 0
+        while due := await store.records.due(self._prefix, _BATCH):
+            for each in due:
+                removed += await store.records.remove(each.key, each.revision)
+            if len(due) < _BATCH:
+                break
+        return removed
+
+    async def _valid(self, key: str) -> StateRecord | None:
+        store = await first_store(self._bus)
+        found = await store.records.get(self._prefix + key)
+        if found is None or await store.now() >= datetime.fromisoformat(found.fields[_END]):
+            return None
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BrowserSession:
     """A session that holds now."""
 
     key: str
@@ -30,7 +74,7 @@ class Session:
     """Whether it began with a link, so that no secret of the token has travelled."""
 
 
-def address_of(host: str, port: int) -> str:
+def local_url(host: str, port: int) -> str:
     """Where a browser on this machine reaches a server that listens there."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -46,8 +90,8 @@ class Sessions:
 
     def __init__(self, bus: Bus, namespace: str, tokens: Tokens, lifetime: timedelta) -> None:
         self._tokens, self.lifetime = tokens, lifetime
-        self._sessions = Expiring(bus, f"{namespace}.state.sessions.")
-        self._links = Expiring(bus, f"{namespace}.state.links.")
+        self._sessions = ExpiringRecords(bus, f"{namespace}.state.sessions.")
+        self._links = ExpiringRecords(bus, f"{namespace}.state.links.")
         self.records = (self._sessions, self._links)
         self._begun = Buckets(1, at_once=20, what="sessions of this token")
 
@@ -75,15 +119,17 @@ class Sessions:
             return None
         return await self._begin(fields["token"], fields["key"], linked=True)
 
-    async def find(self, session_id: str) -> Session | None:
+    async def find(self, session_id: str) -> BrowserSession | None:
         """The session with this id, if it holds now."""
         return await self.find_key(hash_of(session_id))
 
-    async def find_key(self, key: str) -> Session | None:
+    async def find_key(self, key: str) -> BrowserSession | None:
         """The session with this hash of its id, if it holds now."""
         fields = await self._sessions.find(key)
         token = None if fields is None else await self._token(fields)
-        return None if fields is None or token is None else Session(key, token, fields["linked"] == "yes")
+        return (
+            None if fields is None or token is None else BrowserSession(key, token, fields["linked"] == "yes")
+        )
 
     async def end(self, session_id: str) -> None:
         """End a session; one that is not there has ended."""

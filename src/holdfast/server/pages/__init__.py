@@ -1,4 +1,4 @@
-"""The control room: server-rendered pages that show the system living, and act on it."""
+"""The control room: server-rendered pages that show the running system, and act on it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,25 @@ from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
-from holdfast.server.pages import (
-    asking,
-    audit,
-    channels,
-    door,
-    front,
-    letter,
-    letters,
-    operations,
-    pipeline,
-    query,
-    trace,
-)
-from holdfast.server.pages.house import STATIC
-from holdfast.server.pages.watch import Watch
+from holdfast.server.pages import audit, channels, confirm, deadletters, home, login, operations, pipeline
+from holdfast.server.pages.layout import STATIC
+from holdfast.server.pages.live import SnapshotService
 
 MODULES: tuple[ModuleType, ...] = (
-    door,
-    front,
+    login,
+    home,
     channels,
     pipeline,
-    query,
-    trace,
-    letters,
-    asking,
-    letter,
+    confirm,  # its /deadletters/ask comes before /deadletters/{item}
+    deadletters,
     operations,
     audit,
 )
 
 
 def install(app: FastAPI) -> None:
-    """Add the pages to an application. Its `state.watch` is a part that wants to run."""
-    app.state.watch = Watch(app.state.system.partitions)
+    """Add the pages to an application. Its `state.snapshots` is a service to run."""
+    app.state.snapshots = SnapshotService(app.state.system.partitions)
     app.router.routes.extend(_routes())
 
 

@@ -1,76 +1,4 @@
--- Retention: a full channel, trimming the log, forgetting what ended, purging the dead.
--- (OFFSET 0 keeps a look-up by key from becoming a join with the whole table.)
-
--- A full channel refuses publishes. `bounded` is then true as well: it tells publish to look closer at all.
-ALTER TABLE holdfast.channels ADD is_full boolean NOT NULL DEFAULT false;
-
-CREATE FUNCTION holdfast.is_bounded(p_channel_id integer) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (
-        SELECT FROM holdfast.depths d JOIN holdfast.consumers c ON c.id = d.consumer_id
-        WHERE c.channel_id = p_channel_id);
-$$;
-
--- Refuse while the channel or a bounded consumer of it is full; serialises publishers of channels with bounded
--- consumers only.
-CREATE OR REPLACE FUNCTION holdfast.check_depth(p_channel text, p_channel_id integer) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    bound record;
-BEGIN
-    IF (SELECT is_full FROM holdfast.channels WHERE id = p_channel_id) THEN
-        RAISE EXCEPTION 'channel % is full by its max_bytes policy', p_channel
-            USING ERRCODE = 'HF002',
-                  HINT = 'let its consumers catch up so that it can be trimmed, or raise max_bytes';
-    END IF;
-    FOR bound IN
-        SELECT c.name, d.live, d.max_depth FROM holdfast.depths d
-        JOIN holdfast.consumers c ON c.id = d.consumer_id
-        WHERE c.channel_id = p_channel_id ORDER BY d.consumer_id FOR UPDATE OF d
-    LOOP
-        IF bound.live >= bound.max_depth THEN
-            RAISE EXCEPTION 'consumer % of channel % holds % live jobs; its max_depth is %',
-                bound.name, p_channel, bound.live, bound.max_depth
-                USING ERRCODE = 'HF002', HINT = 'publish again once it has caught up';
-        END IF;
-    END LOOP;
-END $$;
-
--- Start, change or end the bound of a consumer. No publish may be in flight while that changes.
-CREATE OR REPLACE FUNCTION holdfast.set_max_depth(p_channel_id integer, p_consumer_id integer, p_max_depth bigint)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE holdfast.depths SET max_depth = p_max_depth
-    WHERE consumer_id = p_consumer_id AND p_max_depth IS NOT NULL;
-    IF FOUND OR (p_max_depth IS NULL
-                 AND NOT EXISTS (SELECT FROM holdfast.depths WHERE consumer_id = p_consumer_id)) THEN
-        RETURN;
-    END IF;
-    PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), p_channel_id);
-    IF p_max_depth IS NULL THEN
-        DELETE FROM holdfast.depths WHERE consumer_id = p_consumer_id;
-    ELSE
-        -- Nor may a job leave while they are counted for the first time.
-        LOCK TABLE holdfast.jobs IN SHARE ROW EXCLUSIVE MODE;
-        INSERT INTO holdfast.depths (consumer_id, live, max_depth)
-        SELECT p_consumer_id, count(*), p_max_depth FROM holdfast.jobs WHERE consumer_id = p_consumer_id;
-    END IF;
-    UPDATE holdfast.channels SET bounded = is_full OR holdfast.is_bounded(id) WHERE id = p_channel_id;
-END $$;
-
-CREATE FUNCTION holdfast.set_full(p_channel text, p_full boolean) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    -- A statement of its own: the next one sees the bounds that somebody else was setting meanwhile.
-    PERFORM FROM holdfast.channels WHERE name = p_channel FOR NO KEY UPDATE;
-    UPDATE holdfast.channels SET is_full = p_full, bounded = p_full OR holdfast.is_bounded(id)
-    WHERE name = p_channel;
-    RETURN FOUND;
-END $$;
-
--- A trim leaves dead entries at one end of the index, which readers from the beginning have to pass.
-ALTER TABLE holdfast.log SET (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 20000);
-
--- What purge_dead goes by.
-CREATE INDEX dead_letters_died ON holdfast.dead_letters (channel_id, died_at);
+-- Trimming the log, and forgetting what ended.
 
 -- Events that a trim passed over for their dead letter, which has been requeued or purged since. A later trim
 -- looks at them again. There can be several rows for one event: nothing ever waits for another's row.
@@ -80,6 +8,7 @@ CREATE TABLE holdfast.released (
     tx         bigint NOT NULL,
     seq        bigint NOT NULL
 );
+
 CREATE INDEX released_channel ON holdfast.released (channel_id);
 
 CREATE FUNCTION holdfast.release() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -91,8 +20,22 @@ BEGIN
     WHERE (m.epoch, m.tx, m.seq) <= (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq);
     RETURN NULL;
 END $$;
+
 CREATE TRIGGER release AFTER DELETE ON holdfast.dead_letters
     REFERENCING OLD TABLE AS moved FOR EACH STATEMENT EXECUTE FUNCTION holdfast.release();
+
+-- Events that were trimmed while a job's history tells of them, which would not know any more what they were.
+CREATE TABLE holdfast.trimmed (
+    channel_id integer NOT NULL,
+    epoch      integer NOT NULL,
+    tx         bigint NOT NULL,
+    seq        bigint NOT NULL,
+    id         text NOT NULL,
+    source     text NOT NULL,
+    type       text NOT NULL,
+    trimmed_at timestamptz NOT NULL,
+    PRIMARY KEY (channel_id, epoch, tx, seq)
+);
 
 -- From which place on somebody needs the log as a whole: stream consumers after their cursor, worker consumers
 -- after what they have turned into jobs. There are no foreign groups here, and one that is not there needs all.
@@ -107,47 +50,37 @@ RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql
     SELECT name, 0, 0, 0 FROM unnest(p_groups) AS g (name);
 $$;
 
--- Remove events below the trimmed place whose dead letters are gone and whose jobs, if any, have ended.
-CREATE FUNCTION holdfast.trim_released(
-    p_channel_id integer, p_before timestamptz, p_limit integer, p_bound holdfast.place, p_consumers integer[]
-) RETURNS integer LANGUAGE sql AS $$
-    WITH looked AS MATERIALIZED (
-        SELECT r.ctid, l.ctid AS event, EXISTS (
-                   SELECT FROM holdfast.dead_letters d
-                   WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0) AS dead
-        FROM holdfast.released r LEFT JOIN LATERAL (
-            SELECT l.ctid, l.published_at FROM holdfast.log l
-            WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.tx = r.tx AND l.seq = r.seq OFFSET 0
-        ) l ON true
-        WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
-          AND (r.epoch, r.tx, r.seq) <= ((p_bound).epoch, (p_bound).tx, (p_bound).seq)
-          AND NOT EXISTS (
-            SELECT FROM holdfast.jobs j WHERE j.consumer_id = ANY (p_consumers) AND j.seq = r.seq OFFSET 0)
-        LIMIT p_limit
-    ), settled AS (
-        DELETE FROM holdfast.released WHERE ctid = ANY (ARRAY(SELECT ctid FROM looked))
-    ), gone AS (
-        DELETE FROM holdfast.log
-        WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING 1
-    )
-    SELECT count(*)::integer FROM gone;
-$$;
-
 -- The first live job of each worker consumer after a place. By number, which is nearly the order of places.
-CREATE FUNCTION holdfast.first_jobs(p_channel_id integer, p_after holdfast.place)
-RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql STABLE AS $$
-    SELECT c.name, f.epoch, f.tx, f.seq FROM holdfast.consumers c CROSS JOIN LATERAL (
+CREATE FUNCTION holdfast.first_jobs(
+    p_channel_id integer, p_after holdfast.place, p_owners integer[], p_ended bigint[]
+) RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql STABLE AS $$
+    SELECT c.name, f.epoch, f.tx, f.seq FROM holdfast.consumers c
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(SELECT e.seq FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = c.id) AS seqs OFFSET 0
+    ) ended
+    CROSS JOIN LATERAL (
         SELECT j.epoch, j.tx, j.seq FROM holdfast.jobs j
-        WHERE j.consumer_id = c.id
+        WHERE j.consumer_id = c.id AND j.seq <> ALL (ended.seqs)
           AND (j.epoch, j.tx, j.seq) > ((p_after).epoch, (p_after).tx, (p_after).seq)
         ORDER BY j.seq LIMIT 1
     ) f WHERE c.channel_id = p_channel_id;
 $$;
 
+-- Whether an event has a live job.
+CREATE FUNCTION holdfast.has_job(p_consumers integer[], p_seq bigint, p_owners integer[], p_ended bigint[])
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM holdfast.jobs j WHERE j.consumer_id = ANY (p_consumers) AND j.seq = p_seq
+          AND NOT EXISTS (
+            SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = j.consumer_id AND e.seq = j.seq)
+        OFFSET 0);
+$$;
+
 -- Who needs the oldest event after the trimmed place that somebody needs, if that one is old enough to go; and
 -- the last place that it no longer needs.
 CREATE FUNCTION holdfast.holder(
-    p_channel_id integer, p_before timestamptz, p_trimmed holdfast.place, p_ignore text[], p_groups text[]
+    p_channel_id integer, p_before timestamptz, p_trimmed holdfast.place, p_ignore text[], p_groups text[],
+    p_owners integer[], p_ended bigint[]
 ) RETURNS TABLE (consumer text, epoch integer, tx bigint, seq bigint) LANGUAGE sql STABLE AS $$
     WITH needed AS (
         SELECT n.consumer, f.epoch, f.tx, f.seq, ROW(n.epoch, n.tx, n.seq)::holdfast.place AS after
@@ -158,7 +91,8 @@ CREATE FUNCTION holdfast.holder(
             ORDER BY l.epoch, l.tx, l.seq LIMIT 1
         ) f
         UNION ALL
-        SELECT j.consumer, j.epoch, j.tx, j.seq, NULL FROM holdfast.first_jobs(p_channel_id, p_trimmed) j
+        SELECT j.consumer, j.epoch, j.tx, j.seq, NULL
+        FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
         UNION ALL
         -- What ended the step, where the order of jobs by number is not that of places.
         SELECT c.name, f.epoch, f.tx, f.seq, NULL FROM holdfast.consumers c CROSS JOIN LATERAL (
@@ -166,8 +100,7 @@ CREATE FUNCTION holdfast.holder(
               AND (l.epoch, l.tx, l.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
             ORDER BY l.epoch, l.tx, l.seq LIMIT 1
         ) f
-        WHERE c.channel_id = p_channel_id
-          AND EXISTS (SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.seq = f.seq)
+        WHERE c.channel_id = p_channel_id AND holdfast.has_job(ARRAY[c.id], f.seq, p_owners, p_ended)
     ), oldest AS (
         SELECT * FROM needed ORDER BY epoch, tx, seq, consumer LIMIT 1
     )
@@ -181,6 +114,67 @@ CREATE FUNCTION holdfast.holder(
     WHERE l.published_at < p_before;
 $$;
 
+-- Up to where nobody needs the log as a whole.
+CREATE FUNCTION holdfast.trim_bound(p_channel_id integer, p_ignore text[], p_groups text[])
+RETURNS holdfast.place LANGUAGE sql STABLE AS $$
+    SELECT least(holdfast.horizon(), (
+        SELECT ROW(n.epoch, n.tx, n.seq)::holdfast.place FROM holdfast.needs(p_channel_id, p_ignore, p_groups) n
+        ORDER BY n.epoch, n.tx, n.seq LIMIT 1));
+$$;
+
+-- Events below the trimmed place whose dead letters are gone and whose jobs, if any, have ended; `dead` where there is
+-- a dead letter again, which keeps the event.
+CREATE FUNCTION holdfast.trimmable_released(
+    p_channel_id integer, p_before timestamptz, p_limit bigint, p_bound holdfast.place, p_consumers integer[],
+    p_owners integer[], p_ended bigint[], p_kept bigint[]
+) RETURNS TABLE (released tid, event tid, dead boolean) LANGUAGE sql STABLE AS $$
+    SELECT r.ctid, l.ctid, r.seq IN (SELECT unnest(p_kept)) OR EXISTS (
+               SELECT FROM holdfast.dead_letters d
+               WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
+    FROM holdfast.released r LEFT JOIN LATERAL (
+        SELECT l.ctid, l.published_at FROM holdfast.log l
+        WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.tx = r.tx AND l.seq = r.seq OFFSET 0
+    ) l ON true
+    WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
+      AND (r.epoch, r.tx, r.seq) <= ((p_bound).epoch, (p_bound).tx, (p_bound).seq)
+      AND NOT holdfast.has_job(p_consumers, r.seq, p_owners, p_ended)
+    LIMIT p_limit;
+$$;
+
+-- Events after the trimmed place that nobody needs, in order up to the first one that is needed or too young, at most
+-- `p_limit` and one more; `dead` where a dead letter keeps the event. What is old enough, and not beyond the first live
+-- job: the order of jobs by number is only nearly that of places, so that each event is looked at for itself as well.
+CREATE FUNCTION holdfast.trimmable(
+    p_channel_id integer, p_before timestamptz, p_limit bigint, p_trimmed holdfast.place, p_bound holdfast.place,
+    p_consumers integer[], p_owners integer[], p_ended bigint[], p_kept bigint[]
+) RETURNS TABLE (event tid, epoch integer, tx bigint, seq bigint, n bigint, total numeric, dead boolean)
+LANGUAGE sql STABLE AS $$
+    WITH bound AS MATERIALIZED (
+        SELECT least(p_bound, holdfast.seek(p_channel_id, p_before), (
+            SELECT ROW(j.epoch, j.tx, j.seq)::holdfast.place
+            FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
+            ORDER BY j.epoch, j.tx, j.seq LIMIT 1)) AS place
+    ), page AS MATERIALIZED (
+        SELECT l.*, row_number() OVER w AS n, sum(l.size) OVER w AS total,
+               l.published_at >= p_before OR EXISTS (
+                   SELECT FROM holdfast.jobs j WHERE j.consumer_id = ANY (p_consumers) AND j.seq = l.seq
+                     AND NOT EXISTS (SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq)
+                                     WHERE e.owner = j.consumer_id AND e.seq = j.seq) OFFSET 0) AS needed
+        FROM (
+            SELECT l.ctid, l.epoch, l.tx, l.seq, l.published_at, octet_length(l.data) AS size FROM holdfast.log l
+            WHERE l.channel_id = p_channel_id
+              AND (l.epoch, l.tx, l.seq) > ((p_trimmed).epoch, (p_trimmed).tx, (p_trimmed).seq)
+              AND (l.epoch, l.tx, l.seq) <= (
+                  (SELECT (place).epoch FROM bound), (SELECT (place).tx FROM bound), (SELECT (place).seq FROM bound))
+            ORDER BY l.epoch, l.tx, l.seq LIMIT p_limit + 1
+        ) l WINDOW w AS (ORDER BY l.epoch, l.tx, l.seq ROWS UNBOUNDED PRECEDING)
+    )
+    SELECT p.ctid, p.epoch, p.tx, p.seq, p.n, p.total, p.seq IN (SELECT unnest(p_kept)) OR EXISTS (
+               SELECT FROM holdfast.dead_letters d
+               WHERE d.consumer_id = ANY (p_consumers) AND d.seq = p.seq OFFSET 0)
+    FROM page p WHERE ((SELECT min(n) FROM page WHERE needed) > p.n) IS NOT FALSE ORDER BY p.n;
+$$;
+
 -- Remove the oldest events of a channel, published before a time, as far as nobody needs them. One step, all
 -- under the sweeper's lock: `holder` tells whose need ends it, now or in a later step, and the place is the
 -- last that it no longer needs.
@@ -192,9 +186,11 @@ CREATE FUNCTION holdfast.trim(
 #variable_conflict use_column
 DECLARE
     c           holdfast.channels;
+    v_now       timestamptz := holdfast.now();
     v_consumers integer[];
     v_trimmed   holdfast.place;
     v_bound     holdfast.place;
+    v_released  record;
     v_step      record;
 BEGIN
     removed := 0; more := false;
@@ -208,51 +204,87 @@ BEGIN
     END IF;
     v_trimmed := (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq);
     v_consumers := ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = c.id);
-    v_bound := least(holdfast.horizon(), (
-        SELECT ROW(n.epoch, n.tx, n.seq)::holdfast.place FROM holdfast.needs(c.id, p_ignore, p_groups) n
-        ORDER BY n.epoch, n.tx, n.seq LIMIT 1));
-    removed := holdfast.trim_released(c.id, p_before, p_limit, v_bound, v_consumers);
+    v_bound := holdfast.trim_bound(c.id, p_ignore, p_groups);
+    WITH looked AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable_released(c.id, p_before, p_limit, v_bound, v_consumers, '{}', '{}', '{}')
+    ), settled AS (
+        DELETE FROM holdfast.released WHERE ctid = ANY (ARRAY(SELECT released FROM looked))
+    ), gone AS (
+        DELETE FROM holdfast.log
+        WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING *
+    ), noted AS (
+        INSERT INTO holdfast.trimmed (channel_id, epoch, tx, seq, id, source, type, trimmed_at)
+        SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
+        WHERE EXISTS (SELECT FROM holdfast.job_log h
+                      WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
+        ON CONFLICT DO NOTHING
+    )
+    SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
 
-    -- What is old enough, and not beyond the first live job. The order of jobs by number is only nearly that of
-    -- places, so that each event is looked at for itself as well.
-    v_bound := least(v_bound, holdfast.seek(c.id, p_before), (
-        SELECT ROW(j.epoch, j.tx, j.seq)::holdfast.place FROM holdfast.first_jobs(c.id, v_trimmed) j
-        ORDER BY j.epoch, j.tx, j.seq LIMIT 1));
-    WITH page AS MATERIALIZED (
-        SELECT l.*, row_number() OVER w AS n, sum(l.size) OVER w AS total,
-               l.published_at >= p_before OR EXISTS (
-                   SELECT FROM holdfast.jobs j
-                   WHERE j.consumer_id = ANY (v_consumers) AND j.seq = l.seq OFFSET 0) AS needed
-        FROM (
-            SELECT l.ctid, l.epoch, l.tx, l.seq, l.published_at, octet_length(l.data) AS size FROM holdfast.log l
-            WHERE l.channel_id = c.id
-              AND (l.epoch, l.tx, l.seq) > (v_trimmed.epoch, v_trimmed.tx, v_trimmed.seq)
-              AND (l.epoch, l.tx, l.seq) <= (v_bound.epoch, v_bound.tx, v_bound.seq)
-            ORDER BY l.epoch, l.tx, l.seq LIMIT p_limit - trim.removed + 1
-        ) l WINDOW w AS (ORDER BY l.epoch, l.tx, l.seq ROWS UNBOUNDED PRECEDING)
-    ), free AS MATERIALIZED (
-        SELECT * FROM page WHERE n < coalesce((SELECT min(n) FROM page WHERE needed), p_limit + 2)
+    WITH free AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable(c.id, p_before, p_limit - v_released.removed, v_trimmed, v_bound,
+                                         v_consumers, '{}', '{}', '{}')
     ), passed AS MATERIALIZED (
         -- Large data is many rows to the server: a step takes no more of it than is done within a second or so.
-        SELECT * FROM free WHERE n <= p_limit - trim.removed AND (total <= 200000000 OR n = 1)
+        SELECT * FROM free WHERE n <= p_limit - v_released.removed AND (total <= 200000000 OR n = 1)
     ), gone AS (
-        DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(
-            SELECT p.ctid FROM passed p WHERE NOT EXISTS (
-                SELECT FROM holdfast.dead_letters d
-                WHERE d.consumer_id = ANY (v_consumers) AND d.seq = p.seq OFFSET 0)))
-        RETURNING 1
+        DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(SELECT event FROM passed WHERE NOT dead)) RETURNING *
+    ), noted AS (
+        INSERT INTO holdfast.trimmed (channel_id, epoch, tx, seq, id, source, type, trimmed_at)
+        SELECT g.channel_id, g.epoch, g.tx, g.seq, g.id, g.source, g.type, v_now FROM gone g
+        WHERE EXISTS (SELECT FROM holdfast.job_log h
+                      WHERE h.consumer_id = ANY (v_consumers) AND h.seq = g.seq OFFSET 0)
+        ON CONFLICT DO NOTHING
     )
     SELECT (SELECT count(*) FROM gone) AS removed,
            (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
            (SELECT ROW(epoch, tx, seq)::holdfast.place FROM passed ORDER BY n DESC LIMIT 1) AS last
     INTO v_step;
-    removed := removed + v_step.removed; more := v_step.more;
+    removed := v_released.removed + v_step.removed; more := v_step.more OR v_released.looked = p_limit;
     v_trimmed := coalesce(v_step.last, v_trimmed);
     UPDATE holdfast.channels
     SET trimmed_epoch = v_trimmed.epoch, trimmed_tx = v_trimmed.tx, trimmed_seq = v_trimmed.seq
     WHERE id = c.id AND v_step.last IS NOT NULL;
     SELECT h.* INTO holder, epoch, tx, seq
-    FROM holdfast.holder(c.id, p_before, v_trimmed, p_ignore, p_groups) h;
+    FROM holdfast.holder(c.id, p_before, v_trimmed, p_ignore, p_groups, '{}', '{}') h;
+END $$;
+
+-- What the steps of a trim would remove altogether, and who would hold the rest; one look, without a lock.
+CREATE FUNCTION holdfast.would_trim(
+    p_channel text, p_before timestamptz, p_ignore text[], p_groups text[], p_owners integer[], p_ended bigint[],
+    OUT removed bigint, OUT holder text, OUT epoch integer, OUT tx bigint, OUT seq bigint
+) STABLE LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    c           holdfast.channels;
+    v_consumers integer[];
+    v_kept      bigint[];
+    v_trimmed   holdfast.place;
+    v_bound     holdfast.place;
+    v_all       record;
+BEGIN
+    removed := 0;
+    SELECT * INTO c FROM holdfast.channels WHERE name = p_channel;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_trimmed := (c.trimmed_epoch, c.trimmed_tx, c.trimmed_seq);
+    v_consumers := ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = c.id);
+    v_kept := ARRAY(SELECT e.seq FROM unnest(p_owners, p_ended) AS e (owner, seq)
+                    JOIN holdfast.consumers o ON o.id = e.owner WHERE o.channel_id = c.id AND NOT o.discard);
+    v_bound := holdfast.trim_bound(c.id, p_ignore, p_groups);
+    WITH free AS MATERIALIZED (
+        SELECT * FROM holdfast.trimmable(c.id, p_before, NULL, v_trimmed, v_bound, v_consumers, p_owners, p_ended, v_kept)
+    )
+    SELECT (SELECT count(*) FROM free WHERE NOT dead) AS removed,
+           (SELECT ROW(epoch, tx, seq)::holdfast.place FROM free ORDER BY n DESC LIMIT 1) AS last
+    INTO v_all;
+    removed := v_all.removed + (
+        SELECT count(DISTINCT r.event) FILTER (WHERE NOT r.dead) FROM holdfast.trimmable_released(
+            c.id, p_before, NULL, v_bound, v_consumers, p_owners, p_ended, v_kept) r);
+    v_trimmed := coalesce(v_all.last, v_trimmed);
+    SELECT h.* INTO holder, epoch, tx, seq
+    FROM holdfast.holder(c.id, p_before, v_trimmed, p_ignore, p_groups, p_owners, p_ended) h;
 END $$;
 
 -- dead → purged, at most `p_limit` of what died before a time.
@@ -286,27 +318,47 @@ CREATE TABLE holdfast.walks (
     tablename text PRIMARY KEY,
     next_page bigint NOT NULL DEFAULT 0
 );
-INSERT INTO holdfast.walks (tablename) VALUES ('keys'), ('job_log');
 
--- Remove what a table holds from before a time, at most `p_limit` rows, from the next 2,000 pages of it.
+INSERT INTO holdfast.walks (tablename) VALUES ('keys'), ('job_log'), ('trimmed');
+
+-- Rows of a table's next 2,000 pages from before a time, at most `p_limit`. Keys of what was scheduled are kept until
+-- that was due, and what is known of trimmed events as long as there is a history of them.
+CREATE FUNCTION holdfast.forgettable(p_table text, p_column text, p_before timestamptz, p_page bigint, p_limit bigint)
+RETURNS SETOF tid STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY EXECUTE format('SELECT t.ctid FROM holdfast.%1$I t
+        WHERE t.ctid >= $1 AND t.ctid < $2 AND t.%2$I < $3 AND NOT EXISTS (%3$s OFFSET 0) LIMIT $4', p_table, p_column,
+        CASE p_table
+        WHEN 'keys' THEN 'SELECT FROM holdfast.log l WHERE l.channel_id = t.channel_id AND l.epoch = t.epoch
+            AND l.tx = t.tx AND l.seq = t.seq AND l.at >= $3'
+        WHEN 'trimmed' THEN 'SELECT FROM holdfast.job_log h
+            WHERE h.consumer_id = ANY (ARRAY(SELECT id FROM holdfast.consumers WHERE channel_id = t.channel_id))
+              AND h.seq = t.seq'
+        ELSE 'SELECT WHERE false' END)
+    USING format('(%s,0)', p_page)::tid, format('(%s,0)', p_page + 2000)::tid, p_before, p_limit;
+END $$;
+
+-- Where a walk over a table goes on: at its beginning once it is past the end.
+CREATE FUNCTION holdfast.walk_page(p_table text, p_page bigint) RETURNS bigint STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN p_page * current_setting('block_size')::bigint
+                     < pg_relation_size(format('holdfast.%I', p_table)::regclass) THEN p_page ELSE 0 END;
+$$;
+
+-- Remove what a table holds from before a time, at most `p_limit` rows, from the next pages of it.
 CREATE FUNCTION holdfast.forget_from(p_table text, p_column text, p_before timestamptz, p_limit integer)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    v_step    constant bigint := 2000;
-    v_bytes   bigint := pg_relation_size(format('holdfast.%I', p_table)::regclass);
     v_page    bigint;
     v_removed integer;
 BEGIN
     SELECT next_page INTO v_page FROM holdfast.walks WHERE tablename = p_table FOR UPDATE;
-    IF v_page * current_setting('block_size')::bigint >= v_bytes THEN
-        v_page := 0;
-    END IF;
-    EXECUTE format('DELETE FROM holdfast.%1$I WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM holdfast.%1$I WHERE ctid >= $1 AND ctid < $2 AND %2$I < $3 LIMIT $4))', p_table, p_column)
-    USING format('(%s,0)', v_page)::tid, format('(%s,0)', v_page + v_step)::tid, p_before, p_limit;
+    v_page := holdfast.walk_page(p_table, v_page);
+    EXECUTE format('DELETE FROM holdfast.%I WHERE ctid = ANY (ARRAY(
+        SELECT holdfast.forgettable($1, $2, $3, $4, $5)))', p_table)
+    USING p_table, p_column, p_before, v_page, p_limit::bigint;
     GET DIAGNOSTICS v_removed = ROW_COUNT;
     -- Where the limit was reached, there may be more in the same pages.
-    UPDATE holdfast.walks SET next_page = CASE WHEN v_removed < p_limit THEN v_page + v_step ELSE v_page END
+    UPDATE holdfast.walks SET next_page = CASE WHEN v_removed < p_limit THEN v_page + 2000 ELSE v_page END
     WHERE tablename = p_table;
     RETURN v_removed;
 END $$;
@@ -320,4 +372,46 @@ BEGIN
     PERFORM holdfast.fence(p_lock, p_token);
     keys := holdfast.forget_from('keys', 'published_at', p_keys, p_limit);
     jobs := holdfast.forget_from('job_log', 'ended_at', p_jobs, p_limit);
+    PERFORM holdfast.forget_from('trimmed', 'trimmed_at', p_jobs, p_limit);
+END $$;
+
+-- What the steps of forgetting would remove altogether until none reaches its limit: the same walk, without writing.
+CREATE FUNCTION holdfast.would_forget(
+    p_keys timestamptz, p_jobs timestamptz, p_limit integer, OUT keys bigint, OUT jobs bigint
+) STABLE LANGUAGE plpgsql AS $$
+DECLARE
+    v_tables  constant text[] := ARRAY['keys', 'job_log'];
+    v_columns constant text[] := ARRAY['published_at', 'ended_at'];
+    v_before  constant timestamptz[] := ARRAY[p_keys, p_jobs];
+    v_first   bigint[];         -- the page that the walk began with
+    v_next    bigint[];         -- that of the next step
+    v_left    bigint[] := ARRAY[NULL, NULL]::bigint[];  -- rows of its pages that are still to go; null: not looked yet
+    v_round   boolean[] := ARRAY[false, false];         -- whether the walk is back where it began
+    v_gone    bigint[] := ARRAY[0, 0];
+    v_step    bigint;
+    v_more    boolean := true;
+BEGIN
+    v_next := ARRAY(SELECT holdfast.walk_page(t.name, w.next_page) FROM unnest(v_tables) WITH ORDINALITY AS t (name, n)
+                    JOIN holdfast.walks w ON w.tablename = t.name ORDER BY t.n);
+    v_first := v_next;
+    WHILE v_more LOOP
+        v_more := false;
+        FOR i IN 1..2 LOOP
+            IF v_left[i] IS NULL THEN
+                v_left[i] := CASE WHEN v_round[i] THEN 0 ELSE (
+                    SELECT count(*) FROM holdfast.forgettable(v_tables[i], v_columns[i], v_before[i], v_next[i], NULL)) END;
+            END IF;
+            v_step := least(v_left[i], p_limit);
+            v_gone[i] := v_gone[i] + v_step;
+            IF v_step < p_limit THEN
+                v_next[i] := holdfast.walk_page(v_tables[i], v_next[i] + 2000);
+                v_round[i] := v_round[i] OR v_next[i] = v_first[i];
+                v_left[i] := NULL;
+            ELSE
+                v_left[i] := v_left[i] - v_step;
+                v_more := true;
+            END IF;
+        END LOOP;
+    END LOOP;
+    keys := v_gone[1]; jobs := v_gone[2];
 END $$;

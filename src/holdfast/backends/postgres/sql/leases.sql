@@ -5,23 +5,25 @@
 -- "lease_until IS NOT NULL" for leased (a constraint makes them equal, and the index of deadlines does not
 -- match it), and OFFSET 0 (the log is looked up row by row).
 --
+-- A statement has one moment: a call of now() beside rows would be made for each of them, and set apart what is alike.
+--
 -- Whoever waits for locks takes them in the order of the log ("held"): otherwise two batches of the same jobs, as of
 -- a heartbeat and of a worker that ends them, could wait for each other. A row that changed before it was locked is
 -- found by its number in its new version, which is why the lock is not followed by a look-up by ctid. The most
--- frequent of them, complete(), saves that step: it reads the index of the primary key, which has this order.
+-- frequent one, complete, needs no such step: without a join, and with the session's settings, it walks the primary key.
 
 -- name: claim
--- Lease a batch of one unordered consumer: by priority, then due time. What comes before the first stretch, then jobs
+-- Lease a batch of one unordered consumer: by priority, then due time. What comes before the first range, then jobs
 -- off its beginning, as rows of their own, and one row for the rest. Small claims make a hundred of it ready at once:
 -- otherwise that row would be written again for each. Sorted before the events come to it, which are much wider. The
--- last column tells whether to ask again: there are stretches, or a row was changed between our snapshot and our lock on
+-- last column tells whether to ask again: there are ranges, or a row was changed between our snapshot and our lock on
 -- it. Such a row is locked in its new version, which an update under the old snapshot does not find: nothing is made of
 -- it before the next statement sees it as it is.
 WITH consumer AS MATERIALIZED (
     SELECT c.id, c.lease, holdfast.now() AS now, holdfast.lowest_token() AS lowest_token
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
     WHERE ch.name = %(channel)s AND c.name = %(consumer)s AND NOT c.paused AND NOT c.ordered
-), stretch AS MATERIALIZED (
+), first_range AS MATERIALIZED (
     SELECT j.ctid, j.* FROM holdfast.jobs j
     WHERE j.consumer_id = (SELECT id FROM consumer) AND j.upto IS NOT NULL
     ORDER BY j.priority DESC, j.due_at, j.seq
@@ -29,21 +31,21 @@ WITH consumer AS MATERIALIZED (
 ), higher AS MATERIALIZED (
     SELECT j.ctid FROM holdfast.jobs j
     WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held AND j.upto IS NULL
-      AND j.priority > coalesce((SELECT priority FROM stretch), -32769)
+      AND j.priority > coalesce((SELECT priority FROM first_range), -32769)
       AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM consumer))
     ORDER BY j.priority DESC, j.due_at, j.seq
     LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ), earlier AS MATERIALIZED (
     SELECT j.ctid FROM holdfast.jobs j
     WHERE j.consumer_id = (SELECT id FROM consumer) AND j.state = 'ready' AND NOT j.held AND j.upto IS NULL
-      AND j.priority = (SELECT priority FROM stretch)
-      AND (j.due_at, j.seq) < ((SELECT due_at FROM stretch), (SELECT seq FROM stretch))
+      AND j.priority = (SELECT priority FROM first_range)
+      AND (j.due_at, j.seq) < ((SELECT due_at FROM first_range), (SELECT seq FROM first_range))
       AND (j.expires_at IS NULL OR j.expires_at > (SELECT now FROM consumer))
     ORDER BY j.due_at, j.seq
     LIMIT %(limit)s - (SELECT count(*) FROM higher) FOR NO KEY UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT s.*, s.seq + t.leased AS first_ready, least(s.upto + 1, s.seq + greatest(t.leased, 100)) AS first_left
-    FROM stretch s CROSS JOIN LATERAL (
+    FROM first_range s CROSS JOIN LATERAL (
         SELECT least(s.upto - s.seq + 1, %(limit)s - (SELECT count(*) FROM higher) - (SELECT count(*) FROM earlier))
             AS leased
     ) t WHERE t.leased > 0
@@ -106,15 +108,28 @@ ORDER BY j.priority DESC, j.due_at, j.seq;
 
 -- name: complete
 -- leased → done, for the jobs whose token is still the newest.
-SELECT d.seq, d.token FROM holdfast.complete((
-    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
-    WHERE ch.name = %(channel)s AND c.name = %(consumer)s
-), %(seqs)s::bigint[], %(tokens)s::bigint[]) d;
+WITH ended AS (
+    DELETE FROM holdfast.jobs j
+    WHERE j.consumer_id = (
+        SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+        WHERE ch.name = %(channel)s AND c.name = %(consumer)s)
+      AND j.seq = ANY (%(seqs)s::bigint[]) AND j.lease_until IS NOT NULL
+      AND ((j.seq, j.token) IN (SELECT * FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]))) IS TRUE
+    RETURNING j.*
+), logged AS (
+    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+                                  outcome, priority, attempts, abandonments, worker, errors)
+    SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()), 'done',
+           priority, attempts, abandonments, worker, errors FROM ended
+)
+SELECT seq, token FROM ended;
 
 -- name: retry
 -- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job
 -- returns to its old place. What is ready at once wakes the listeners.
-WITH held AS MATERIALIZED (
+WITH moment AS MATERIALIZED (
+    SELECT holdfast.now() AS now
+), held AS MATERIALIZED (
     SELECT j.consumer_id, j.seq FROM holdfast.jobs j
     JOIN unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token) ON l.seq = j.seq AND l.token = j.token
     WHERE j.consumer_id = (
@@ -134,7 +149,7 @@ WITH held AS MATERIALIZED (
                                '[]') || (l.error || jsonb_build_object('at', n.now)) END,
         lease_until = NULL, worker = NULL
     FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(delays)s::interval[], %(errors)s::jsonb[])
-         AS l (seq, token, delay, error), (SELECT holdfast.now() AS now) n, held h
+         AS l (seq, token, delay, error), moment n, held h
     WHERE j.consumer_id = h.consumer_id AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = h.seq
       AND j.seq = l.seq AND j.token = l.token
     RETURNING j.seq, j.token, j.state
@@ -154,7 +169,9 @@ WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: extend
 -- Move the deadline of leases that are still held.
-WITH held AS MATERIALIZED (
+WITH moment AS MATERIALIZED (
+    SELECT holdfast.now() AS now
+), held AS MATERIALIZED (
     SELECT j.consumer_id, j.seq FROM holdfast.jobs j
     JOIN unnest(%(seqs)s::bigint[], %(tokens)s::bigint[]) AS l (seq, token) ON l.seq = j.seq AND l.token = j.token
     WHERE j.consumer_id = (
@@ -164,6 +181,54 @@ WITH held AS MATERIALIZED (
     ORDER BY j.seq FOR NO KEY UPDATE OF j
 )
 UPDATE holdfast.jobs j SET lease_until = n.now + %(by)s::interval, renewed_at = n.now
-FROM held h, (SELECT holdfast.now() AS now) n
+FROM held h, moment n
 WHERE j.consumer_id = h.consumer_id AND j.seq = ANY (%(seqs)s::bigint[]) AND j.seq = h.seq
 RETURNING j.seq, j.token;
+
+-- What operators do to jobs.
+
+-- name: cancel
+SELECT holdfast.cancel(%(channel)s, %(source)s, %(id)s, %(consumer)s);
+
+-- name: requeue
+SELECT holdfast.requeue(c.id, %(seq)s) FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
+
+-- name: stuck
+SELECT j.seq, ch.name, c.name, j.state::text, e.id, e.source, j.epoch, j.tx, j.attempts, j.abandonments,
+       j.token, j.priority, j.created_at, j.due_at, j.lease_until, NULL::timestamptz, j.worker,
+       NULL::text, coalesce(j.errors, '[]')
+FROM (
+    SELECT * FROM holdfast.jobs WHERE state = 'leased' AND lease_until <= (SELECT holdfast.now())
+      AND consumer_id <> ALL (ARRAY(SELECT consumer_id FROM holdfast.removals))
+    ORDER BY lease_until LIMIT %(limit)s
+) j
+JOIN holdfast.consumers c ON c.id = j.consumer_id
+JOIN holdfast.channels ch ON ch.id = j.channel_id
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
+ORDER BY j.lease_until;
+
+-- name: job
+-- One job, wherever it is now.
+SELECT t.seq, ch.name, c.name, t.state, coalesce(e.id, x.id), coalesce(e.source, x.source), t.epoch, t.tx,
+       t.attempts, t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]')
+FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+CROSS JOIN LATERAL holdfast.job(c.id, %(seq)s::bigint) t
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (c.channel_id, t.epoch, t.tx, t.seq)
+LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.tx, x.seq) = (c.channel_id, t.epoch, t.tx, t.seq)
+WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
+
+-- name: find_jobs
+-- An event's job for every consumer, wherever it is now.
+WITH event AS MATERIALIZED (
+    SELECT k.channel_id, k.seq FROM holdfast.keys k
+    WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
+      AND k.id = %(id)s AND k.source = %(source)s
+)
+SELECT t.seq, %(channel)s, c.name, t.state, %(id)s, %(source)s, t.epoch, t.tx, t.attempts,
+       t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker,
+       t.reason, coalesce(t.errors, '[]')
+FROM event e JOIN holdfast.consumers c ON c.channel_id = e.channel_id
+CROSS JOIN LATERAL holdfast.job(c.id, e.seq) t ORDER BY c.name;

@@ -34,7 +34,7 @@ SELECT id FROM holdfast.consumers WHERE backfill_until IS NOT NULL ORDER BY id;
 
 -- name: load
 -- How many live jobs there are, as the statistics system last saw it: an estimate that costs nothing. Of the
--- stretches, which are jobs in one row, the first thousand say enough.
+-- ranges, which are jobs in one row, the first thousand say enough.
 SELECT coalesce(pg_stat_get_live_tuples('holdfast.jobs'::regclass), 0) + (
     SELECT coalesce(sum(s.upto - s.seq), 0)::bigint FROM (
         SELECT upto, seq FROM holdfast.jobs WHERE upto IS NOT NULL LIMIT 1000) s);
@@ -62,12 +62,14 @@ SELECT count(*), (SELECT count(*) FROM wake) FROM promoted;
 -- name: abandon
 -- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an
 -- abandonment is counted.
-WITH held AS MATERIALIZED (
+WITH moment AS MATERIALIZED (
+    SELECT holdfast.now() AS now
+), held AS MATERIALIZED (
     SELECT j.consumer_id, j.seq FROM holdfast.jobs j
     JOIN unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[]) AS d (consumer_id, seq, token)
       ON d.consumer_id = j.consumer_id AND d.seq = j.seq AND d.token = j.token
     WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
-      AND j.lease_until <= (SELECT holdfast.now())
+      AND j.lease_until <= (SELECT now FROM moment)
     ORDER BY j.consumer_id, j.seq FOR NO KEY UPDATE OF j
 ), abandoned AS (
     UPDATE holdfast.jobs j
@@ -75,7 +77,7 @@ WITH held AS MATERIALIZED (
         attempts = j.attempts - 1, abandonments = j.abandonments + 1,
         errors = coalesce(j.errors, '[]') || (d.error || jsonb_build_object('at', n.now))
     FROM unnest(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[], %(errors)s::jsonb[])
-         AS d (consumer_id, seq, token, error), (SELECT holdfast.now() AS now) n, held h
+         AS d (consumer_id, seq, token, error), moment n, held h
     WHERE j.consumer_id = ANY (%(consumers)s::integer[]) AND j.seq = ANY (%(seqs)s::bigint[])
       AND j.consumer_id = h.consumer_id AND j.seq = h.seq
       AND j.consumer_id = d.consumer_id AND j.seq = d.seq AND j.token = d.token

@@ -1,5 +1,5 @@
 -- Writes that wait, so that a thousand members go in with one call. Whatever is read back in the same script
--- must be committed first; a script commits before it answers.
+-- must be committed first; a script commits before it returns.
 
 local MOST = 2000 -- well below what unpack can spread
 local pending, counts, sizes = {}, {}, {}

@@ -13,7 +13,7 @@
 --   {holdfast}:epochs:CHANNEL         list    "EPOCH ID": entries after ID belong to EPOCH, oldest first
 --   {holdfast}:log:CHANNEL            hash    full, removed (entries that trim took), trimmed (last ID gone),
 --                                             display
---   {holdfast}:chart:CHANNEL          zset    milestones of the log: "ID ORDINAL BYTES", see chart.lua
+--   {holdfast}:chart:CHANNEL          zset    milestones of the log: "ID ORDINAL BYTES", see milestones.lua
 --   {holdfast}:cursors:CHANNEL        hash    stream consumer → "MOVED EPOCH ID", or "MOVED" at the beginning
 --   {holdfast}:consumers:CHANNEL      hash    consumer → its number, REF
 --   {holdfast}:consumer:REF           hash    channel, name, policy and what scripts need of it, cursor,

@@ -51,7 +51,7 @@ local function read_entry(channel, id)
   return entry and fields_of(entry), entry
 end
 
--- A dead letter keeps its entry's fields, each behind its length, so that the log can be trimmed. Answers how
+-- A dead letter keeps its entry's fields, each behind its length, so that the log can be trimmed. Returns how
 -- many bytes it keeps.
 local function keep_entry(ref, id, entry)
   local parts = {}
@@ -122,7 +122,7 @@ local function adopt(c, id, fields)
   create_job(c, id, epoch, fields.key, at and math.min(at, FAR), priority, c.target and NOW or published)
 end
 
--- Turn up to `limit` entries after the cursor into jobs; answers how many there were and whether that was
+-- Turn up to `limit` entries after the cursor into jobs; returns how many there were and whether that was
 -- all.
 local function catch_up(c, limit)
   local seen, bytes, level = 0, 0, false

@@ -1,0 +1,1 @@
+"""How this backend keeps its state in the stream, and mirrors it in memory."""

@@ -1,0 +1,219 @@
+"""The store: one stream, the mirror of its state, its time, and the one way to change it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.backends.nats.state.batch_builder import BatchBuilder, fold_counts
+from holdfast.backends.nats.state.mirror import Mirror
+from holdfast.backends.nats.state.registry import Registry
+from holdfast.backends.nats.wire import stream, subjects
+from holdfast.backends.nats.wire.batches import (
+    BatchCommitter,
+    Batches,
+    BatchMessage,
+    Incomplete,
+    Stale,
+    backoff,
+    state,
+)
+from holdfast.backends.nats.wire.codec import parse_stamp
+from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.stream import Capacity
+from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.position import parse_position
+
+_DOUBT = 10
+_LONGEST = 20.0
+"""Seconds for which a batch is offered. The server takes fifty unfinished ones, and gives each up after ten
+seconds: as long may those that nobody ends keep all others out."""
+TRIES = 60
+"""How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
+
+
+class TrimMark(NamedTuple):
+    """Every event of a channel up to `seq` is gone, or is about to be; 0 where none is.
+
+    Whoever begins to need a log, a new consumer of either kind, writes the mark again in the same batch. So a
+    trim that was decided without it is stale, and is decided anew.
+    """
+
+    channel: str
+    seq: int
+    revision: int
+
+    def moved(self, seq: int) -> BatchMessage:
+        """Return the mark at another sequence, provided that nobody wrote it since."""
+        return state(subjects.trimmed(self.channel), b"%d" % seq, self.revision)
+
+    def again(self) -> BatchMessage:
+        """Return the same mark, provided that nobody wrote it since."""
+        return self.moved(self.seq)
+
+
+class NatsStore:
+    """What every noun of this backend works on."""
+
+    def __init__(self, url: str, history: int) -> None:
+        self.connection = NatsConnection(url)
+        self.mirror = Mirror(self.connection)
+        self._history = history
+        self._instance = secrets.token_hex(6)
+        self.capacity = Capacity(self.connection)
+        self._committer = BatchCommitter(Batches(self.connection))
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._generation = 0
+        self._recognising = asyncio.Lock()
+
+    async def open(self) -> None:
+        await self.connection.open()
+        await self.recognise()
+
+    async def close(self) -> None:
+        """Leave the counts of this process to all, and give the connection back."""
+        try:
+            for ref, counted in self.mirror.count_subjects_of(self._instance).items():
+                async with self.lock(ref):
+                    await self.commit(fold_counts(self.mirror, counted))
+        except (HoldfastError, Stale):
+            pass  # they count where they are as well
+        finally:
+            await self.connection.close()
+
+    @property
+    def registry(self) -> Registry:
+        return self.mirror.registry
+
+    def lock(self, ref: str) -> asyncio.Lock:
+        """Return a consumer's lock within this process: its counts have one writer."""
+        return self._locks[ref]
+
+    def batch(self, ref: str) -> BatchBuilder:
+        return BatchBuilder(self.mirror, ref, self._instance, self._history)
+
+    # looking
+
+    async def fresh(self) -> int:
+        """Bring the mirror up to date; returns the store's time in microseconds."""
+        await self.recognise()
+        stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
+        for _ in range(TRIES):
+            if self.registry.members.keys() <= self.mirror.cursors.keys():
+                break
+            await self.mirror.sync()  # somebody learned of a new consumer from the registry alone
+        return stamp + self.registry.offset
+
+    async def look(self) -> None:
+        """Learn of the registry alone, which is enough to read the log; the jobs stay as they are."""
+        await self.recognise()
+        await self.mirror.sync_registry()
+
+    def sequence(self, position: str | None) -> int | None:
+        """Return the sequence of a position, 0 for none; None when it is beyond everything."""
+        return 0 if position is None else self.registry.seek(*parse_position(position, 1))
+
+    async def clock(self) -> int:
+        """Return the store's time and learn of the registry alone; the mirror of jobs is left as it is."""
+        await self.recognise()
+        stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync_registry())
+        return stamp + self.registry.offset
+
+    async def trim_mark(self, channel: str) -> TrimMark:
+        """Return up to where a channel was trimmed."""
+        found = await self.connection.last([subjects.trimmed(channel)])
+        return TrimMark(channel, int(found[0].data), found[0].seq) if found else TrimMark(channel, 0, 0)
+
+    async def info(self) -> dict[str, Any]:
+        return await stream.info(self.connection)
+
+    async def _stamp(self) -> int:
+        return parse_stamp((await self.info())["ts"])
+
+    async def recognise(self) -> None:
+        """After a new connection: see whether this is the store that we knew. Another begins a new epoch."""
+        await self.connection.client()
+        if self._generation == self.connection.generation:
+            return
+        async with self._recognising:
+            generation = self.connection.generation
+            if self._generation == generation:
+                return
+            identity = await stream.ensure(self.connection)
+            await self.mirror.distrust()
+            if self.registry.identity != identity:
+                info = await self.info()
+                last, now = int(info["state"]["last_seq"]), parse_stamp(info["ts"])
+
+                def recognised(known: Registry) -> Registry:
+                    return known if known.identity == identity else known.with_identity(identity, last, now)
+
+                await self.change_registry(recognised)
+            self._generation = generation
+
+    async def look_again(self, stale: int) -> None:
+        """Wait and learn what changed, after a batch was refused for the `stale`-th time."""
+        await self.wait_after(stale)
+        await self.mirror.sync()
+
+    async def wait_after(self, stale: int) -> None:
+        """Wait before another try. A mirror that cannot be right is read anew."""
+        await backoff(stale)
+        if stale % _DOUBT == 0:
+            await self.mirror.reload()
+
+    # changing
+
+    async def commit(self, messages: Sequence[BatchMessage]) -> int:
+        """Commit a batch and take it over. Returns the sequence of its last message. Raises `Stale`."""
+        until = time.monotonic() + _LONGEST
+        for turn in itertools.count():
+            try:
+                last = await self._committer.commit(messages)
+            except Incomplete:  # the stream does not capture some channel, or is busy with other batches
+                if time.monotonic() > until:
+                    break
+                await self.capture()
+                await backoff(turn)
+            else:
+                self.mirror.adopt(messages, last)
+                return last
+        raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
+
+    async def change_registry(
+        self,
+        change: Callable[[Registry], Registry],
+        also: Callable[[Registry], Awaitable[Sequence[BatchMessage]]] | None = None,
+    ) -> Registry:
+        """Replace the registry, repeating the change on whatever somebody else has made of it."""
+        for turn in range(1, TRIES):
+            known = self.registry
+            wanted = change(known)
+            if wanted is known:
+                return known
+            message = state(subjects.REGISTRY, wanted.encode(), known.revision)
+            try:
+                await self.commit([*(await also(wanted) if also else ()), message])
+                return self.registry
+            except Stale:
+                await self.look_again(turn)
+        raise Unavailable("the registry changed too often to change it as well; try again")
+
+    async def ensure_channel(self, channel: str) -> None:
+        """Make sure that a channel is known, and that the stream captures it."""
+        if channel in self.registry.channels:
+            return
+        now = await self.fresh()
+        if channel not in self.registry.channels:
+            await stream.capture(self.connection, [channel])
+            await self.change_registry(lambda known: known.with_channel(channel, now))
+        await self.capture()
+
+    async def capture(self) -> None:
+        """Another client may have changed the stream's subjects, and left some of ours out."""
+        await stream.capture(self.connection, list(self.registry.channels))

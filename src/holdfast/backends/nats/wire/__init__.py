@@ -1,0 +1,1 @@
+"""How this backend speaks with a NATS server."""

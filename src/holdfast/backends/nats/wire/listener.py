@@ -1,0 +1,75 @@
+"""Wake-ups: a core subscription to the channels' own subjects, on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from holdfast.backends.nats.wire import subjects
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+
+
+class NatsListener:
+    """Calls `wake` when something was published to a channel, by whomever. Reconnects by itself."""
+
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._failed = failed
+        self._url, self._channels, self._wake = url, list(channels), wake
+        self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            client, lost = Client(), asyncio.Event()
+            try:
+                await self._connect(client, lost)
+                for channel in self._channels:  # what was said before we listened is found by a poll
+                    self._wake(channel)
+                await lost.wait()
+                raise ConnectionError("the connection was lost")
+            except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
+                raise_if_cancelled(error)
+                log.warning("the listener failed and connects again: %r", error)
+                self._failed(error)
+            finally:
+                with suppress(Exception):
+                    await client.close()
+            await asyncio.sleep(_PAUSE)
+
+    async def _connect(self, client: Client, lost: asyncio.Event) -> None:
+        async def closed() -> None:
+            lost.set()
+
+        async def ignore(error: Exception) -> None:
+            """`closed` tells of a lost connection; a slow listener only misses what it would hear again."""
+
+        await client.connect(
+            self._url, allow_reconnect=False, max_reconnect_attempts=1, closed_cb=closed, error_cb=ignore
+        )
+        for channel in self._channels:
+
+            async def hear(message: Msg, channel: str = channel) -> None:
+                self._wake(channel)
+
+            await client.subscribe(channel, cb=hear)
+            await client.subscribe(subjects.wake(channel), cb=hear)
+        await client.flush()

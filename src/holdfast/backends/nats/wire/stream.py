@@ -1,0 +1,320 @@
+"""The stream: its settings, the subjects that it captures, how full it is, and how durable."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from base64 import b64decode
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import orjson
+
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.batches import MOST, Batches, BatchMessage, Stale, backoff
+from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.parser import StoredMessage
+from holdfast.contracts import Finding
+from holdfast.model.duration import format_duration
+from holdfast.model.errors import HoldfastError, Overloaded, Unavailable
+from holdfast.model.names import matches
+
+OLDEST = (2, 12)
+LEAST_PAYLOAD = 524_288
+"""What a message must hold: a job's record has up to 15 errors of up to 24,000 bytes."""
+_API = "$JS.API.STREAM"
+_NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
+_ALONE = 10
+"""Seconds after which the mark of whoever changes the subjects is gone by itself."""
+_SLOW = 60.0  # seconds that a purge may take
+_SETTINGS: dict[str, Any] = {
+    "name": subjects.STREAM,
+    "description": "Holdfast: events, jobs and everything else; see docs/nats.md",
+    "retention": "limits",
+    "discard": "new",  # a full stream refuses, and removes nothing
+    "storage": "file",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "num_replicas": 1,
+    "allow_direct": True,
+    "allow_atomic": True,
+    "allow_rollup_hdrs": True,
+    "allow_msg_ttl": True,
+}
+_NEEDED = ("allow_direct", "allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
+_SERVER_INFO = "$SYS.REQ.SERVER.PING.JSZ"
+_STREAM_INFO, _ACCOUNT_INFO = f"{_API}.INFO.{subjects.STREAM}", "$JS.API.INFO"
+_RESERVE, _MOST_RESERVE = 10, 64_000_000  # of a limit a tenth is kept, and not more than this
+_MESSAGE = 300  # bytes that a message takes besides its data, about
+_VALID, _OTHERS = 1.0, 8  # a look is good for a second, and for an eighth of what was left then
+_ASKED = 3  # requests without a reply, after which no more are sent
+_DEFAULT_SYNC = 120_000_000_000  # nanoseconds
+_UNKNOWN_SYNC = (
+    "unknown: only the system account may ask, or one that it lets. The server's default is two minutes, "
+    "in which a power cut loses what it acknowledged; set jetstream { sync_interval: always }, or give the "
+    "stream three replicas"
+)
+
+
+async def info(connection: NatsConnection, **query: Any) -> dict[str, Any]:
+    """Return the stream as the server has it now."""
+    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None)
+    return _checked(reply, f"look at the stream {subjects.STREAM}")
+
+
+async def ensure(connection: NatsConnection) -> str:
+    """Create the stream where there is none; returns its identity.
+
+    A restarted server may lack the newest messages that its clients have seen, so that it counts as another
+    one, unless the stream has replicas.
+    """
+    client = await connection.client()
+    server = client.server_info
+    version = tuple(int(part) for part in str(server.get("version", "0.0")).split(".")[:2] if part.isdigit())
+    if version < OLDEST:
+        raise HoldfastError(f"NATS {server.get('version')} has no atomic batches; use 2.12 or newer")
+    if client.max_payload < LEAST_PAYLOAD:
+        raise HoldfastError(
+            f"NATS has max_payload {client.max_payload}, too little for the record of a job that failed "
+            f"often; set it to {LEAST_PAYLOAD} or more, the default is 1 MB"
+        )
+    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
+    if reply.get("error", {}).get("err_code") == _NOT_FOUND:
+        settings = _SETTINGS | {"subjects": [subjects.OURS]}
+        reply = await connection.request(f"{_API}.CREATE.{subjects.STREAM}", settings)
+        if reply.get("error", {}).get("err_code") == _EXISTS:
+            reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
+    reply = _checked(reply, f"create the stream {subjects.STREAM}")
+    missing = [name for name in _NEEDED if not reply["config"].get(name)]
+    if missing:
+        raise HoldfastError(
+            f"the stream {subjects.STREAM} lacks {', '.join(missing)}; update it, or remove it"
+        )
+    replicated = int(reply["config"].get("num_replicas", 1)) > 1
+    return f"{reply['created']}" + ("" if replicated else f" {server.get('server_id')}")
+
+
+async def capture(connection: NatsConnection, channels: Iterable[str]) -> None:
+    """Let the stream capture channels that it does not capture yet."""
+    wanted = list(channels)
+    if not _missing(wanted, (await info(connection))["config"]):
+        return
+    async with _alone(connection):
+        config = (await info(connection))["config"]
+        if missing := _missing(wanted, config):
+            update = config | {"subjects": [*config["subjects"], *missing]}
+            _checked(
+                await connection.request(f"{_API}.UPDATE.{subjects.STREAM}", update),
+                f"let the stream {subjects.STREAM} capture {', '.join(missing[:5])}",
+            )
+
+
+@asynccontextmanager
+async def _alone(connection: NatsConnection) -> AsyncIterator[None]:
+    """Allow one update after the other; wait for one whose process died.
+
+    The server checks no revision: of two at once one undoes the other. And it compares both with the same
+    settings, so that it subscribes to a subject twice, and stores its messages twice (seen with 2.15.1).
+    """
+    mark = BatchMessage(subjects.UPDATING, b"", {subjects.TTL: f"{_ALONE}s"}, expect=0)
+    until = time.monotonic() + 2 * _ALONE
+    for turn in itertools.count():
+        try:
+            seq = await Batches(connection).commit([mark])
+            break
+        except Stale:
+            if time.monotonic() > until:
+                raise Unavailable(
+                    f"the subjects of the stream {subjects.STREAM} are changed by too many at once; try again"
+                ) from None
+            await backoff(turn)
+    try:
+        yield
+    finally:
+        await delete(connection, seq)
+
+
+async def purge(connection: NatsConnection, subject: str, last: int) -> None:
+    """Remove every message of the subjects that a filter matches, up to and including a sequence."""
+    if last > 0:
+        _checked(
+            await connection.request(
+                f"{_API}.PURGE.{subjects.STREAM}", {"filter": subject, "seq": last + 1}, patience=_SLOW
+            ),
+            f"purge {subject} from the stream {subjects.STREAM}",
+        )
+
+
+async def last(connection: NatsConnection, subject: str) -> StoredMessage | None:
+    """Return the newest message of all subjects that a filter matches."""
+    reply = await connection.request(f"{_API}.MSG.GET.{subjects.STREAM}", {"last_by_subj": subject})
+    if reply.get("error", {}).get("err_code") == _NOTHING:
+        return None
+    found = _checked(reply, f"look for {subject} in the stream {subjects.STREAM}")["message"]
+    return StoredMessage(found["subject"], found["seq"], found["time"], {}, b64decode(found.get("data", "")))
+
+
+async def delete(connection: NatsConnection, seq: int) -> None:
+    """Remove one message; it may be gone already."""
+    reply = await connection.request(f"{_API}.MSG.DELETE.{subjects.STREAM}", {"seq": seq, "no_erase": True})
+    error = reply.get("error", {})
+    # Of what stood before the first message the server says so only in words, as of a store that failed.
+    if error.get("err_code") != _NO_MESSAGE and error.get("description") != "no message found":
+        _checked(reply, f"remove message {seq} of the stream {subjects.STREAM}")
+
+
+def _missing(wanted: Iterable[str], config: dict[str, Any]) -> list[str]:
+    return [channel for channel in wanted if not _captured(channel, config["subjects"])]
+
+
+def _captured(channel: str, captured: Iterable[str]) -> bool:
+    return any(
+        channel == each or (each.islower() and ("*" in each or ">" in each) and matches(each, channel))
+        for each in captured
+    )
+
+
+def _checked(reply: dict[str, Any], what: str) -> dict[str, Any]:
+    error = reply.get("error")
+    if error is None:
+        return reply
+    if error.get("code", 0) >= 500:  # it cannot now: no room on its disk, no leader, …
+        raise Unavailable(f"NATS could not {what}: {error.get('description')}")
+    raise HoldfastError(f"NATS refused to {what}: {error.get('description')} ({error.get('err_code')})")
+
+
+class _Limit(NamedTuple):
+    """How much one of the server's limits allows, and how much of it is used."""
+
+    name: str
+    most: float = float("inf")
+    used: int = 0
+
+    def left(self, keep: float) -> float:
+        """Return what may be used so that some of the reserve stays."""
+        return self.most - self.used - keep * min(self.most / _RESERVE, _MOST_RESERVE)
+
+
+class Capacity:
+    """How much may still be published: that ends before the store is full, so that its jobs can still end.
+
+    At its limit a server refuses every message, also those that end a job, take a lock or trim. And a batch
+    that crosses the limit of an account or of the server is not refused whole: its first part stays. So the
+    limits are looked at now and then, and what this process adds is counted in between.
+    """
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self._looking = asyncio.Lock()
+        self._limit, self._added = _Limit("none"), 0
+        self._until, self._generation = 0.0, 0
+        self._replies: dict[str, dict[str, Any]] = {}
+        self._unheard: Counter[str] = Counter()
+
+    async def use(self, messages: Sequence[BatchMessage], keep: float = 1) -> None:
+        """Count messages before they are added. Raises `Overloaded` where they leave less of the reserve."""
+        size = sum(len(message.data) + _MESSAGE for message in messages)
+        async with self._looking:
+            left = self._limit.left(keep) / _OTHERS
+            if time.monotonic() >= self._until or self._added + size > left:
+                await self._look()
+            if self._added + size > self._limit.left(keep):
+                raise Overloaded(
+                    f"the store is nearly full: {self._limit.used} bytes of {self._limit.name} "
+                    f"{self._limit.most:.0f}, and the rest is for the jobs that there are; raise it, or trim"
+                )
+            self._added += size
+
+    async def _look(self) -> None:
+        if self._generation != self._connection.generation:
+            self._generation = self._connection.generation
+            self._replies.clear()
+            self._unheard.clear()
+        replies = await asyncio.gather(*map(self._ask, (_STREAM_INFO, _ACCOUNT_INFO, _SERVER_INFO)))
+        self._limit, self._added = min(_limits(*replies), key=lambda limit: limit.left(1)), 0
+        self._until = time.monotonic() + _VALID
+
+    async def _ask(self, subject: str) -> dict[str, Any]:
+        """Return the newest reply. Not every account may ask for all limits: after some tries it stops."""
+        if subject in self._replies or self._unheard[subject] < _ASKED:
+            reply = await self._connection.inquire(
+                subject, {"config": True} if subject == _SERVER_INFO else None
+            )
+            if reply is None:
+                self._unheard[subject] += 1
+            else:
+                self._replies[subject] = reply
+        return self._replies.get(subject, {})
+
+
+def _limits(stream: dict[str, Any], account: dict[str, Any], server: dict[str, Any]) -> Iterator[_Limit]:
+    yield _Limit("none")
+    most = stream.get("config", {}).get("max_bytes", -1)
+    if most > 0:
+        yield _Limit("the stream's max_bytes", most, stream["state"]["bytes"])
+    most = account.get("limits", {}).get("max_storage", -1)
+    if most > 0:
+        yield _Limit("the account's max_file", most, account["storage"])
+    leader, data = stream.get("cluster", {}).get("leader"), server.get("data", {})
+    most = data.get("config", {}).get("max_storage", -1)
+    if most > 0 and leader in (None, server["server"]["name"]):
+        yield _Limit("the server's max_file_store", most, data["storage"])
+
+
+async def check(connection: NatsConnection) -> list[Finding]:
+    """Return what the server's real settings mean for a power cut."""
+    client = await connection.client()
+    config: dict[str, Any] = (await info(connection))["config"]
+    version = client.server_info.get("version", "unknown")
+    return [
+        await _sync_interval(connection),
+        _storage(config),
+        _replicas(config),
+        _removals(config),
+        Finding("ok", "version", f"NATS {version}; a batch takes up to {MOST} messages"),
+    ]
+
+
+async def _sync_interval(connection: NatsConnection) -> Finding:
+    try:
+        reply = await connection.inquire(_SERVER_INFO, {"config": True})
+        settings: dict[str, Any] = (reply or {})["data"]["config"]
+    except (Unavailable, KeyError, TypeError, orjson.JSONDecodeError):
+        return Finding("warning", "sync_interval", _UNKNOWN_SYNC)
+    if settings.get("sync_always"):
+        return Finding("ok", "sync_interval", "always: a power cut loses nothing that was acknowledged")
+    every = format_duration(timedelta(microseconds=int(settings.get("sync_interval", _DEFAULT_SYNC)) / 1000))
+    text = f"{every}: a power cut loses up to that much of what was acknowledged; set it to always"
+    return Finding("warning", "sync_interval", text)
+
+
+def _storage(config: dict[str, Any]) -> Finding:
+    if config.get("storage") == "file":
+        return Finding("ok", "storage", "file: what the server has acknowledged survives its restart")
+    return Finding("error", "storage", f"{config.get('storage')}: a restart loses everything; use file")
+
+
+def _replicas(config: dict[str, Any]) -> Finding:
+    count = int(config.get("num_replicas", 1))
+    if count > 1:
+        return Finding("ok", "replicas", f"{count}: a majority has what was acknowledged, in memory at least")
+    return Finding("ok", "replicas", "1: what this server's disk loses is lost; three survive one server")
+
+
+def _removals(config: dict[str, Any]) -> Finding:
+    limits = [
+        name
+        for name in ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+        if config.get(name, 0) > 0
+    ]
+    if limits and (config.get("discard") != "new" or limits != ["max_bytes"]):
+        text = f"{', '.join(limits)}: the server removes events and jobs by itself; take the limits away"
+        return Finding("error", f"limits of {subjects.STREAM}", text)
+    return Finding("ok", f"limits of {subjects.STREAM}", "none: nothing is removed but by Holdfast")

@@ -1,0 +1,139 @@
+-- Channels and consumers.
+
+-- name: create_channel
+SELECT holdfast.ensure_channel(%(channel)s);
+
+-- name: channels
+SELECT name FROM holdfast.channels ORDER BY name;
+
+-- name: channel_stats
+SELECT ch.name, ch.created_at,
+       (SELECT count(*) FROM holdfast.log l WHERE l.channel_id = ch.id),
+       (SELECT l.published_at FROM holdfast.log l WHERE l.channel_id = ch.id
+        ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1),
+       ARRAY(SELECT c.name FROM holdfast.consumers c WHERE c.channel_id = ch.id ORDER BY c.name),
+       coalesce(ch.display_name, '')
+FROM holdfast.channels ch WHERE ch.name = %(channel)s;
+
+-- name: subscribe
+SELECT holdfast.subscribe(
+    %(channel)s, %(consumer)s, %(policy)s::jsonb, %(lease)s::interval, %(expires_after)s::interval,
+    %(ordered)s::boolean, %(discard)s::boolean, %(dead_letter)s, %(max_depth)s::bigint,
+    %(start)s::timestamptz, %(revision)s::bigint);
+
+-- name: consumers
+SELECT ch.name, c.name, c.policy, c.paused, c.created_at, c.backfill_until IS NOT NULL,
+       coalesce(c.display_name, ''), c.revision, coalesce(ch.display_name, ''), c.id
+FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+WHERE (%(channel)s::text IS NULL OR ch.name = %(channel)s)
+  AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
+ORDER BY ch.name, c.name;
+
+-- name: set_paused
+UPDATE holdfast.consumers c SET paused = %(paused)s,
+       revision = CASE WHEN c.paused = %(paused)s THEN c.revision ELSE holdfast.next_revision(c.revision) END
+FROM holdfast.channels ch
+WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
+
+-- name: display_channel
+UPDATE holdfast.channels SET display_name = nullif(%(display)s, '') WHERE name = %(channel)s RETURNING id;
+
+-- name: display_consumer
+UPDATE holdfast.consumers c SET display_name = nullif(%(display)s, ''),
+       revision = holdfast.next_revision(c.revision)
+FROM holdfast.channels ch
+WHERE ch.id = c.channel_id AND ch.name = %(channel)s AND c.name = %(consumer)s RETURNING c.id;
+
+-- name: begin_removal
+SELECT holdfast.begin_removal(%(channel)s, %(consumer)s);
+
+-- name: remove_step
+SELECT jobs, dead, history, done FROM holdfast.remove_step(%(consumer)s::integer, %(limit)s::bigint);
+
+-- name: states
+-- One statement, so that a job in motion is counted once.
+SELECT j.state::text, sum(coalesce(j.upto - j.seq, 0) + 1)::bigint, min(j.due_at) FROM holdfast.jobs j
+WHERE j.consumer_id = %(consumer)s GROUP BY j.state
+UNION ALL
+SELECT outcome, count(*), NULL FROM holdfast.job_log WHERE consumer_id = %(consumer)s GROUP BY outcome
+UNION ALL
+SELECT 'dead', coalesce(sum(dead), 0)::bigint, NULL FROM holdfast.dead_totals
+WHERE consumer_id = %(consumer)s;
+
+-- name: publishers
+-- Who holds publishes to a channel open, longest first.
+SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.classid = holdfast.publish_lock()::oid AND l.granted
+  AND l.objid = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)::oid
+  AND l.pid <> pg_backend_pid()
+ORDER BY a.xact_start LIMIT 5;
+
+-- Backlogs: live jobs by consumer, by indexes, counted up to a limit.
+
+-- name: backlogs
+-- Ready jobs consumer by consumer, a range for as many as it stands for; of an ordered one also those that wait
+-- for an earlier job of their key. The first of each priority is its oldest, so that walking down the priorities
+-- finds the oldest of all.
+WITH leased AS (
+    SELECT l.consumer_id, count(*) AS jobs FROM (
+        SELECT j.consumer_id FROM holdfast.jobs j WHERE j.state = 'leased'
+        ORDER BY j.lease_until LIMIT %(limit)s) l
+    GROUP BY l.consumer_id
+), scheduled AS (
+    SELECT s.consumer_id, count(*) AS jobs FROM (
+        SELECT j.consumer_id FROM holdfast.jobs j WHERE j.state = 'scheduled'
+        ORDER BY j.due_at LIMIT %(limit)s) s
+    GROUP BY s.consumer_id
+)
+SELECT ch.name, c.name,
+       least(%(limit)s, (SELECT count(*) FROM (
+           SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
+           LIMIT %(limit)s) r) + (SELECT coalesce(sum(s.upto - s.seq), 0)::bigint FROM (
+           SELECT j.seq, j.upto FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.upto IS NOT NULL
+           LIMIT %(limit)s) s))
+       + CASE WHEN c.ordered THEN (SELECT count(*) FROM (
+           SELECT FROM holdfast.jobs j
+           WHERE j.consumer_id = c.id AND j.order_key IS NOT NULL AND j.state = 'ready' AND j.held
+           LIMIT %(limit)s) h) ELSE 0 END,
+       coalesce(leased.jobs, 0), coalesce(scheduled.jobs, 0),
+       (WITH RECURSIVE heads AS (
+           (SELECT j.priority, j.due_at FROM holdfast.jobs j
+            WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
+            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1)
+           UNION ALL
+           SELECT f.priority, f.due_at FROM heads h, LATERAL (
+               SELECT j.priority, j.due_at FROM holdfast.jobs j
+               WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority < h.priority
+               ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1) f)
+        SELECT min(due_at) FROM heads)
+FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+LEFT JOIN leased ON leased.consumer_id = c.id
+LEFT JOIN scheduled ON scheduled.consumer_id = c.id
+ORDER BY ch.name, c.name;
+
+-- name: job_times
+-- The oldest and the newest by indexes: of ready jobs the first and the last of each priority, of dead letters the
+-- first and the last death.
+SELECT ch.name, c.name, r.oldest, r.newest,
+       (SELECT min(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id),
+       (SELECT max(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id)
+FROM holdfast.consumers c
+JOIN holdfast.channels ch ON ch.id = c.channel_id
+CROSS JOIN LATERAL (
+    WITH RECURSIVE heads AS (
+        (SELECT j.priority, j.due_at FROM holdfast.jobs j
+         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
+         ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1)
+        UNION ALL
+        SELECT f.priority, f.due_at FROM heads h, LATERAL (
+            SELECT j.priority, j.due_at FROM holdfast.jobs j
+            WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority < h.priority
+            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1) f)
+    SELECT min(h.due_at) AS oldest, max((
+        SELECT j.due_at FROM holdfast.jobs j
+        WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority = h.priority
+        ORDER BY j.due_at DESC LIMIT 1)) AS newest
+    FROM heads h
+) r
+ORDER BY ch.name, c.name;

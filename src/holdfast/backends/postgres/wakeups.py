@@ -1,0 +1,97 @@
+"""Wake-ups: NOTIFY after a publish, coalesced, and LISTEN on a connection of its own.
+
+NOTIFY locks the server's queue until its commit is on disk. A publish therefore carries it only if none was
+sent just before; the others share one that follows on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.backends.postgres.pool import connect
+from holdfast.backends.postgres.session import Session
+from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
+from holdfast.model.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+_EVERY = 0.005
+_PAUSE = 1.0
+
+
+class Waker:
+    """Decides which publishes notify by themselves, and notifies for the rest."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._sent: dict[str, float] = {}
+        self._late: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def take_turn(self, channel: str) -> bool:
+        """Whether the next publish to a channel should notify; if not, call `later` after it."""
+        now = time.monotonic()
+        if now - self._sent.get(channel, 0.0) < _EVERY:
+            return False
+        self._sent[channel] = now
+        return True
+
+    def later(self, channel: str) -> None:
+        """Something was published without a notification."""
+        self._late.add(channel)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._notify())
+
+    async def _notify(self) -> None:
+        while self._late:
+            channels, self._late = sorted(self._late), set()
+            try:
+                await self._session.run("notify", channels=channels)
+            except Unavailable:
+                return  # the events are durable; polling finds them
+            await asyncio.sleep(_EVERY)
+
+    async def close(self) -> None:
+        """Send what is still to be said."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class PostgresListener:
+    """Calls `wake` when a channel of interest was published to. Reconnects by itself."""
+
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        wake: Callable[[str], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._failed = failed
+        self._url, self._channels, self._wake = url, frozenset(channels), wake
+        self._task = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with await connect(self._url) as connection:
+                    await connection.execute("SET application_name = 'holdfast listener'")
+                    await connection.execute("LISTEN holdfast")
+                    for channel in self._channels:  # what was said before we listened is found by a poll
+                        self._wake(channel)
+                    async for notice in connection.notifies():
+                        if notice.payload in self._channels:
+                            self._wake(notice.payload)
+            except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
+                raise_if_cancelled(error)
+                log.warning("the listener failed and connects again: %r", error)
+                self._failed(error)
+                await asyncio.sleep(_PAUSE)

@@ -1,4 +1,0 @@
--- uses: keys
--- Remove a stream consumer. Writes {holdfast}:cursors:CHANNEL.
--- ARGV: channel, consumer. Answers whether there was one.
-return redis.call('HDEL', key.cursors(ARGV[1]), ARGV[2])

@@ -1,1 +1,0 @@
-"""`holdfast chaos`: the crash rig, and whether it can be believed."""

@@ -1,1 +1,0 @@
-"""Rebuild: a warehouse from WAL and archive."""

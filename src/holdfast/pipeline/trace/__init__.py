@@ -1,1 +1,0 @@
-"""Trace: the life of one event."""

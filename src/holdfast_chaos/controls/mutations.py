@@ -1,0 +1,248 @@
+"""Mutations: what is done to a store behind the back of the bus, through a plain client (I1, I3 to I7).
+
+Each follows some regular work on the store, and must be found although no call of the bus did it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from nats.aio.client import Client
+from redis import asyncio as redis
+
+from holdfast.model.event import Event
+from holdfast_chaos.controls.control import Control, Play
+from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
+from holdfast_chaos.stores.nats import STREAM, connected, read
+
+Mutation = Callable[[str], Awaitable[None]]
+"""Changes the store at a URL. Raises `RuntimeError` if there was nothing to change."""
+RedisClient = Any
+"""The library's types do not know that it decodes."""
+_LEASE = timedelta(minutes=5)
+
+
+def _require(changed: bool) -> None:
+    """A mutation that changes nothing would prove nothing."""
+    if not changed:
+        raise RuntimeError(
+            "a mutation found nothing to change; the scenario before it has to leave something"
+        )
+
+
+# PostgreSQL: one statement each
+
+
+def _sql(statement: str) -> Mutation:
+    async def execute(url: str) -> None:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            _require((await connection.execute(statement)).rowcount > 0)
+
+    return execute
+
+
+_POSTGRES: Mapping[str, Mutation] = {
+    "an event is lost with its job": _sql("DELETE FROM holdfast.log WHERE seq = 2"),
+    "an event changes": _sql("UPDATE holdfast.log SET data = '{}' WHERE seq = 2"),
+    "a done job vanishes": _sql("DELETE FROM holdfast.job_log WHERE seq = 1"),
+    "a done job is live again": _sql(
+        "INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, state)"
+        " SELECT consumer_id, channel_id, epoch, tx, seq, ended_at, created_at, 'ready' FROM holdfast.job_log"
+    ),
+    "a dead letter goes uncounted": _sql("DELETE FROM holdfast.dead_deltas"),
+    "a job gets an attempt too many": _sql("UPDATE holdfast.job_log SET attempts = 6"),
+    "a job is done that nobody completed": _sql(
+        "WITH j AS (DELETE FROM holdfast.jobs RETURNING *)"
+        " INSERT INTO holdfast.job_log SELECT consumer_id, channel_id, epoch, tx, seq, token,"
+        " created_at, due_at, 'done', priority, attempts, abandonments FROM j"
+    ),
+    "a token falls": _sql("UPDATE holdfast.jobs SET token = 0"),
+    "a running lease is given to another": _sql("UPDATE holdfast.jobs SET token = token + 1"),
+    "a running lease is taken back": _sql(
+        "UPDATE holdfast.jobs SET state = 'ready', lease_until = NULL, abandonments = abandonments + 1"
+    ),
+    "a running job loses its event": _sql(
+        "WITH gone AS (DELETE FROM holdfast.log WHERE seq = 5 RETURNING *)"
+        " UPDATE holdfast.channels SET trimmed_epoch = epoch, trimmed_tx = tx, trimmed_seq = seq FROM gone"
+    ),
+}
+
+
+# Redis
+
+_REDIS_JOB, _REDIS_LEASES = "{holdfast}:job:", "{holdfast}:due:lease"
+
+
+def _on_redis(work: Callable[[RedisClient], Awaitable[bool]]) -> Mutation:
+    async def execute(url: str) -> None:
+        async with redis.Redis.from_url(url, decode_responses=True, socket_timeout=60) as client:
+            _require(await work(client))
+
+    return execute
+
+
+def _each(*command: str, state: str = "done") -> Mutation:
+    """A command for every job in that state; JOB stands for its key, MEMBER for its name in a set."""
+
+    async def work(client: RedisClient) -> bool:
+        found = 0
+        async for key in client.scan_iter(match=_REDIS_JOB + "*"):
+            if await client.hget(key, "state") == state:
+                names = {"JOB": key, "MEMBER": key.removeprefix(_REDIS_JOB)}
+                await client.execute_command(*(names.get(word, word) for word in command))
+                found += 1
+        return found > 0
+
+    return _on_redis(work)
+
+
+async def _drop_from_stream(client: RedisClient) -> bool:
+    entries = await client.xrange(CHANNEL, count=2)
+    return bool(await client.xdel(CHANNEL, entries[1][0]))
+
+
+async def _trim_stream(client: RedisClient) -> bool:
+    [(last, _)] = await client.xrevrange(CHANNEL, count=1)
+    await client.hset(f"{{holdfast}}:log:{CHANNEL}", "trimmed", last)
+    return bool(await client.xdel(CHANNEL, last))
+
+
+async def _drop_count(client: RedisClient) -> bool:
+    keys = [key async for key in client.scan_iter(match="{holdfast}:counts:*")]
+    return any([await client.hdel(key, "dead:terminal") for key in keys])
+
+
+_REDIS: Mapping[str, Mutation] = {
+    "an event is lost with its job": _on_redis(_drop_from_stream),
+    "a done job vanishes": _each("DEL", "JOB"),
+    "a done job is live again": _each("ZADD", _REDIS_LEASES, "1", "MEMBER"),
+    "a dead letter goes uncounted": _on_redis(_drop_count),
+    "a job gets an attempt too many": _each("HSET", "JOB", "attempts", "6"),
+    "a job is done that nobody completed": _each("HSET", "JOB", "state", "done", state="leased"),
+    "a token falls": _each("HSET", "JOB", "token", "0", state="leased"),
+    "a done job has another token": _each("HINCRBY", "JOB", "token", "1"),
+    "a running job loses its event": _on_redis(_trim_stream),
+}
+
+
+# NATS
+
+_ROLLUP = {"Nats-Rollup": "sub"}
+_LIVE, _ENDED, _COUNTS = "HF.S.job.", "HF.E.", "HF.S.count.>"
+
+
+def _on_nats(work: Callable[[Client], Awaitable[bool]]) -> Mutation:
+    async def execute(url: str) -> None:
+        async with connected(url) as client:
+            _require(await work(client))
+
+    return execute
+
+
+def _rewrite(subject: str, to: str | None = None, **changes: Any) -> Mutation:
+    """Change every record under a subject, in its place or under another one."""
+
+    async def work(client: Client) -> bool:
+        found = [message for message in await read(client, [subject]) if message.data]
+        for message in found:
+            record = json.loads(message.data) | changes
+            place = message.subject if to is None else to + ".".join(message.subject.split(".")[-2:])
+            await client.jetstream().publish(place, json.dumps(record).encode(), headers=_ROLLUP)
+        return bool(found)
+
+    return _on_nats(work)
+
+
+def _remove(subject: str, nth: int = 0) -> Mutation:
+    """Remove a message."""
+
+    async def work(client: Client) -> bool:
+        message = (await read(client, [subject]))[nth]
+        return await client.jetstream().delete_msg(STREAM, message.metadata.sequence.stream)
+
+    return _on_nats(work)
+
+
+async def _trim_channel(client: Client) -> bool:
+    stream, last = client.jetstream(), (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
+    await stream.publish(f"HF.T.{CHANNEL}", b"%d" % last)
+    return await stream.delete_msg(STREAM, last)
+
+
+_NATS: Mapping[str, Mutation] = {
+    "an event is lost with its job": _remove(CHANNEL, 1),
+    "a done job vanishes": _remove(_ENDED + ">"),
+    "a done job is live again": _rewrite(_ENDED + ">", to=_LIVE, state="ready"),
+    "a dead letter goes uncounted": _rewrite(_COUNTS, None, **{"dead:terminal": 0}),
+    "a job gets an attempt too many": _rewrite(_ENDED + ">", attempts=6),
+    "a job is done that nobody completed": _rewrite(_LIVE + ">", to=_ENDED, state="done"),
+    "a token falls": _rewrite(_LIVE + ">", token=0),
+    "a done job has another token": _rewrite(_ENDED + ">", token=7),
+    "a running job loses its event": _on_nats(_trim_channel),
+}
+
+
+# as controls
+
+MUTATIONS: Mapping[str, Mapping[str, Mutation]] = {"postgres": _POSTGRES, "redis": _REDIS, "nats": _NATS}
+"""By store, and by what it does."""
+BREAKS: Mapping[str, str] = {
+    "an event is lost with its job": "I1",
+    "an event changes": "I1",
+    "a done job vanishes": "I3",
+    "a done job is live again": "I3",
+    "a dead letter goes uncounted": "I3",
+    "a job gets an attempt too many": "I4",
+    "a job is done that nobody completed": "I4",
+    "a token falls": "I5",
+    "a done job has another token": "I5",
+    "a running lease is given to another": "I6",
+    "a running lease is taken back": "I6",
+    "a running job loses its event": "I7",
+}
+"""The invariant that each of them breaks."""
+
+
+async def mutate(url: str, what: str) -> None:
+    """Do that to the store at a URL. Raises `RuntimeError` if there is nothing to change."""
+    scheme = url.partition(":")[0]
+    await MUTATIONS["postgres" if scheme == "postgresql" else scheme][what](url)
+
+
+async def work_regularly(rig: Rig) -> None:
+    """Two jobs done, one dead, one retried and leased again, one still leased."""
+    async with rig.bus("honest") as bus:
+        await bus.subscribe(CHANNEL, CONSUMER, backoff=["0s"])
+        await bus.publish_many(CHANNEL, [Event({"n": n}, f"e-{n}") for n in range(5)])
+        first, second, third, fourth, _ = await bus.poll(CHANNEL, CONSUMER, limit=5)
+        await bus.finalize_many([first, second], success=True)
+        await bus.finalize(third, success=False, error="no", terminal=True)
+        await bus.finalize(fourth, success=False, error="not yet")
+        [again] = await bus.poll(CHANNEL, CONSUMER)
+        await bus.extend(again, _LEASE)
+
+
+def _then(what: str) -> Play:
+    async def play(rig: Rig, sound: bool) -> set[str]:
+        await work_regularly(rig)
+        if not sound:
+            await mutate(rig.url, what)
+        return await rig.broken(drained=False)
+
+    return play
+
+
+CONTROLS = [
+    Control(
+        what.partition(" ")[2].replace(" ", "-"),
+        f"Behind the back of the bus, {what}.",
+        invariant,
+        _then(what),
+        tuple(store for store, known in MUTATIONS.items() if what in known),
+    )
+    for what, invariant in BREAKS.items()
+]
