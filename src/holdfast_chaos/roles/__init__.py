@@ -166,19 +166,20 @@ FAULTLESS_ROLES = (
     replace(_named("ingester"), spec={"portion": 1000, "pause": 2.0}),
 )
 """Who takes part in a run without faults: everybody, and operators on live jobs and consumers besides."""
-_HALF: dict[str, dict[str, Any]] = {
-    "producer": {"pause": 0.06},
-    "bulk-producer": {"pause": 0.02},
-    "live-operator": {"pause": 0.05},
-}
+
+
+def _pace(producer: float, bulk: float, operator: float) -> dict[str, dict[str, Any]]:
+    return {
+        "producer": {"pause": producer},
+        "bulk-producer": {"pause": bulk},
+        "live-operator": {"pause": operator},
+    }
+
+
 PACE: dict[str, dict[str, dict[str, Any]]] = {
-    "postgres": _HALF,
-    "redis": _HALF,
-    "nats": {
-        "producer": {"pause": 0.12},
-        "bulk-producer": {"pause": 0.04},
-        "live-operator": {"pause": 0.3},
-    },
+    "postgres": _pace(0.15, 0.05, 0.15),
+    "redis": _pace(0.06, 0.02, 0.05),
+    "nats": _pace(0.12, 0.04, 0.3),
 }
 """By store and role: what differs there in a run without faults. If all together ask for more than a store
 or two cores can do, all of them wait, and nothing tells that from a stall."""
