@@ -41,9 +41,9 @@ AT_ONCE = 500_000
 
 # Three reasons, a hundred fingerprints, one error of a usual length each.
 FILL = """
-    INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, tx, seq, token, created_at, died_at,
+    INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, seq, token, created_at, died_at,
                                        priority, attempts, abandonments, worker, reason, fingerprint, errors)
-    SELECT c.id, c.channel_id, 1, 1, nextval('holdfast.event_seq'), 1, t.now,
+    SELECT c.id, c.channel_id, 1, nextval('holdfast.event_seq'), 1, t.now,
            t.now - (n * interval '1 second'), 0, 5, 0, 'host-1',
            (ARRAY['max_attempts', 'terminal', 'expired'])[1 + mod(n, 3)], f.digits,
            jsonb_build_array(jsonb_build_object('attempt', 5, 'kind', 'KeyError', 'error',

@@ -21,7 +21,7 @@ OUTER_JOIN = (
 CROSS JOIN LATERAL (
     SELECT FROM holdfast.log l
     WHERE l.channel_id = (SELECT id FROM holdfast.channels WHERE name = %(channel)s)
-      AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
+      AND l.epoch = j.epoch AND l.seq = j.seq OFFSET 0
 ) e
 ORDER BY""",
 )

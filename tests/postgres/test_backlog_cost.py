@@ -18,15 +18,15 @@ FEW, MANY, LIMIT = 5_000, 50_000, 500
 # Of four consumers: one has ready jobs, one scheduled ones, one waits for keys, and one has what it ended.
 FILL = """
     SET session_replication_role = replica;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, state, held,
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, state, held,
                                order_key)
-    SELECT c.id, c.channel_id, 1, n, n, now(), now(),
+    SELECT c.id, c.channel_id, 1, n, now(), now(),
            (CASE c.name WHEN 'waits' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
            c.name = 'keyed', CASE WHEN c.name = 'keyed' THEN 'k' END
     FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name <> 'ended';
-    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, seq, token, created_at, ended_at,
                                   outcome, priority, attempts, abandonments)
-    SELECT c.id, c.channel_id, 1, n, n, 1, now(), now(), 'done', 0, 1, 0
+    SELECT c.id, c.channel_id, 1, n, 1, now(), now(), 'done', 0, 1, 0
     FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name = 'ended';
 """
 COUNTING = """

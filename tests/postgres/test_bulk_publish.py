@@ -38,14 +38,14 @@ JOBS = """
            j.expires_at - j.due_at, j.created_at = e.published_at, j.token, j.lease_until, j.priority,
            j.attempts, j.abandonments, j.held, j.order_key, j.worker, j.errors
     FROM holdfast.live_jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
-    JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq)
+    JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (j.channel_id, j.epoch, j.seq)
     WHERE j.channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY c.name, j.seq"""
 LOG = """
     SELECT id, source, type, key, time, headers, data, at, priority FROM holdfast.log
     WHERE channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY seq"""
 KEYS = """
     SELECT k.id, k.source, k.content_hash, k.published_at = e.published_at
-    FROM holdfast.keys k JOIN holdfast.log e USING (channel_id, epoch, tx, seq)
+    FROM holdfast.keys k JOIN holdfast.log e USING (channel_id, epoch, seq)
     WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = %s) ORDER BY seq"""
 
 

@@ -18,9 +18,9 @@ from kit import CHANNEL, CONSUMER, subscribe
 
 MANY = 20_000
 FILL = """
-    INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, tx, seq, token, created_at, died_at,
+    INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, seq, token, created_at, died_at,
                                        priority, attempts, abandonments, reason, fingerprint, errors)
-    SELECT c.id, c.channel_id, 1, 1, nextval('holdfast.event_seq'), 1, now(), now() - n * interval '1 second',
+    SELECT c.id, c.channel_id, 1, nextval('holdfast.event_seq'), 1, now(), now() - n * interval '1 second',
            0, 1, 0, CASE WHEN mod(n, 1000) = 0 THEN 'expired' ELSE 'terminal' END, md5(mod(n, 500)::text),
            '[]'
     FROM holdfast.consumers c, generate_series(1, %s) n

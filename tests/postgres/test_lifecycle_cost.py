@@ -22,14 +22,14 @@ ROUNDS = 60
 # table, since the log plays no part in this read, and with no trigger to slow it down.
 FILL = """
     SET session_replication_role = replica;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at, state)
-    SELECT c.id, c.channel_id, 1, n, n, now() + '1 hour', now(),
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, expires_at, state)
+    SELECT c.id, c.channel_id, 1, n, now() + '1 hour', now(),
            CASE WHEN n % 100 < 20 THEN now() + '1 day'::interval + n * '1 ms'::interval END,
            (CASE WHEN n % 100 < 70 THEN 'ready' ELSE 'scheduled' END)::holdfast.job_state
     FROM generate_series(1, {waiting}) n, holdfast.consumers c;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, expires_at,
                                lease_until, state)
-    SELECT c.id, c.channel_id, 1, n, 10000000 + n, now() - '1 hour'::interval, now() - '1 hour'::interval,
+    SELECT c.id, c.channel_id, 1, 10000000 + n, now() - '1 hour'::interval, now() - '1 hour'::interval,
            CASE n % 3 WHEN 0 THEN now() - '1 second'::interval END,
            CASE n % 3 WHEN 1 THEN now() - '1 second'::interval END,
            (CASE n % 3 WHEN 0 THEN 'ready' WHEN 1 THEN 'leased' ELSE 'scheduled' END)::holdfast.job_state

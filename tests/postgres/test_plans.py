@@ -119,16 +119,17 @@ async def test_each_deadline_has_its_own_partial_index(connection: Connection, k
 
 async def test_a_reader_walks_the_log_from_its_position(connection: Connection) -> None:
     [middle] = await (
-        await connection.execute("SELECT epoch, tx, seq FROM holdfast.log ORDER BY seq OFFSET 25000 LIMIT 1")
+        await connection.execute("SELECT epoch, seq FROM holdfast.log ORDER BY seq OFFSET 25000 LIMIT 1")
     ).fetchall()
-    position = dict(zip(("epoch", "tx", "seq"), middle, strict=True))
-    check(await explain(connection, "read", run=True, channel=CHANNEL, **position, limit=50), "log_pkey")
+    position = dict(zip(("epoch", "seq"), middle, strict=True))
+    plan = await explain(connection, "read", run=True, channel=CHANNEL, **position, **AT_THE_END, limit=50)
+    check(plan, "log_pkey")
 
 
 async def test_a_million_events_that_wait_are_counted_in_the_index(connection: Connection) -> None:
     """As a watch of the lag asks for them: their rows are not read."""
-    start = {"epochs": [0], "txs": [0], "seqs": [0]}
-    plan = await explain(connection, "waiting", run=True, channels=[CHANNEL], **start, limit=1_000_000)
+    all_of_it = {"epochs": [0], "seqs": [0], "until_epochs": [9], "until_seqs": [0]}
+    plan = await explain(connection, "waiting", run=True, channels=[CHANNEL], **all_of_it, limit=1_000_000)
     read = [node for node in plan.nodes if node.get("Relation Name") == "log"]
     rows = [node["Actual Rows"] for node in read if node["Node Type"] != "Index Only Scan"]
     assert max(node["Actual Rows"] for node in read) > 10_000
@@ -138,15 +139,14 @@ async def test_a_million_events_that_wait_are_counted_in_the_index(connection: C
 async def test_what_waits_on_many_channels_is_found_at_the_end_of_the_log(connection: Connection) -> None:
     """And parts of them are read by the same index, however many channels are asked for."""
     rows = await connection.execute(
-        "SELECT epoch, tx, seq FROM holdfast.log ORDER BY epoch DESC, tx DESC, seq DESC LIMIT 50"
+        "SELECT epoch, seq FROM holdfast.log ORDER BY epoch DESC, seq DESC LIMIT 50"
     )
     *_, after = places = await rows.fetchall()
     channels = [CHANNEL, *(f"nowhere.{number}" for number in range(200))]
-    starts = {name: [each] * 201 for name, each in zip(("epochs", "txs", "seqs"), after, strict=True)}
-    check(await explain(connection, "waiting", run=True, channels=channels, **starts, limit=200), "log_pkey")
-    names = ("until_epochs", "until_txs", "until_seqs")
-    ends = {name: [each] * 201 for name, each in zip(names, places[0], strict=True)}
-    check(await explain(connection, "parts", run=True, channels=channels, **starts, **ends), "log_pkey")
+    names = ("epochs", "seqs", "until_epochs", "until_seqs")
+    ranges = {name: [each] * 201 for name, each in zip(names, (*after, *places[0]), strict=True)}
+    check(await explain(connection, "waiting", run=True, channels=channels, **ranges, limit=200), "log_pkey")
+    check(await explain(connection, "parts", run=True, channels=channels, **ranges), "log_pkey")
 
 
 async def test_stuck_walks_the_index_of_deadlines(connection: Connection) -> None:
@@ -249,7 +249,7 @@ async def run(connection: Connection, query: str, **parameters: Any) -> tuple[li
     return rows, inner
 
 
-EVERYTHING = {"epoch": 0, "tx": 0, "seq": 0, "until_epoch": 9, "until_tx": 0, "until_seq": 0}
+EVERYTHING = {"epoch": 0, "seq": 0} | AT_THE_END
 
 
 async def test_cuts_hop_over_the_primary_key(url: str, connection: Connection) -> None:
@@ -267,20 +267,20 @@ async def test_cuts_hop_over_the_primary_key(url: str, connection: Connection) -
 async def test_a_page_walks_the_log_from_its_position_to_its_end(connection: Connection) -> None:
     [low, high] = await (
         await connection.execute(
-            "SELECT epoch, tx, seq FROM holdfast.log WHERE id IN ('e-25000', 'e-25050') ORDER BY seq"
+            "SELECT epoch, seq FROM holdfast.log WHERE id IN ('e-25000', 'e-25050') ORDER BY seq"
         )
     ).fetchall()
-    names = ("epoch", "tx", "seq", "until_epoch", "until_tx", "until_seq")
+    names = ("epoch", "seq", "until_epoch", "until_seq")
     places = dict(zip(names, (*low, *high), strict=True))
     check(await explain(connection, "page", run=True, channel=CHANNEL, limit=10_000, **places), "log_pkey")
 
 
 async def test_the_ends_of_the_log_are_found_without_reading_it(connection: Connection) -> None:
-    check(await explain(connection, "extent", run=True, channel=CHANNEL), "log_pkey")
+    check(await explain(connection, "extent", run=True, channel=CHANNEL, **AT_THE_END), "log_pkey")
 
 
 async def test_a_time_is_found_by_halving(connection: Connection) -> None:
-    _, plans = await run(connection, "seek", channel=CHANNEL, time="infinity")
+    _, plans = await run(connection, "seek", channel=CHANNEL, time="infinity", **AT_THE_END)
     assert sum(plan.buffers for plan in plans) <= FEW
 
 

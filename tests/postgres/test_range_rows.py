@@ -248,8 +248,8 @@ async def test_a_claim_finds_its_stretch_by_an_index(
     await subscribe(backend)
     sql.execute(
         """
-        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, upto, due_at, created_at, state)
-        SELECT c.id, c.channel_id, 1, 7, n * 1000, n * 1000 + 999, now(), now(), 'ready'
+        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, upto, due_at, created_at, state)
+        SELECT c.id, c.channel_id, 1, n * 1000, n * 1000 + 999, now(), now(), 'ready'
         FROM holdfast.consumers c, generate_series(1, 20000) n"""
     )
     async with pooled(database) as connection:
@@ -262,8 +262,8 @@ async def test_a_claim_finds_its_stretch_by_an_index(
 
 def test_only_what_is_alike_can_be_a_stretch(sql: Sql) -> None:
     insert = """
-        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, state, upto,
-                                   {}) VALUES (1, 1, 1, 1, 10, now(), now(), 'ready', {}, {})"""
+        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, state, upto,
+                                   {}) VALUES (1, 1, 1, 10, now(), now(), 'ready', {}, {})"""
     sql.execute(insert.format("token", 10, 0))
     for column, upto, value in (("token", 9, 0), ("token", 20, 1), ("held", 20, "true")):
         with pytest.raises(psycopg.errors.CheckViolation):

@@ -18,8 +18,8 @@ from kit import CHANNEL, MINUTE, claim, complete, publish, subscribe
 Sql = psycopg.Connection[tuple[Any, ...]]
 
 FILL = """
-    INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, data, published_at)
-    SELECT c.id, 1, 1, nextval('holdfast.event_seq'), 'e-' || n, 'default', 'event',
+    INSERT INTO holdfast.log (channel_id, epoch, seq, id, source, type, data, published_at)
+    SELECT c.id, 1, nextval('holdfast.event_seq'), 'e-' || n, 'default', 'event',
            convert_to(repeat('x', 200), 'UTF8'), now()
     FROM holdfast.channels c, generate_series(1, %s) n WHERE c.name = %s"""
 

@@ -165,7 +165,7 @@ class ReadsByNumber(WrappedNoun, noun="log"):
     async def _after(self, channel: str, last: int) -> list[tuple[str, str]]:
         async with await psycopg.AsyncConnection.connect(self.inner.url) as connection:
             found = await connection.execute(
-                "SELECT holdfast.format_position(l.epoch, l.tx, l.seq), l.id FROM holdfast.log l"
+                "SELECT holdfast.format_position(l.epoch, l.seq), l.id FROM holdfast.log l"
                 " JOIN holdfast.channels ch ON ch.id = l.channel_id"
                 " WHERE ch.name = %s AND l.seq > %s ORDER BY l.seq",
                 (channel, last),

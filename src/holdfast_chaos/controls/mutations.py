@@ -50,14 +50,14 @@ _POSTGRES: Mapping[str, Mutation] = {
     "an event changes": _sql("UPDATE holdfast.log SET data = '{}' WHERE seq = 2"),
     "a done job vanishes": _sql("DELETE FROM holdfast.job_log WHERE seq = 1"),
     "a done job is live again": _sql(
-        "INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, state)"
-        " SELECT consumer_id, channel_id, epoch, tx, seq, ended_at, created_at, 'ready' FROM holdfast.job_log"
+        "INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, state)"
+        " SELECT consumer_id, channel_id, epoch, seq, ended_at, created_at, 'ready' FROM holdfast.job_log"
     ),
     "a dead letter goes uncounted": _sql("DELETE FROM holdfast.dead_deltas"),
     "a job gets an attempt too many": _sql("UPDATE holdfast.job_log SET attempts = 6"),
     "a job is done that nobody completed": _sql(
         "WITH j AS (DELETE FROM holdfast.jobs RETURNING *)"
-        " INSERT INTO holdfast.job_log SELECT consumer_id, channel_id, epoch, tx, seq, token,"
+        " INSERT INTO holdfast.job_log SELECT consumer_id, channel_id, epoch, seq, token,"
         " created_at, due_at, 'done', priority, attempts, abandonments FROM j"
     ),
     "a token falls": _sql("UPDATE holdfast.jobs SET token = 0"),
@@ -67,7 +67,7 @@ _POSTGRES: Mapping[str, Mutation] = {
     ),
     "a running job loses its event": _sql(
         "WITH gone AS (DELETE FROM holdfast.log WHERE seq = 5 RETURNING *)"
-        " UPDATE holdfast.channels SET trimmed_epoch = epoch, trimmed_tx = tx, trimmed_seq = seq FROM gone"
+        " UPDATE holdfast.channels SET trimmed_epoch = epoch, trimmed_seq = seq FROM gone"
     ),
 }
 

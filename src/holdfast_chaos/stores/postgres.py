@@ -21,7 +21,7 @@ _WEAK = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
 """Commits are acknowledged before they are on the disk."""
 _LOG = """
     SELECT ch.name AS channel, l.id, l.seq::text AS job,
-           holdfast.format_position(l.epoch, l.tx, l.seq) AS position, convert_from(l.data, 'UTF8') AS data
+           holdfast.format_position(l.epoch, l.seq) AS position, convert_from(l.data, 'UTF8') AS data
     FROM holdfast.log l JOIN holdfast.channels ch ON ch.id = l.channel_id ORDER BY l.seq
 """
 _ROWS = """
@@ -50,10 +50,10 @@ _TERMS = """
     FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
 """
 _TRIMMED = """
-    SELECT name, holdfast.format_position(trimmed_epoch, trimmed_tx, trimmed_seq) FROM holdfast.channels
+    SELECT name, holdfast.format_position(trimmed_epoch, trimmed_seq) FROM holdfast.channels
 """
 _CURSORS = """
-    SELECT ch.name, c.name, holdfast.format_position(c.epoch, c.tx, c.seq)
+    SELECT ch.name, c.name, holdfast.format_position(c.epoch, c.seq)
     FROM holdfast.cursors c JOIN holdfast.channels ch ON ch.id = c.channel_id
 """
 

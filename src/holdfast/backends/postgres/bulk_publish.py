@@ -22,10 +22,8 @@ from holdfast import failpoints
 from holdfast.backends.postgres.pool import Connection
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.model.event import EventColumns, Receipt, receipts
-from holdfast.model.position import format_position
 
 _CHUNK = 500
-_RANGE = 1000  # jobs in one row: whoever claims from it keeps others from it for that moment
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = struct.pack(">h", -1)
 _NULL = struct.pack(">i", -1)
@@ -39,7 +37,6 @@ class _Begun(NamedTuple):
 
     channel_id: int
     epoch: int
-    tx: int
     now: datetime
     first: int
 
@@ -56,19 +53,14 @@ async def publish(
         await cursor.execute(QUERIES["begin_bulk"], {"channel": channel, "count": len(batch)})
         row: Any = await cursor.fetchone()
         begun = _Begun(*row)
-        await cursor.execute(QUERIES["bulk_consumers"], {"channel_id": begun.channel_id})
-        consumers = await cursor.fetchall()
         numbers = range(begun.first, begun.first + len(batch))
-        async with _copying(connection, "jobs") as copy:
-            for jobs in _jobs(begun, numbers, batch, at, priority, consumers):
-                await _write(copy, jobs)
-            # Made here, while the server is busy with the jobs.
-            made = receipts(batch.ids, format_position(begun.epoch, begun.tx), numbers)
-            rows = _rows(begun, numbers, batch, _time(at) + struct.pack(">ih", 2, priority))
+        rows = _rows(begun, numbers, batch, _time(at) + struct.pack(">ih", 2, priority))
         for table in ("keys", "log"):
             async with _copying(connection, table) as copy:
-                # Here they are let go as well: there are many of them, and the server is still busy.
+                # They are let go here as well: there are many of them, and the server is busy.
                 await _write(copy, rows.pop(table))
+                if table == "keys":
+                    made = receipts(batch.ids, f"{begun.epoch:04x}", numbers)
         failpoints.hit("publish.before_commit")
     return made
 
@@ -111,40 +103,15 @@ def _rows(begun: _Begun, numbers: range, batch: EventColumns, delivery: bytes) -
         order = sorted(range(len(names)), key=names.__getitem__)
         known = [[column[place] for place in order] for column in known]
     return {
-        "keys": _joined(repeat(_prefix(8, begun)), *known[:-1], repeat(_length(16)), known[-1]),
-        "log": _joined(repeat(_prefix(14, begun) + delivery), *identities, *contents),
+        "keys": _joined(repeat(_prefix(7, begun)), *known[:-1], repeat(_length(16)), known[-1]),
+        "log": _joined(repeat(_prefix(13, begun) + delivery), *identities, *contents),
     }
 
 
 def _prefix(columns: int, begun: _Begun) -> bytes:
     """How each row begins: the number of its columns, and those that all rows share."""
-    same = struct.pack(">hiiiiiq", columns, 4, begun.channel_id, 4, begun.epoch, 8, begun.tx)
+    same = struct.pack(">hiiii", columns, 4, begun.channel_id, 4, begun.epoch)
     return same + _time(begun.now)
-
-
-def _jobs(
-    begun: _Begun,
-    numbers: range,
-    batch: EventColumns,
-    at: datetime | None,
-    priority: int,
-    consumers: Iterable[tuple[Any, ...]],
-) -> Iterator[Iterator[bytes]]:
-    """The rows of each consumer: as holdfast.create_jobs() in SQL, but ranges where jobs are all alike."""
-    due = begun.now if at is None else max(at, begun.now)
-    state = b"scheduled" if due > begun.now else b"ready"
-    same = _prefix(12, begun) + _length(len(state)) + state + struct.pack(">ih", 2, priority) + _time(due)
-    for consumer_id, ordered, expires_after in consumers:
-        expires = _NULL if expires_after is None else _bigint(8, _microseconds(due) + expires_after)
-        start = repeat(same + expires + struct.pack(">ii", 4, consumer_id))
-        if ordered:
-            yield _joined(start, _bigints(numbers), (_label(event.key) + _NULL for event in batch))
-        elif due > begun.now or expires_after is not None:
-            yield _joined(start, _bigints(numbers), repeat(_NULL + _NULL))
-        else:
-            firsts = numbers[::_RANGE]
-            lasts = [min(first + _RANGE - 1, numbers[-1]) for first in firsts]
-            yield _joined(start, _bigints(firsts), repeat(_NULL), _bigints(lasts))
 
 
 def _bigints(numbers: Iterable[int]) -> Iterator[bytes]:

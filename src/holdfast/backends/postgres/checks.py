@@ -17,12 +17,17 @@ async def check(session: Session) -> list[Finding]:
         text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"
         text += f" {timeline}): what that one acknowledged last may be missing; publish it again, same ids"
         findings.append(Finding("warning", "failover", text))
-    for pid, age in await session.rows("blockers"):
-        text = f"server process {pid} has held a write open for {age:.0f} s: readers of the log wait for it"
-        findings.append(
-            Finding("warning", "open transaction", f"{text}; end it with pg_terminate_backend({pid})")
-        )
+    findings += [_open_publish(*row) for row in await session.rows("blockers")]
     return findings
+
+
+def _open_publish(pid: int | None, prepared: str | None, age: float, channels: list[str]) -> Finding:
+    if pid is None:
+        who, end = f"the prepared transaction {prepared!r}", f"ROLLBACK PREPARED {prepared!r}"
+    else:
+        who, end = f"server process {pid}", f"pg_terminate_backend({pid})"
+    text = f"{who} has held a publish open for {age:.0f} s: readers of {', '.join(channels)} wait for it"
+    return Finding("warning", "open publish", f"{text}; end it with {end}")
 
 
 def _fsync(value: str) -> Finding:

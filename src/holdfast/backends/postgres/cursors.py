@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.backends.postgres.positions import following, numbers, position
+from holdfast.backends.postgres.horizon import horizon
+from holdfast.backends.postgres.positions import following, numbers, position, up_to
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import Start
 from holdfast.model.errors import NotFound
@@ -22,7 +23,8 @@ class Cursors:
     async def attach(self, channel: str, consumer: str, start: Start = "earliest") -> Cursor:
         since = _START[start] if isinstance(start, str) else start
         while True:
-            await self._session.row("attach", channel=channel, consumer=consumer, start=since)
+            end = up_to(await horizon(self._session, channel))
+            await self._session.row("attach", channel=channel, consumer=consumer, start=since, **end)
             # Gone already: it was there, or had just been made, and somebody else detached it.
             if row := await self._session.row("cursors", channel=channel, consumer=consumer):
                 return _cursor(row)
@@ -32,13 +34,12 @@ class Cursors:
         return [_cursor(row) for row in rows]
 
     async def move(self, channel: str, consumer: str, expected: str | None, position: str) -> bool:
-        epoch, tx, seq = numbers(expected)
+        epoch, seq = numbers(expected)
         moved = await self._session.row(
             "move",
             channel=channel,
             consumer=consumer,
             from_epoch=epoch,
-            from_tx=tx,
             from_seq=seq,
             **following(position),
         )
@@ -51,5 +52,5 @@ class Cursors:
 
 
 def _cursor(row: tuple[Any, ...]) -> Cursor:
-    channel, name, epoch, tx, seq, moved_at = row
-    return Cursor(channel, name, position(epoch, tx, seq), moved_at)
+    channel, name, epoch, seq, moved_at = row
+    return Cursor(channel, name, position(epoch, seq), moved_at)

@@ -46,7 +46,7 @@ class DeadLetters:
 
     async def clusters(self, channel: str | None, consumer: str | None, limit: int) -> list[Cluster]:
         rows = await self._session.rows("clusters", channel=channel, consumer=consumer, limit=limit)
-        return [_cluster(_letter(row), row[20]) for row in rows]
+        return [_cluster(_letter(row), row[19]) for row in rows]
 
     async def page(self, wanted: DeadFilter, after: str | None, limit: int) -> DeadPage:
         # An index finds the consumer, the time, and the fingerprint or else the reason; for the rest dead
@@ -60,7 +60,7 @@ class DeadLetters:
         for _ in range(0, _SCANNED, _STEP):
             rows = await self._session.rows("dead_page", **_parameters(wanted, death), limit=step + 1)
             for row in rows[:step]:
-                death = _Death(row[15], row[20], row[0])
+                death = _Death(row[14], row[19], row[0])
                 if wanted.holds(found := _letter(row)):
                     letters.append(found)
                 if len(letters) == limit:
@@ -124,16 +124,16 @@ def _cluster(sample: DeadLetter, count: int) -> Cluster:
 
 
 def _whole(row: tuple[Any, ...]) -> DeadLetter:
-    fingerprint, patch, data, *rest = row[19:]
+    fingerprint, patch, data, *rest = row[18:]
     if data is None:
-        return DeadLetter(record(row[:19]), fingerprint)
+        return DeadLetter(record(row[:18]), fingerprint)
     event = Event(data if patch is None else patch, *rest)
-    return DeadLetter(record(row[:19]), fingerprint, event, None if patch is None else data)
+    return DeadLetter(record(row[:18]), fingerprint, event, None if patch is None else data)
 
 
 def _letter(row: tuple[Any, ...]) -> DeadLetter:
     """A dead letter without its event."""
-    return DeadLetter(record(row[:19]), row[19])
+    return DeadLetter(record(row[:18]), row[18])
 
 
 def _indexed(wanted: DeadFilter) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -20,12 +18,9 @@ from holdfast.model.job import Burial, Failure, Job, JobRecord, Retry
 from holdfast.model.position import format_position
 from holdfast.model.states import State
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 Accepted = set[tuple[int, int]]  # seq and token
-_POSITION = "%04x-%016x-%016x"  # of epoch, tx and seq: format_position(), but for every job of every claim
-_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+_POSITION = "%04x-%016x"  # of epoch and seq: format_position(), but for every job of every claim
 
 
 class Leases:
@@ -33,57 +28,21 @@ class Leases:
 
     def __init__(self, session: Session, channels: Channels) -> None:
         self._session, self._channels = session, channels
-        self._ordered: dict[tuple[str, str], bool] = {}
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        claims = {True: self._claim_ordered, False: self._claim_unordered}
-        names = {"channel": channel, "consumer": consumer, "worker": worker}
-        known = self._ordered.get((channel, consumer))
-        if known is not None and (jobs := await claims[known](limit, names)):
-            return jobs
-        # Whether a consumer is ordered never changes, but it may have been removed and made anew.
-        ordered = (await self._channels.consumer(channel, consumer)).policy.ordered
-        if ordered is known:
-            return []
-        self._ordered[channel, consumer] = ordered
-        return await claims[ordered](limit, names)
-
-    async def _claim_ordered(self, limit: int, names: dict[str, str]) -> list[Job]:
-        rows = await self._session.rows("claim_ordered", limit=limit, **names)
-        return [_job(names, row) for row in rows]
-
-    async def _claim_unordered(self, limit: int, names: dict[str, str]) -> list[Job]:
-        """Lease a batch: in one statement, but for ranges, which are taken from one by one.
-
-        Raises only where nothing was leased: what is leased is returned, whatever happens after it.
-        """
-        jobs: list[Job] = []
-        pauses = iter(_PAUSES)
-        while len(jobs) < limit:
-            try:
-                rows = await self._session.rows("claim", limit=limit - len(jobs), **names)
-            except Exception as error:
-                if not jobs:
-                    raise
-                log.warning(
-                    "%(channel)s/%(consumer)s: a claim was cut short: %(error)s", names | {"error": error}
-                )
-                break  # what is leased already must be handed out, whatever is wrong
-            found = [_job(names, row) for row in rows if row[2] is not None]
-            jobs += found
-            ask_again = rows[0][-1]
-            if not ask_again:
-                break
-            if not found:
-                # Others change these rows at this moment: what they leave is there in the next statement.
-                if jobs or (pause := next(pauses, None)) is None:
-                    break
-                await asyncio.sleep(pause)
-        return jobs
+        names = {"channel": channel, "consumer": consumer}
+        while True:
+            rows = await self._session.rows("claim", limit=limit, worker=worker, **names)
+            if not rows:
+                await self._channels.consumer(channel, consumer)  # or there is none
+            # A row without a job says that more has to be taken up first.
+            if not rows or rows[0][1] is not None:
+                return [_job(names, row) for row in rows]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         async def end(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
-            return await self._accepted("complete", of, mine)
+            refused = await self._accepted("complete", of, mine)
+            return {(_seq(job), job.token) for job in mine} - refused
 
         return await _per_consumer(jobs, lambda job: job, end)
 
@@ -173,7 +132,7 @@ async def _per_consumer(
 
 def _job(names: dict[str, str], row: tuple[Any, ...]) -> Job:
     return Job(
-        str(row[2]), names["channel"], names["consumer"], Event(*row[7:14]), _POSITION % row[:3], *row[3:7]
+        str(row[1]), names["channel"], names["consumer"], Event(*row[6:13]), _POSITION % row[:2], *row[2:6]
     )
 
 
@@ -197,6 +156,6 @@ def number(job_id: str) -> int | None:
 
 def record(row: tuple[Any, ...]) -> JobRecord:
     """A job as an operator sees it, from a row that begins with its number, its names and its state."""
-    seq, channel, consumer, state, event_id, source, epoch, tx, *rest = row
-    position = format_position(epoch, tx, seq)
+    seq, channel, consumer, state, event_id, source, epoch, *rest = row
+    position = format_position(epoch, seq)
     return JobRecord(str(seq), channel, consumer, State(state), event_id or "", source or "", position, *rest)

@@ -21,7 +21,7 @@ class Lifecycle:
 
     async def due(self, limit: int) -> Reading:
         rows = await self._session.rows("due", limit=limit)
-        backfills: list[int | str] = [ref for (ref,) in await self._session.rows("backfills")]
+        backfills: list[int | str] = [ref for (ref,) in await self._session.rows("crowded", limit=limit)]
         load = await self._session.row("load")
         due = [
             Due(DueKind(kind), (consumer, seq), *(*counts, owner and tuple(owner)))
@@ -45,7 +45,7 @@ class Lifecycle:
         return applied
 
     async def backfill(self, ref: int | str, limit: int) -> int:
-        return await self._count("backfill", consumer=ref, limit=limit)
+        return await self._count("take_up_special", consumer=ref)
 
     async def _bury(self, actions: Sequence[Action], waiting: bool) -> int:
         return await self._count(

@@ -15,7 +15,16 @@ import psycopg
 from holdfast import failpoints
 from holdfast.backends.postgres import bulk_publish
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
-from holdfast.backends.postgres.positions import following, numbers, position, up_to
+from holdfast.backends.postgres.horizon import horizon, horizons
+from holdfast.backends.postgres.positions import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    Place,
+    following,
+    numbers,
+    position,
+    up_to,
+)
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import PATIENCE, Session, translate
 from holdfast.backends.postgres.wakeups import Waker
@@ -42,7 +51,7 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 class Log:
-    """Appends to channels and wakes their listeners; reads never pass what may still commit below."""
+    """Appends to channels and wakes their listeners; reads end with the horizon."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -99,33 +108,35 @@ class Log:
         return _receipts(events, *rows[0])
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
-        start = following(after)
-        rows = await self._session.rows("read", channel=channel, limit=limit, **start)
+        start, end = following(after), await self._end(channel)
+        rows = await self._session.rows("read", channel=channel, limit=limit, **start, **end)
         if rows:
             await report_loss(self._session, channel, start, rows[0][0])
-        return [LogEntry(channel, format_position(*row[:3]), Event(*row[3:])) for row in rows]
+        return [LogEntry(channel, format_position(*row[:2]), Event(*row[2:])) for row in rows]
 
     async def extent(self, channel: str) -> Extent:
-        row = await self._session.row("extent", channel=channel)
+        row = await self._session.row("extent", channel=channel, **await self._end(channel))
         if row is None:
             return Extent(None, None, None)
-        return Extent(position(*row[:3]), position(*row[3:6]), position(*row[6:]))
+        return Extent(position(*row[:2]), position(*row[2:4]), position(*row[4:]))
 
     async def seek(self, channel: str, time: datetime) -> str | None:
-        row = await self._session.row("seek", channel=channel, time=time)
+        row = await self._session.row("seek", channel=channel, time=time, **await self._end(channel))
         return position(*row) if row else None
 
     async def cuts(
         self, channel: str, after: str | None, limit: int, every: int, until: str | None = None
     ) -> list[Cut]:
         """Where to cut the log into slices, from its primary key alone."""
+        end = await self._end(channel, until)
         rows = await self._session.rows(
-            "cuts", channel=channel, limit=limit, every=every, **following(after), **up_to(until)
+            "cuts", channel=channel, limit=limit, every=every, **following(after), **end
         )
-        return [Cut(format_position(*row[:3]), *row[3:]) for row in rows]
+        return [Cut(format_position(*row[:2]), *row[2:]) for row in rows]
 
     async def pages(self, channel: str, after: str | None, until: str, size: int) -> AsyncIterator[Page]:
-        end, limit = up_to(until), min(size, _FIRST_PAGE)
+        # Once is enough: whatever can be read now can be read later.
+        end, limit = await self._end(channel, until), min(size, _FIRST_PAGE)
         while True:
             start = following(after)
             rows = await self._session.rows("page", channel=channel, limit=limit, **start, **end)
@@ -143,21 +154,25 @@ class Log:
             limit = max(1, min(size, _PAGE_BYTES // mean))
 
     async def behind(self, channel: str, after: str | None, limit: int) -> Lag:
-        row = await self._session.row("behind", channel=channel, limit=limit, **following(after))
+        end = await self._end(channel)
+        row = await self._session.row("behind", channel=channel, limit=limit, **following(after), **end)
         return Lag(*row) if row else Lag(0, None)
 
     async def waiting(self, after: Mapping[str, str | None], limit: int) -> dict[str, Waiting]:
-        starts = _by_number("epochs", "txs", "seqs", places=map(numbers, after.values()))
-        rows = await self._session.rows("waiting", channels=list(after), limit=limit, **starts)
-        found = {row[0]: Waiting(position(*row[1:4]), position(*row[4:7]), *row[7:]) for row in rows}
+        ends = await horizons(self._session, after)
+        there = _between((numbers(after[channel]), end) for channel, end in ends.items())
+        rows = await self._session.rows("waiting", channels=list(ends), limit=limit, **there)
+        found = {row[0]: Waiting(position(*row[1:3]), position(*row[3:5]), *row[5:]) for row in rows}
         return {channel: found.get(channel, Waiting(None, None, 0, 0, None)) for channel in after}
 
     async def read_parts(self, parts: Sequence[Part], most: int = PARTS) -> list[Page]:
         channels = [part.channel for part in parts]
-        starts = [numbers(part.after) for part in parts]
-        ends = _by_number("until_epochs", "until_txs", "until_seqs", places=(numbers(p.until) for p in parts))
-        begins = _by_number("epochs", "txs", "seqs", places=starts)
-        rows = await self._session.rows("parts", channels=channels, **begins, **ends)
+        ends = await horizons(self._session, set(channels))
+        wanted = _between(
+            (numbers(part.after), min(numbers(part.until), ends.get(part.channel, BEFORE_ALL)))
+            for part in parts
+        )
+        rows = await self._session.rows("parts", channels=channels, **wanted)
         # Asked afterwards: what was trimmed while they were read shows here.
         trimmed = {row[0]: row[1:] for row in await self._session.rows("all_trimmed", channels=channels)}
         for part in parts:
@@ -169,6 +184,11 @@ class Log:
         return [
             _page(pages[number]) if number in pages else joined(()) for number in range(1, len(parts) + 1)
         ]
+
+    async def _end(self, channel: str, until: str | None = None) -> dict[str, int]:
+        """Parameters for a statement that ends with the horizon of a channel, or before it with `until`."""
+        end = AFTER_ALL if until is None else numbers(until)
+        return up_to(min(end, await horizon(self._session, channel)))
 
     async def close(self) -> None:
         """Send the wake-ups that are still due."""
@@ -237,18 +257,19 @@ def _times(events: Sequence[Event]) -> list[datetime | None] | None:
 
 
 def _receipts(
-    events: Sequence[Event], epoch: int, tx: int, seqs: list[int], repeats: list[dict[str, int]] | None = None
+    events: Sequence[Event], epoch: int, seqs: list[int], repeats: list[dict[str, int]] | None = None
 ) -> list[Receipt]:
-    made = receipts([event.id for event in events], format_position(epoch, tx), seqs)
+    made = receipts([event.id for event in events], f"{epoch:04x}", seqs)
     for repeat in repeats or ():
-        position = format_position(repeat["epoch"], repeat["tx"], repeat["seq"])
+        position = format_position(repeat["epoch"], repeat["seq"])
         made[repeat["at"]] = Receipt(events[repeat["at"]].id, position, duplicate=True)
     return made
 
 
-def _by_number(*names: str, places: Iterable[tuple[int, ...]]) -> dict[str, list[int]]:
-    """Places as parameters, one for each of their numbers."""
-    found = list(places)
+def _between(ranges: Iterable[tuple[Place, Place]]) -> dict[str, list[int]]:
+    """Where ranges start and end, as parameters: one for each of the numbers."""
+    found = [(*start, *end) for start, end in ranges]
+    names = ("epochs", "seqs", "until_epochs", "until_seqs")
     return {name: [each[number] for each in found] for number, name in enumerate(names)}
 
 
@@ -272,8 +293,7 @@ async def report_loss(session: Session, channel: str, start: Mapping[str, int], 
 
 def _page(rows: list[tuple[Any, ...]]) -> Page:
     columns = [list(column) for column in zip(*rows, strict=True)]
-    prefixes = {each: format_position(*each) for each in set(zip(*columns[:2], strict=True))}
-    positions = [f"{prefixes[epoch, tx]}-{seq:016x}" for epoch, tx, seq in zip(*columns[:3], strict=True)]
-    ids, sources, types, keys, times, headers, data = columns[3:]
+    positions = [f"{epoch:04x}-{seq:016x}" for epoch, seq in zip(*columns[:2], strict=True)]
+    ids, sources, types, keys, times, headers, data = columns[2:]
     headers = [each or _NO_HEADERS for each in headers]
     return Page(positions, ids, sources, types, keys, times, headers, data)

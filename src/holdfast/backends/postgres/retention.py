@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
+from holdfast.backends.postgres.horizon import horizon
 from holdfast.backends.postgres.locks import fencing
-from holdfast.backends.postgres.positions import position
+from holdfast.backends.postgres.positions import position, up_to
 from holdfast.backends.postgres.session import Session
 from holdfast.model.decide import Ref
 from holdfast.model.errors import NotFound
@@ -33,15 +34,16 @@ class Retention:
         ended: Sequence[Ref] = (),
     ) -> Trim:
         names = {"ignore": TextArray(ignore), "groups": TextArray(groups)}
+        end = up_to(await horizon(self._session, channel))
         if lock is None:
             owners, seqs = (NumberArray(int(ref[at]) for ref in ended) for at in (0, 1))
             row = await self._session.row(
-                "would_trim", channel=channel, before=before, owners=owners, ended=seqs, **names
+                "would_trim", channel=channel, before=before, owners=owners, ended=seqs, **names, **end
             )
             assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
             return _trim(row[0], False, *row[1:])
         row = await self._session.row(
-            "trim", channel=channel, before=before, limit=limit, **fencing(lock), **names
+            "trim", channel=channel, before=before, limit=limit, **fencing(lock), **names, **end
         )
         assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
         return _trim(*row)
@@ -61,7 +63,7 @@ class Retention:
             return Forgotten(row[0], row[1], more=False)
         row = await self._session.row("forget", keys=keys, jobs=jobs, limit=limit, **fencing(lock))
         assert row is not None  # noqa: S101 - a function with OUT parameters always returns a row
-        return Forgotten(row[0], row[1], more=limit in row)
+        return Forgotten(*row)
 
     async def purge_dead(self, channel: str, before: datetime, limit: int, lock: Lock) -> dict[str, int]:
         rows = await self._session.rows(

@@ -87,15 +87,8 @@ CREATE FUNCTION holdfast.next_revision(p_last bigint) RETURNS bigint LANGUAGE sq
 AS $$ SELECT greatest(p_last + 1, holdfast.lowest_token() + nextval('holdfast.record_revisions')) $$;
 
 -- A position as the tables have it. All zeros is before every event, and stands for no position at all.
-CREATE TYPE holdfast.place AS (epoch integer, tx bigint, seq bigint);
+CREATE TYPE holdfast.place AS (epoch integer, seq bigint);
 
-CREATE FUNCTION holdfast.format_position(epoch integer, tx bigint, seq bigint) RETURNS text
+CREATE FUNCTION holdfast.format_position(epoch integer, seq bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN lpad(to_hex(epoch), 4, '0') || '-' || lpad(to_hex(tx), 16, '0') || '-' || lpad(to_hex(seq), 16, '0');
-
--- The last place that a reader may go to: just below the oldest running transaction, since whatever commits
--- later has a place above it.
-CREATE FUNCTION holdfast.horizon() RETURNS holdfast.place LANGUAGE sql STABLE AS $$
-    SELECT holdfast.current_epoch(s), pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1, 9223372036854775807
-    FROM holdfast.store s;
-$$;
+RETURN lpad(to_hex(epoch), 4, '0') || '-' || lpad(to_hex(seq), 16, '0');

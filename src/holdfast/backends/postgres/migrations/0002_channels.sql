@@ -9,7 +9,6 @@ CREATE TABLE holdfast.channels (
     created_at   timestamptz NOT NULL DEFAULT holdfast.now(),
     -- Whatever stood at or below the trimmed position was removed, but for the events of dead letters.
     trimmed_epoch integer NOT NULL DEFAULT 0,
-    trimmed_tx    bigint NOT NULL DEFAULT 0,
     trimmed_seq   bigint NOT NULL DEFAULT 0,
     -- A full channel refuses publishes. `bounded` is then true as well: it tells publish to look closer at all.
     is_full       boolean NOT NULL DEFAULT false
@@ -28,19 +27,11 @@ CREATE TABLE holdfast.consumers (
     discard        boolean NOT NULL,
     dead_letter_id integer REFERENCES holdfast.channels,
     paused         boolean NOT NULL DEFAULT false,
-    -- A consumer that starts in the past turns older events into jobs in steps: those from
-    -- backfill_from on, after the position (epoch, tx, seq), up to backfill_until. Null: nothing left.
-    backfill_from  timestamptz,
-    backfill_epoch integer,
-    backfill_tx    bigint,
-    backfill_seq   bigint,
-    backfill_until bigint,
+    starts_at      timestamptz,  -- it gets no event that was published before; null: its frontier alone tells
     created_at     timestamptz NOT NULL DEFAULT holdfast.now(),
     revision       bigint NOT NULL DEFAULT holdfast.next_revision(0),
     UNIQUE (channel_id, name)
 );
-
-CREATE INDEX consumers_backfill ON holdfast.consumers (id) WHERE backfill_until IS NOT NULL;
 
 -- How many live jobs a bounded consumer has. Unbounded consumers have no row and pay nothing.
 CREATE TABLE holdfast.depths (
@@ -55,6 +46,7 @@ CREATE TABLE holdfast.removals (
     consumer_id integer PRIMARY KEY,
     channel_id  integer NOT NULL REFERENCES holdfast.channels,
     name        text NOT NULL,
+    waiting     bigint NOT NULL,  -- jobs that had no row; the first step reports them
     UNIQUE (channel_id, name)
 );
 
@@ -113,6 +105,8 @@ BEGIN
                  AND NOT EXISTS (SELECT FROM holdfast.depths WHERE consumer_id = p_consumer_id)) THEN
         RETURN;
     END IF;
+    -- No claim either, and that lock comes first: whoever buries has it when he publishes to a dead-letter channel.
+    PERFORM holdfast.lock_frontier(p_consumer_id);
     PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), p_channel_id);
     IF p_max_depth IS NULL THEN
         DELETE FROM holdfast.depths WHERE consumer_id = p_consumer_id;
@@ -120,7 +114,8 @@ BEGIN
         -- Nor may a job leave while they are counted for the first time.
         LOCK TABLE holdfast.jobs IN SHARE ROW EXCLUSIVE MODE;
         INSERT INTO holdfast.depths (consumer_id, live, max_depth)
-        SELECT p_consumer_id, coalesce(sum(coalesce(upto - seq, 0) + 1), 0), p_max_depth
+        SELECT p_consumer_id, coalesce(sum(n), 0) + holdfast.count_beyond(p_consumer_id, false, NULL)
+               + holdfast.count_beyond(p_consumer_id, true, NULL), p_max_depth
         FROM holdfast.jobs WHERE consumer_id = p_consumer_id;
     END IF;
     UPDATE holdfast.channels SET bounded = is_full OR holdfast.is_bounded(id) WHERE id = p_channel_id;
@@ -161,14 +156,12 @@ BEGIN
             USING ERRCODE = 'HF006';
     END IF;
     IF v_consumer IS NULL THEN
-        -- Waits for every publish in flight; later ones will see the consumer.
-        PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), v_channel);
-        -- (A number of its own is above those of all events so far, and below those of all later ones.)
         INSERT INTO holdfast.consumers (channel_id, name, policy, lease, expires_after, ordered, discard,
-            dead_letter_id, backfill_from, backfill_epoch, backfill_tx, backfill_seq, backfill_until)
-        SELECT v_channel, p_consumer, p_policy, p_lease, p_expires_after, p_ordered, p_discard, v_target,
-               p_from, 0, 0, 0, CASE WHEN p_from IS NOT NULL THEN nextval('holdfast.event_seq') END
+            dead_letter_id, starts_at)
+        VALUES (v_channel, p_consumer, p_policy, p_lease, p_expires_after, p_ordered, p_discard, v_target,
+                CASE WHEN p_from > '0001-01-02' THEN p_from END)
         RETURNING id INTO v_consumer;
+        PERFORM holdfast.begin_frontiers(v_consumer, p_from IS NOT NULL);
     ELSIF v_ordered <> p_ordered THEN
         RAISE EXCEPTION 'consumer % of channel % was created with ordered = %; create another consumer',
             p_consumer, p_channel, v_ordered USING ERRCODE = 'HF004';
@@ -181,55 +174,12 @@ BEGIN
     PERFORM holdfast.set_max_depth(v_channel, v_consumer, p_max_depth);
 END $$;
 
--- Turn the next `p_limit` older events into jobs; answers how many events it looked at. Everything up to
--- backfill_until was committed when the consumer was created, so that no late commit can be missed here.
-CREATE FUNCTION holdfast.backfill(p_consumer_id integer, p_limit integer) RETURNS integer
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_now  timestamptz := holdfast.now();
-    c      holdfast.consumers;
-    v_step record;
-BEGIN
-    SELECT * INTO c FROM holdfast.consumers
-    WHERE id = p_consumer_id AND backfill_until IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN 0;
-    END IF;
-    WITH page AS MATERIALIZED (
-        SELECT l.epoch, l.tx, l.seq, l.key, l.published_at, l.at, l.priority FROM holdfast.log l
-        WHERE l.channel_id = c.channel_id AND l.seq <= c.backfill_until
-          AND (l.epoch, l.tx, l.seq) > (c.backfill_epoch, c.backfill_tx, c.backfill_seq)
-        ORDER BY l.epoch, l.tx, l.seq LIMIT p_limit
-    ), made AS (
-        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
-                                   state, priority, order_key)
-        SELECT c.id, c.channel_id, p.epoch, p.tx, p.seq, greatest(p.at, v_now), v_now,
-               greatest(p.at, v_now) + c.expires_after,
-               (CASE WHEN p.at > v_now THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
-               p.priority, CASE WHEN c.ordered THEN p.key END
-        FROM page p WHERE p.published_at >= c.backfill_from
-        ON CONFLICT DO NOTHING RETURNING 1
-    )
-    SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM made) AS made, l.epoch, l.tx, l.seq
-    INTO v_step
-    FROM (SELECT) AS always LEFT JOIN LATERAL (
-        SELECT p.epoch, p.tx, p.seq FROM page p ORDER BY p.epoch DESC, p.tx DESC, p.seq DESC LIMIT 1
-    ) l ON true;
-    UPDATE holdfast.depths SET live = live + v_step.made WHERE consumer_id = c.id;
-    IF v_step.seen < p_limit THEN
-        UPDATE holdfast.consumers SET backfill_from = NULL, backfill_until = NULL WHERE id = c.id;
-    ELSE
-        UPDATE holdfast.consumers SET backfill_epoch = v_step.epoch, backfill_tx = v_step.tx,
-               backfill_seq = v_step.seq WHERE id = c.id;
-    END IF;
-    RETURN v_step.seen;
-END $$;
-
--- Take a consumer out. No publish is in flight while that happens, and no fold: later ones do not see it.
+-- Take a consumer out. No claim and no fold is in flight while that happens: later ones do not see it.
 CREATE FUNCTION holdfast.begin_removal(p_channel text, p_consumer text) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     v_channel  integer := (SELECT id FROM holdfast.channels WHERE name = p_channel);
     v_consumer integer;
+    v_waiting  bigint;
 BEGIN
     SELECT consumer_id INTO v_consumer FROM holdfast.removals WHERE channel_id = v_channel AND name = p_consumer;
     IF FOUND OR v_channel IS NULL THEN
@@ -237,12 +187,15 @@ BEGIN
     END IF;
     PERFORM holdfast.fold_lock();
     PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), 0);
-    PERFORM pg_advisory_xact_lock(holdfast.publish_lock(), v_channel);
+    v_consumer := holdfast.consumer_id(p_channel, p_consumer);
+    PERFORM holdfast.lock_frontier(v_consumer);
     -- Before the depth of the consumer, as a move out of dead has them.
     PERFORM FROM holdfast.channels WHERE id = v_channel AND bounded FOR NO KEY UPDATE;
-    DELETE FROM holdfast.consumers WHERE channel_id = v_channel AND name = p_consumer RETURNING id INTO v_consumer;
-    INSERT INTO holdfast.removals (consumer_id, channel_id, name)
-    SELECT v_consumer, v_channel, p_consumer WHERE v_consumer IS NOT NULL;
+    v_waiting := holdfast.count_beyond(v_consumer, false, NULL) + holdfast.count_beyond(v_consumer, true, NULL);
+    DELETE FROM holdfast.consumers WHERE id = v_consumer;
+    INSERT INTO holdfast.removals (consumer_id, channel_id, name, waiting)
+    SELECT v_consumer, v_channel, p_consumer, v_waiting WHERE v_consumer IS NOT NULL;
+    DELETE FROM holdfast.frontiers WHERE consumer_id = v_consumer;
     UPDATE holdfast.channels SET bounded = is_full OR holdfast.is_bounded(id) WHERE id = v_channel AND bounded;
     RETURN v_consumer;
 END $$;
@@ -255,25 +208,36 @@ CREATE FUNCTION holdfast.remove_step(
 DECLARE
     v_left bigint := p_limit;
 BEGIN
+    UPDATE holdfast.removals r SET waiting = 0 FROM holdfast.removals o
+    WHERE r.consumer_id = p_consumer_id AND o.consumer_id = r.consumer_id RETURNING o.waiting INTO jobs;
     WITH gone AS (
         DELETE FROM holdfast.jobs WHERE ctid = ANY (ARRAY(
             SELECT j.ctid FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id
             LIMIT v_left FOR UPDATE SKIP LOCKED))
-        RETURNING coalesce(upto - seq, 0) + 1 AS jobs
+        RETURNING n
     )
-    SELECT coalesce(sum(g.jobs), 0), p_limit - count(*) INTO jobs, v_left FROM gone g;
+    SELECT jobs + coalesce(sum(g.n), 0), p_limit - count(*) INTO jobs, v_left FROM gone g;
+    DELETE FROM holdfast.ahead WHERE ctid = ANY (ARRAY(
+        SELECT a.ctid FROM holdfast.ahead a WHERE a.consumer_id = p_consumer_id LIMIT v_left FOR UPDATE SKIP LOCKED));
     DELETE FROM holdfast.dead_letters WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM holdfast.dead_letters d WHERE d.consumer_id = p_consumer_id
         LIMIT v_left FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS dead = ROW_COUNT;
-    DELETE FROM holdfast.job_log WHERE ctid = ANY (ARRAY(
-        SELECT l.ctid FROM holdfast.job_log l WHERE l.consumer_id = p_consumer_id
-        LIMIT v_left - dead FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS history = ROW_COUNT;
+    WITH gone AS (
+        DELETE FROM holdfast.history WHERE ctid = ANY (ARRAY(
+            SELECT h.ctid FROM holdfast.history h WHERE h.consumer_id = p_consumer_id AND h.members IS NULL
+            LIMIT v_left - dead FOR UPDATE SKIP LOCKED) || ARRAY(
+            SELECT h.ctid FROM holdfast.history h WHERE h.consumer_id = p_consumer_id AND h.members IS NOT NULL
+            LIMIT v_left - dead FOR UPDATE SKIP LOCKED))
+        RETURNING n
+    )
+    SELECT coalesce(sum(g.n), 0) INTO history FROM gone g;
     -- One statement: a job that somebody still moves is seen where it was or where it went.
     done := NOT EXISTS (SELECT FROM holdfast.jobs WHERE consumer_id = p_consumer_id)
         AND NOT EXISTS (SELECT FROM holdfast.dead_letters WHERE consumer_id = p_consumer_id)
-        AND NOT EXISTS (SELECT FROM holdfast.job_log WHERE consumer_id = p_consumer_id);
+        AND NOT EXISTS (SELECT FROM holdfast.ahead WHERE consumer_id = p_consumer_id)
+        AND NOT EXISTS (SELECT FROM holdfast.history WHERE consumer_id = p_consumer_id AND members IS NULL)
+        AND NOT EXISTS (SELECT FROM holdfast.history WHERE consumer_id = p_consumer_id AND members IS NOT NULL);
     IF done THEN
         PERFORM holdfast.fold_lock();
         DELETE FROM holdfast.keys_to_wake WHERE consumer_id = p_consumer_id;

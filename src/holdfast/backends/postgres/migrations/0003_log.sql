@@ -3,13 +3,17 @@
 -- A publish takes one number of the sequence, however many events it has: theirs follow from it without a gap.
 CREATE SEQUENCE holdfast.event_seq INCREMENT BY 131072;
 
--- The log. Its order is (epoch, tx, seq): readers stay below the oldest running transaction, so a late
--- commit can never appear behind them.
+-- The highest number that any event can have so far; a multiple of 131072.
+CREATE FUNCTION holdfast.last_number() RETURNS bigint LANGUAGE sql
+AS $$ SELECT coalesce(pg_sequence_last_value('holdfast.event_seq') + 131071, 0) $$;
+
+-- The log. Its order is (epoch, seq): readers stay below the numbers of publishes that are not committed yet (see
+-- holdfast.horizons), so a late commit can never appear behind them.
 CREATE TABLE holdfast.log (
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
-    tx           bigint NOT NULL,
     seq          bigint NOT NULL,
+    tx           xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- who published it: what frontiers go by, and no reader
     id           text NOT NULL,
     source       text NOT NULL,
     type         text NOT NULL,
@@ -20,12 +24,17 @@ CREATE TABLE holdfast.log (
     published_at timestamptz NOT NULL,
     at           timestamptz,
     priority     smallint NOT NULL DEFAULT 0,
-    PRIMARY KEY (channel_id, epoch, tx, seq)
+    -- Scheduled or prioritised: taken up before all others.
+    special      boolean NOT NULL GENERATED ALWAYS AS (at IS NOT NULL OR priority <> 0) STORED,
+    PRIMARY KEY (channel_id, epoch, seq)
 -- A trim leaves dead entries at one end of the index, which readers from the beginning have to pass.
 ) WITH (
     autovacuum_vacuum_insert_scale_factor = 0.5,
     autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 20000
 );
+
+-- In the order in which frontiers take it up.
+CREATE INDEX log_take_up ON holdfast.log (channel_id, special, epoch, tx, seq);
 
 -- Idempotency keys. They outlive their events, so the log can be trimmed. The id itself is the key, not a
 -- hash of it: nothing can collide, and ids that rise with time fill the index from one end.
@@ -35,7 +44,6 @@ CREATE TABLE holdfast.keys (
     source       text COLLATE "C" NOT NULL,
     content_hash bytea NOT NULL,
     epoch        integer NOT NULL,
-    tx           bigint NOT NULL,
     seq          bigint NOT NULL,
     published_at timestamptz NOT NULL,
     -- Ids that rise with time fill the index from one end, whichever channel they belong to.
@@ -52,6 +60,58 @@ RETURN substring(sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
 -- when a consumer is created or finds the consumer when it is published.
 -- (The two-number form is a key space of its own: no other lock of ours can collide with it.)
 CREATE FUNCTION holdfast.publish_lock() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1215655476;
+
+-- Take the locks of a publish. Beside that of its channel it takes one, also shared, that tells the log's readers below
+-- what its number will be: above the last one that is taken by now. Hence the order, and hence the number itself is
+-- taken after this. The key is that last number with the channel in the low bits, both negated: an application's own
+-- locks on a single number are hardly ever negative and shared. Whoever publishes to a channel again in one
+-- transaction has told enough, or thousands of publishes would fill the server's table of locks; what was told is
+-- noted in a setting that ends with the transaction, as the locks do, and goes back with a savepoint.
+-- (One expression without a FROM: the server puts it in the place of the call.)
+CREATE FUNCTION holdfast.lock_publish(p_channel_id integer) RETURNS text LANGUAGE sql AS $$
+    SELECT CASE WHEN pg_advisory_xact_lock_shared(holdfast.publish_lock(), p_channel_id)::text IS NOT NULL THEN
+        CASE WHEN position(',' || p_channel_id || ',' IN coalesce(current_setting('holdfast.publishing', true), '')) = 0
+        THEN set_config('holdfast.publishing',
+            concat(current_setting('holdfast.publishing', true), ',', p_channel_id, ',',
+                   pg_advisory_xact_lock_shared(~(holdfast.last_number() + p_channel_id % 131072))::text),
+            true)
+        END
+    END
+$$;
+
+-- Up to where each channel can be read: whatever commits later has a higher number, so that nobody who goes on from
+-- here misses it. It never moves back. A reader asks before it looks at the log, in a statement of its own, since what
+-- it sees must be younger than this: then every publish up to here is seen, or was rolled back.
+--
+-- `entering` lists the servers' processes that have the lock of a channel and have not told their number yet. That
+-- takes them no time, and their number may be below what others have taken since: ask again.
+CREATE FUNCTION holdfast.horizons(p_channels text[])
+RETURNS TABLE (channel text, epoch integer, seq bigint, entering integer[]) LANGUAGE plpgsql AS $$
+DECLARE
+    -- Before the locks are looked at: whoever is not among them by then takes a higher number.
+    v_last  constant bigint := holdfast.last_number();
+    v_epoch constant integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
+BEGIN
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        -- By virtual transaction: a prepared one has no process. Exclusive locks are not those of publishers.
+        SELECT l.virtualtransaction AS owner, l.pid, l.objsubid, l.classid, l.objid,
+               ~(l.classid::bigint << 32 | l.objid::bigint) AS told
+        FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ShareLock'
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    ), numbers AS (
+        SELECT h.owner, h.told % 131072 AS channel, min(h.told - h.told % 131072) AS below FROM held h
+        WHERE h.objsubid = 1 AND h.told >= 0 GROUP BY 1, 2
+    ), publishing AS (
+        SELECT h.objid::bigint AS channel_id, h.pid, n.below FROM held h
+        LEFT JOIN numbers n ON n.owner = h.owner AND n.channel = h.objid::bigint % 131072
+        WHERE h.objsubid = 2 AND h.classid = holdfast.publish_lock()::oid
+    )
+    SELECT c.name, v_epoch, least(v_last, min(p.below)), array_agg(p.pid) FILTER (WHERE p.channel_id IS NOT NULL AND p.below IS NULL)
+    FROM holdfast.channels c LEFT JOIN publishing p ON p.channel_id = c.id
+    WHERE c.name = ANY (p_channels) GROUP BY c.name;
+END $$;
 
 -- Refuse while the channel or a bounded consumer of it is full; serialises publishers of channels with bounded
 -- consumers only.
@@ -84,31 +144,10 @@ CREATE FUNCTION holdfast.add_depth(p_channel_id integer, p_count integer) RETURN
     FROM holdfast.consumers c WHERE c.id = d.consumer_id AND c.channel_id = p_channel_id;
 $$;
 
--- Create the jobs of events that were just appended, for every consumer of the channel.
-CREATE FUNCTION holdfast.create_jobs(
-    channel_id integer, epoch integer, tx bigint, seqs bigint[], keys text[],
-    at timestamptz, priority smallint, now timestamptz, bounded boolean
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
-                               state, priority, order_key)
-    SELECT c.id, c.channel_id, create_jobs.epoch, create_jobs.tx, e.seq,
-           greatest(at, now), now, greatest(at, now) + c.expires_after,
-           (CASE WHEN at > now THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
-           create_jobs.priority, CASE WHEN c.ordered THEN e.key END
-    FROM holdfast.consumers c, unnest(seqs, keys) AS e (seq, key)
-    WHERE c.channel_id = create_jobs.channel_id;
-
-    IF bounded THEN
-        PERFORM holdfast.add_depth(channel_id, cardinality(seqs));
-    END IF;
-END $$;
-
 -- What every publish begins with: the channel, its lock, and a sequence number per event.
 CREATE FUNCTION holdfast.begin_publish(
     p_channel text, p_count integer,
-    OUT channel_id integer, OUT epoch integer, OUT tx bigint, OUT now timestamptz, OUT bounded boolean,
-    OUT seqs bigint[]
+    OUT channel_id integer, OUT epoch integer, OUT now timestamptz, OUT bounded boolean, OUT seqs bigint[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v_first bigint;
@@ -121,7 +160,7 @@ BEGIN
         RAISE EXCEPTION 'a batch of % events; publish at most 131072 at once', p_count USING ERRCODE = 'HF003';
     END IF;
     channel_id := holdfast.ensure_channel(p_channel);
-    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), channel_id);
+    PERFORM holdfast.lock_publish(channel_id);
     -- A statement of its own, so that it sees what was changed before the lock was granted.
     SELECT c.bounded, holdfast.current_epoch(s), clock_timestamp() + s.clock_offset INTO bounded, epoch, now
     FROM holdfast.channels c, holdfast.store s WHERE c.id = channel_id;
@@ -129,7 +168,6 @@ BEGIN
         PERFORM FROM holdfast.depths d JOIN holdfast.consumers c ON c.id = d.consumer_id
         WHERE c.channel_id = begin_publish.channel_id ORDER BY d.consumer_id FOR UPDATE OF d;
     END IF;
-    tx := pg_current_xact_id()::text::bigint;
     v_first := nextval('holdfast.event_seq');
     seqs := ARRAY(SELECT generate_series(v_first, v_first + p_count - 1));
 END $$;
@@ -149,13 +187,13 @@ BEGIN
 END $$;
 
 -- Append a batch, all or none. `repeats` lists the events that were there before, by index from 0:
--- [{"at": 3, "epoch": 1, "tx": 7, "seq": 9}]. Arrays may be null where every event takes the default.
+-- [{"at": 3, "epoch": 1, "seq": 9}]. Arrays may be null where every event takes the default.
 CREATE FUNCTION holdfast.publish_many(
     channel text, ids text[], data bytea[], sources text[] DEFAULT NULL, types text[] DEFAULT NULL,
     keys text[] DEFAULT NULL, times timestamptz[] DEFAULT NULL, headers jsonb[] DEFAULT NULL,
     at timestamptz DEFAULT NULL, priority smallint DEFAULT 0,
     bounded boolean DEFAULT true, wake boolean DEFAULT true,
-    OUT epoch integer, OUT tx bigint, OUT seqs bigint[], OUT repeats jsonb
+    OUT epoch integer, OUT seqs bigint[], OUT repeats jsonb
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -165,11 +203,11 @@ DECLARE
     v_clashes jsonb;
 BEGIN
     v_begun := holdfast.begin_publish(channel, cardinality(data));
-    epoch := v_begun.epoch; tx := v_begun.tx; seqs := v_begun.seqs; v_seqs := v_begun.seqs;
+    epoch := v_begun.epoch; seqs := v_begun.seqs; v_seqs := v_begun.seqs;
 
-    INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
+    INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, seq, published_at)
     SELECT v_begun.channel_id, e.id, coalesce(e.source, 'default'),
-           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_begun.epoch, v_begun.tx, e.seq, v_begun.now
+           holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data), v_begun.epoch, e.seq, v_begun.now
     FROM unnest(v_seqs, ids, sources, types, keys, data) AS e (seq, id, source, type, key, data)
     -- In one order: publishers that share ids wait for each other, and never in a circle.
     ORDER BY e.id COLLATE "C", coalesce(e.source, 'default') COLLATE "C", e.seq
@@ -177,8 +215,7 @@ BEGIN
     GET DIAGNOSTICS v_fresh = ROW_COUNT;
 
     IF v_fresh < cardinality(data) THEN
-        SELECT jsonb_agg(jsonb_build_object('at', e.at - 1, 'epoch', k.epoch, 'tx', k.tx, 'seq', k.seq)
-                         ORDER BY e.at),
+        SELECT jsonb_agg(jsonb_build_object('at', e.at - 1, 'epoch', k.epoch, 'seq', k.seq) ORDER BY e.at),
                jsonb_agg(e.id ORDER BY e.at) FILTER (
                    WHERE k.content_hash <> holdfast.content_hash(coalesce(e.type, 'event'), e.key, e.data))
         INTO repeats, v_clashes
@@ -210,15 +247,16 @@ BEGIN
     IF bounded AND v_begun.bounded THEN
         PERFORM holdfast.check_depth(channel, v_begun.channel_id);
     END IF;
-    INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
+    INSERT INTO holdfast.log (channel_id, epoch, seq, id, source, type, key, time, headers, data,
                               published_at, at, priority)
-    SELECT v_begun.channel_id, v_begun.epoch, v_begun.tx, e.seq, e.id, coalesce(e.source, 'default'),
+    SELECT v_begun.channel_id, v_begun.epoch, e.seq, e.id, coalesce(e.source, 'default'),
            coalesce(e.type, 'event'), e.key, e.time, e.headers, e.data, v_begun.now,
            publish_many.at, publish_many.priority
     FROM unnest(v_seqs, ids, sources, types, keys, times, headers, data)
          AS e (seq, id, source, type, key, time, headers, data);
-    PERFORM holdfast.create_jobs(v_begun.channel_id, v_begun.epoch, v_begun.tx, v_seqs, keys, at, priority,
-                                 v_begun.now, v_begun.bounded);
+    IF v_begun.bounded THEN
+        PERFORM holdfast.add_depth(v_begun.channel_id, cardinality(v_seqs));
+    END IF;
     IF wake THEN
         PERFORM pg_notify('holdfast', channel);
     END IF;
@@ -231,38 +269,28 @@ END $$;
 CREATE FUNCTION holdfast.publish_one(
     p_channel text, p_id text, p_data bytea, p_source text, p_type text, p_key text, p_time timestamptz,
     p_headers jsonb, p_at timestamptz, p_priority smallint, p_wake boolean
-) RETURNS TABLE (epoch integer, tx bigint, seqs bigint[]) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (epoch integer, seqs bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(holdfast.publish_lock(), c.id)
-    FROM holdfast.channels c WHERE c.name = p_channel;
+    PERFORM holdfast.lock_publish(c.id) FROM holdfast.channels c WHERE c.name = p_channel;
     -- A statement of its own, so that it sees the consumers that were created before the lock was granted.
     RETURN QUERY
     WITH fresh AS (
-        INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, tx, seq, published_at)
+        INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, seq, published_at)
         SELECT c.id, p_id, p_source, holdfast.content_hash(p_type, p_key, p_data), holdfast.current_epoch(s),
-               pg_current_xact_id()::text::bigint, nextval('holdfast.event_seq'),
-               clock_timestamp() + s.clock_offset
+               nextval('holdfast.event_seq'), clock_timestamp() + s.clock_offset
         FROM holdfast.channels c, holdfast.store s
         WHERE c.name = p_channel AND NOT c.bounded
           AND current_setting('transaction_isolation') = 'read committed'
         ON CONFLICT (channel_id, id, source) DO NOTHING
-        RETURNING channel_id, epoch, tx, seq, published_at
+        RETURNING channel_id, epoch, seq, published_at
     ), logged AS (
-        INSERT INTO holdfast.log (channel_id, epoch, tx, seq, id, source, type, key, time, headers, data,
+        INSERT INTO holdfast.log (channel_id, epoch, seq, id, source, type, key, time, headers, data,
                                   published_at, at, priority)
-        SELECT f.channel_id, f.epoch, f.tx, f.seq, p_id, p_source, p_type, p_key, p_time, p_headers, p_data,
+        SELECT f.channel_id, f.epoch, f.seq, p_id, p_source, p_type, p_key, p_time, p_headers, p_data,
                f.published_at, p_at, p_priority FROM fresh f
-    ), made AS (
-        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, due_at, created_at, expires_at,
-                                   state, priority, order_key)
-        SELECT c.id, f.channel_id, f.epoch, f.tx, f.seq, greatest(p_at, f.published_at), f.published_at,
-               greatest(p_at, f.published_at) + c.expires_after,
-               (CASE WHEN p_at > f.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
-               p_priority, CASE WHEN c.ordered THEN p_key END
-        FROM fresh f JOIN holdfast.consumers c ON c.channel_id = f.channel_id
     )
-    SELECT f.epoch, f.tx, ARRAY[f.seq] FROM fresh f
+    SELECT f.epoch, ARRAY[f.seq] FROM fresh f
     LEFT JOIN LATERAL (SELECT pg_notify('holdfast', p_channel) WHERE p_wake) told ON true;
 END $$;
 
@@ -282,61 +310,61 @@ BEGIN
         ARRAY[key], NULL, ARRAY[headers], at, priority);
     duplicate := answer.repeats IS NOT NULL;
     event_position := CASE WHEN duplicate
-        THEN holdfast.format_position((answer.repeats->0->>'epoch')::integer,
-            (answer.repeats->0->>'tx')::bigint, (answer.repeats->0->>'seq')::bigint)
-        ELSE holdfast.format_position(answer.epoch, answer.tx, answer.seqs[1]) END;
+        THEN holdfast.format_position((answer.repeats->0->>'epoch')::integer, (answer.repeats->0->>'seq')::bigint)
+        ELSE holdfast.format_position(answer.epoch, answer.seqs[1]) END;
 END $$;
 
--- The last event published before a time, among those that were not trimmed. Times rise with places, but for
--- transactions that overlap, so that halving finds it without an index by time, which every publish would pay for.
-CREATE FUNCTION holdfast.seek(p_channel_id integer, p_time timestamptz) RETURNS holdfast.place
+-- The last event published before a time, among those that were not trimmed, up to a place. Times rise with places, but
+-- for publishes that overlap, so that halving finds it without an index by time, which every publish would pay for.
+CREATE FUNCTION holdfast.seek(p_channel_id integer, p_time timestamptz, p_until holdfast.place) RETURNS holdfast.place
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_end    holdfast.place := holdfast.horizon();
     v_start  holdfast.place := (
-        SELECT ROW(trimmed_epoch, trimmed_tx, trimmed_seq)::holdfast.place FROM holdfast.channels
+        SELECT ROW(trimmed_epoch, trimmed_seq)::holdfast.place FROM holdfast.channels
         WHERE id = p_channel_id);
-    v_epoch  integer := v_end.epoch;
+    v_epoch  integer := p_until.epoch;
     v_probe  record;
+    -- Publishes, each by the number before its first one, in steps of the sequence.
     v_low    bigint;
     v_high   bigint;
     v_middle bigint;
-    v_found  holdfast.place := ROW(0, 0, 0)::holdfast.place;
+    v_found  holdfast.place := ROW(0, 0)::holdfast.place;
 BEGIN
     -- The newest epoch that began before the time.
     WHILE v_low IS NULL LOOP
-        SELECT l.epoch, l.tx INTO v_epoch, v_high FROM holdfast.log l
+        SELECT l.epoch, (l.seq - 1) / 131072 INTO v_epoch, v_high FROM holdfast.log l
         WHERE l.channel_id = p_channel_id AND l.epoch <= v_epoch
-          AND (l.epoch, l.tx, l.seq) > (v_start.epoch, v_start.tx, v_start.seq)
-          AND (l.epoch, l.tx, l.seq) <= (v_end.epoch, v_end.tx, v_end.seq)
-        ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1;
+          AND (l.epoch, l.seq) > (v_start.epoch, v_start.seq)
+          AND (l.epoch, l.seq) <= (p_until.epoch, p_until.seq)
+        ORDER BY l.epoch DESC, l.seq DESC LIMIT 1;
         IF NOT FOUND THEN
             RETURN v_found;
         END IF;
-        SELECT l.tx, l.published_at INTO v_probe FROM holdfast.log l
+        SELECT l.seq, l.published_at INTO v_probe FROM holdfast.log l
         WHERE l.channel_id = p_channel_id AND l.epoch = v_epoch
-          AND (l.epoch, l.tx, l.seq) > (v_start.epoch, v_start.tx, v_start.seq)
-        ORDER BY l.epoch, l.tx, l.seq LIMIT 1;
+          AND (l.epoch, l.seq) > (v_start.epoch, v_start.seq)
+        ORDER BY l.epoch, l.seq LIMIT 1;
         IF v_probe.published_at < p_time THEN
-            v_low := v_probe.tx;
+            v_low := (v_probe.seq - 1) / 131072;
         ELSE
             v_epoch := v_epoch - 1;
         END IF;
     END LOOP;
-    -- In it, the last transaction whose first event was published before the time.
+    -- In it, the last publish before the time.
     WHILE v_low < v_high LOOP
         v_middle := v_low + (v_high - v_low + 1) / 2;
-        SELECT l.tx, l.published_at INTO v_probe FROM holdfast.log l
-        WHERE l.channel_id = p_channel_id AND l.epoch = v_epoch AND l.tx >= v_middle
-        ORDER BY l.tx, l.seq LIMIT 1;
+        SELECT l.seq, l.published_at INTO v_probe FROM holdfast.log l
+        WHERE l.channel_id = p_channel_id AND l.epoch = v_epoch AND l.seq > v_middle * 131072
+        ORDER BY l.seq LIMIT 1;
         IF v_probe.published_at < p_time THEN
-            v_low := v_probe.tx;
+            v_low := (v_probe.seq - 1) / 131072;
         ELSE
             v_high := v_middle - 1;
         END IF;
     END LOOP;
-    SELECT l.epoch, l.tx, l.seq INTO v_found FROM holdfast.log l
-    WHERE l.channel_id = p_channel_id AND l.epoch = v_epoch AND l.tx = v_low AND l.published_at < p_time
+    SELECT l.epoch, l.seq INTO v_found FROM holdfast.log l
+    WHERE l.channel_id = p_channel_id AND l.epoch = v_epoch
+      AND l.seq > v_low * 131072 AND l.seq <= (v_low + 1) * 131072
     ORDER BY l.seq DESC LIMIT 1;
     RETURN v_found;
 END $$;
@@ -345,10 +373,9 @@ END $$;
 -- It hops over the primary key alone, eight times a slice, and looks at the size of the data where it lands.
 CREATE FUNCTION holdfast.cuts(
     p_channel_id integer, p_after holdfast.place, p_until holdfast.place, p_limit bigint, p_every bigint
-) RETURNS TABLE (epoch integer, tx bigint, seq bigint, events bigint, bytes bigint)
+) RETURNS TABLE (epoch integer, seq bigint, events bigint, bytes bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_end   holdfast.place := least(p_until, holdfast.horizon());
     v_at    holdfast.place := p_after;
     v_left  bigint := p_limit;
     v_most  bigint := (p_every + 7) / 8;
@@ -361,27 +388,27 @@ BEGIN
         events := 0; v_sum := 0; v_looks := 0;
         WHILE events < least(p_every, v_left) LOOP
             v_hop := least(v_most, least(p_every, v_left) - events);
-            SELECT l.epoch, l.tx, l.seq INTO epoch, tx, seq FROM holdfast.log l
+            SELECT l.epoch, l.seq INTO epoch, seq FROM holdfast.log l
             WHERE l.channel_id = p_channel_id
-              AND (l.epoch, l.tx, l.seq) > (v_at.epoch, v_at.tx, v_at.seq)
-              AND (l.epoch, l.tx, l.seq) <= (v_end.epoch, v_end.tx, v_end.seq)
-            ORDER BY l.epoch, l.tx, l.seq OFFSET v_hop - 1 LIMIT 1;
+              AND (l.epoch, l.seq) > (v_at.epoch, v_at.seq)
+              AND (l.epoch, l.seq) <= (p_until.epoch, p_until.seq)
+            ORDER BY l.epoch, l.seq OFFSET v_hop - 1 LIMIT 1;
             IF NOT FOUND THEN
                 -- Fewer than a hop are left: they get shorter ones.
                 SELECT count(*) INTO v_hop FROM (
                     SELECT FROM holdfast.log l WHERE l.channel_id = p_channel_id
-                      AND (l.epoch, l.tx, l.seq) > (v_at.epoch, v_at.tx, v_at.seq)
-                      AND (l.epoch, l.tx, l.seq) <= (v_end.epoch, v_end.tx, v_end.seq)) t;
+                      AND (l.epoch, l.seq) > (v_at.epoch, v_at.seq)
+                      AND (l.epoch, l.seq) <= (p_until.epoch, p_until.seq)) t;
                 v_left := events + v_hop; v_most := (v_hop + 7) / 8;
                 CONTINUE;
             END IF;
             SELECT octet_length(l.data) INTO v_bytes FROM holdfast.log l
-            WHERE l.channel_id = p_channel_id AND (l.epoch, l.tx, l.seq) = (cuts.epoch, cuts.tx, cuts.seq);
-            v_at := (epoch, tx, seq);
+            WHERE l.channel_id = p_channel_id AND (l.epoch, l.seq) = (cuts.epoch, cuts.seq);
+            v_at := (epoch, seq);
             events := events + v_hop; v_sum := v_sum + v_bytes; v_looks := v_looks + 1;
         END LOOP;
         EXIT WHEN events = 0;
-        epoch := v_at.epoch; tx := v_at.tx; seq := v_at.seq;
+        epoch := v_at.epoch; seq := v_at.seq;
         bytes := v_sum * events / v_looks;
         RETURN NEXT;
         v_left := v_left - events;
@@ -411,12 +438,12 @@ BEGIN
     SELECT coalesce(avg(octet_length(l.data) + octet_length(l.id) + coalesce(pg_column_size(l.headers), 0)), 0)
            * size.events INTO bytes
     FROM (
-        (SELECT epoch, tx, seq, row_number() OVER (ORDER BY epoch, tx, seq) AS n FROM holdfast.log
-         WHERE channel_id = p_channel_id ORDER BY epoch, tx, seq LIMIT v_most / 2)
+        (SELECT epoch, seq, row_number() OVER (ORDER BY epoch, seq) AS n FROM holdfast.log
+         WHERE channel_id = p_channel_id ORDER BY epoch, seq LIMIT v_most / 2)
         UNION ALL
-        (SELECT epoch, tx, seq, row_number() OVER (ORDER BY epoch DESC, tx DESC, seq DESC) FROM holdfast.log
-         WHERE channel_id = p_channel_id ORDER BY epoch DESC, tx DESC, seq DESC LIMIT v_most / 2)
+        (SELECT epoch, seq, row_number() OVER (ORDER BY epoch DESC, seq DESC) FROM holdfast.log
+         WHERE channel_id = p_channel_id ORDER BY epoch DESC, seq DESC LIMIT v_most / 2)
     ) s
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.tx, l.seq) = (p_channel_id, s.epoch, s.tx, s.seq)
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, s.epoch, s.seq)
     WHERE s.n % greatest(least(size.events, v_most / 2) / 100, 1) = 0;
 END $$;

@@ -2,19 +2,29 @@
 
 CREATE TYPE holdfast.job_state AS ENUM ('scheduled', 'ready', 'leased');
 
--- Live jobs only: a terminal one leaves for job_log or dead_letters, so that this table stays small.
--- (No foreign keys on the hot tables: their checks would cost as much as the rows.)
+-- Tokens of leases. One that is given to several jobs at once names their row, too.
+CREATE SEQUENCE holdfast.tokens;
+
+CREATE FUNCTION holdfast.next_token() RETURNS bigint LANGUAGE sql VOLATILE
+AS $$ SELECT holdfast.lowest_token() + nextval('holdfast.tokens') $$;
+
+-- Live jobs that are in hand, or that differ from what waits in the log: a terminal one leaves for history or
+-- dead_letters, so that this table stays small. A row has either one job, whose number is its id, or `members`: jobs that
+-- were taken up together and are leased under one token; its id is that token, negative. Times of members are those of
+-- their events. (No foreign keys on the hot tables: their checks would cost as much as the rows.)
 CREATE TABLE holdfast.jobs (
     consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
-    tx           bigint NOT NULL,
-    seq          bigint NOT NULL,
+    id           bigint NOT NULL,
     token        bigint NOT NULL DEFAULT 0,
-    due_at       timestamptz NOT NULL,
-    created_at   timestamptz NOT NULL,
+    due_at       timestamptz,
+    created_at   timestamptz,
     lease_until  timestamptz,
     expires_at   timestamptz,
+    started_at   timestamptz,
+    renewed_at   timestamptz,
+    n            integer GENERATED ALWAYS AS (coalesce(cardinality(members), 1)) STORED,
     state        holdfast.job_state NOT NULL,
     priority     smallint NOT NULL DEFAULT 0,
     attempts     smallint NOT NULL DEFAULT 0,
@@ -26,23 +36,20 @@ CREATE TABLE holdfast.jobs (
     errors       jsonb,
     -- The data that a consumer gets instead of the event's own: null for all but those that somebody patched.
     data         bytea,
-    -- The number of the last job that the row stands for; null: the row is one job.
-    upto         bigint,
-    started_at   timestamptz,
-    renewed_at   timestamptz,
-    -- Half empty, as is the table: a claim then finds room for a job's second version beside the first.
-    PRIMARY KEY (consumer_id, seq) WITH (fillfactor = 50),
+    members      bigint[],  -- in order
+    PRIMARY KEY (consumer_id, id),
     CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
-    CHECK (upto IS NULL OR upto >= seq AND state = 'ready' AND NOT held AND token = 0 AND attempts = 0
-           AND expires_at IS NULL AND order_key IS NULL)
+    CHECK ((members IS NULL) = (id > 0)),
+    CHECK (CASE WHEN members IS NULL THEN due_at IS NOT NULL AND created_at IS NOT NULL
+           ELSE state = 'leased' AND id = -token AND cardinality(members) > 0 AND order_key IS NULL AND data IS NULL END)
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0
 );
 
 -- One partial index per state: what is due is found without touching what is not.
-CREATE INDEX jobs_ready ON holdfast.jobs (consumer_id, priority DESC, due_at, seq)
+CREATE INDEX jobs_ready ON holdfast.jobs (consumer_id, priority DESC, due_at, id)
     WHERE state = 'ready' AND NOT held;
 
 CREATE INDEX jobs_scheduled ON holdfast.jobs (due_at) WHERE state = 'scheduled';
@@ -51,40 +58,82 @@ CREATE INDEX jobs_leased ON holdfast.jobs (lease_until) WHERE state = 'leased';
 
 CREATE INDEX jobs_expiring ON holdfast.jobs (expires_at) WHERE state <> 'leased' AND expires_at IS NOT NULL;
 
-CREATE INDEX jobs_ordered ON holdfast.jobs (consumer_id, order_key, epoch, tx, seq)
-    WHERE order_key IS NOT NULL;
+CREATE INDEX jobs_ordered ON holdfast.jobs (consumer_id, order_key, id) WHERE order_key IS NOT NULL;
 
-CREATE INDEX jobs_ranges ON holdfast.jobs (consumer_id, priority DESC, due_at, seq) WHERE upto IS NOT NULL;
-
--- The live jobs one by one.
-CREATE VIEW holdfast.live_jobs AS
-SELECT consumer_id, channel_id, epoch, tx, seq, token, due_at, created_at, lease_until, expires_at, state, priority,
-       attempts, abandonments, held, order_key, worker, errors, started_at, renewed_at
-FROM holdfast.jobs WHERE upto IS NULL
-UNION ALL
-SELECT consumer_id, channel_id, epoch, tx, generate_series(seq, upto), token, due_at, created_at, lease_until,
-       expires_at, state, priority, attempts, abandonments, held, order_key, worker, errors, started_at, renewed_at
-FROM holdfast.jobs WHERE upto IS NOT NULL;
-
--- The history of jobs that ended other than dead. The key makes a second completion impossible.
-CREATE TABLE holdfast.job_log (
+-- The history of jobs that ended other than dead; like `jobs`, a row has one job or `members`. A row's numbers lie less
+-- than 2^34 apart, so that a job is found by its number.
+CREATE TABLE holdfast.history (
     consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
-    tx           bigint NOT NULL,
-    seq          bigint NOT NULL,
+    first        bigint NOT NULL,
+    last         bigint NOT NULL,
     token        bigint NOT NULL,
     created_at   timestamptz NOT NULL,
     ended_at     timestamptz NOT NULL,
-    outcome      text NOT NULL CHECK (outcome IN ('done', 'cancelled', 'discarded', 'purged')),
+    n            integer GENERATED ALWAYS AS (coalesce(cardinality(members), 1)) STORED,
     priority     smallint NOT NULL,
     attempts     smallint NOT NULL,
     abandonments smallint NOT NULL,
+    outcome      text NOT NULL CHECK (outcome IN ('done', 'cancelled', 'discarded', 'purged')),
     worker       text,
     reason       text,
     errors       jsonb,
-    PRIMARY KEY (consumer_id, seq)
+    members      bigint[],
+    CHECK (CASE WHEN members IS NULL THEN first = last ELSE last - first < 1::bigint << 34 END)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
+
+-- A second completion of a job is impossible.
+CREATE UNIQUE INDEX history_job ON holdfast.history (consumer_id, last) WHERE members IS NULL;
+
+CREATE UNIQUE INDEX history_members ON holdfast.history (consumer_id, last, first) WHERE members IS NOT NULL;
+
+-- The history of one job.
+CREATE FUNCTION holdfast.ended(p_consumer_id integer, p_seq bigint) RETURNS SETOF holdfast.history
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM holdfast.history WHERE consumer_id = p_consumer_id AND last = p_seq AND members IS NULL
+    UNION ALL
+    SELECT * FROM holdfast.history
+    WHERE consumer_id = p_consumer_id AND members IS NOT NULL AND last >= p_seq AND last < p_seq + (1::bigint << 34)
+      AND first <= p_seq AND p_seq = ANY (members);
+$$;
+
+-- The same for people, job by job.
+CREATE VIEW holdfast.job_log AS
+SELECT h.consumer_id, h.channel_id, h.epoch, m.seq, h.token, h.created_at, h.ended_at, h.outcome, h.priority, h.attempts,
+       h.abandonments, h.worker, h.reason, h.errors
+FROM holdfast.history h CROSS JOIN LATERAL unnest(coalesce(h.members, ARRAY[h.first])) AS m (seq);
+
+-- An event by its number alone.
+CREATE FUNCTION holdfast.event(p_channel_id integer, p_seq bigint) RETURNS SETOF holdfast.log LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE epochs (epoch) AS (
+        (SELECT l.epoch FROM holdfast.log l WHERE l.channel_id = p_channel_id ORDER BY l.epoch LIMIT 1)
+        UNION ALL
+        SELECT (SELECT l.epoch FROM holdfast.log l WHERE l.channel_id = p_channel_id AND l.epoch > e.epoch
+                ORDER BY l.epoch LIMIT 1) FROM epochs e WHERE e.epoch IS NOT NULL
+    )
+    SELECT l.* FROM epochs e JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, e.epoch, p_seq);
+$$;
+
+-- The live jobs one by one: those that have rows, and those that wait in the log.
+CREATE VIEW holdfast.live_jobs AS
+SELECT j.consumer_id, j.channel_id, j.epoch, m.seq, j.token, coalesce(j.due_at, greatest(l.published_at, c.created_at)) AS due_at,
+       coalesce(j.created_at, greatest(l.published_at, c.created_at)) AS created_at, j.lease_until,
+       CASE WHEN j.members IS NULL THEN j.expires_at ELSE greatest(l.published_at, c.created_at) + c.expires_after END
+           AS expires_at,
+       j.state, j.priority, j.attempts, j.abandonments, j.held, j.order_key, j.worker, j.errors, j.started_at, j.renewed_at
+FROM holdfast.jobs j
+LEFT JOIN holdfast.consumers c ON c.id = j.consumer_id
+CROSS JOIN LATERAL unnest(coalesce(j.members, ARRAY[j.id])) AS m (seq)
+LEFT JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (j.channel_id, j.epoch, m.seq)
+UNION ALL
+SELECT c.id, c.channel_id, b.epoch, b.seq, 0, greatest(l.at, l.published_at, c.created_at),
+       greatest(l.published_at, c.created_at), NULL, greatest(l.at, l.published_at, c.created_at) + c.expires_after,
+       (CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state, l.priority, 0::smallint,
+       0::smallint, false, CASE WHEN c.ordered THEN l.key END, NULL, NULL, NULL, NULL
+FROM holdfast.consumers c CROSS JOIN unnest(ARRAY[false, true]) AS special
+CROSS JOIN LATERAL holdfast.beyond(c.id, special, NULL) b
+JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq);
 
 -- Keys to look at again: the head of such a key was locked by somebody when its turn came.
 CREATE TABLE holdfast.keys_to_wake (
@@ -104,12 +153,12 @@ BEGIN
     -- Two jobs of one key may leave at once. One at a time looks for the next, so that neither takes the
     -- other, which is about to vanish, for the head.
     PERFORM pg_advisory_xact_lock(hashtextextended(p_order_key, p_consumer_id));
-    SELECT h.seq, h.held INTO v_head, v_held FROM holdfast.jobs h
+    SELECT h.id, h.held INTO v_head, v_held FROM holdfast.jobs h
     WHERE h.consumer_id = p_consumer_id AND h.order_key = p_order_key
-    ORDER BY h.epoch, h.tx, h.seq LIMIT 1;
+    ORDER BY h.id LIMIT 1;
     IF v_held THEN
         UPDATE holdfast.jobs SET held = false WHERE ctid = (
-            SELECT ctid FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND seq = v_head
+            SELECT ctid FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND id = v_head
             FOR NO KEY UPDATE SKIP LOCKED);
         -- Whoever locked it may leave it as it is, and waiting here could end in a deadlock.
         IF NOT FOUND THEN
@@ -118,15 +167,9 @@ BEGIN
     END IF;
 END $$;
 
--- A job that leaves the live table makes room in a bounded consumer and lets the next job of its key go.
+-- A job that leaves the table lets the next one of its key go.
 CREATE FUNCTION holdfast.after_leaving() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE holdfast.depths d SET live = d.live - g.n FROM (
-        SELECT x.consumer_id, t.n FROM holdfast.depths x
-        JOIN (SELECT consumer_id, count(*) AS n FROM gone GROUP BY consumer_id) t ON t.consumer_id = x.consumer_id
-        ORDER BY x.consumer_id FOR UPDATE OF x
-    ) g WHERE d.consumer_id = g.consumer_id;
-
     PERFORM holdfast.wake_key(l.consumer_id, l.order_key) FROM (
         SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2) l;
     RETURN NULL;
@@ -135,30 +178,106 @@ END $$;
 CREATE TRIGGER after_leaving AFTER DELETE ON holdfast.jobs
     REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION holdfast.after_leaving();
 
--- Lease jobs of an ordered consumer: only the head of each key.
-CREATE FUNCTION holdfast.claim_ordered(p_consumer_id integer, p_worker text, p_limit integer)
-RETURNS TABLE (
-    epoch integer, tx bigint, seq bigint, attempts smallint, abandonments smallint, token bigint,
-    lease_until timestamptz, priority smallint, due_at timestamptz, data bytea, id text, source text, type text,
-    key text, "time" timestamptz, headers jsonb
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_lease   interval;
-    v_now     timestamptz := holdfast.now();
-    v_lowest  bigint := holdfast.lowest_token();
-    v_missing integer := p_limit;
-    v_picked  bigint[];
-    v_heads   bigint[];
-    v_held    bigint;
-    v_again   text[];
+-- Jobs that ended make room in bounded consumers.
+CREATE FUNCTION holdfast.make_room(p_consumer_ids integer[], p_counts bigint[] DEFAULT NULL) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE holdfast.depths d SET live = d.live - g.n FROM (
+        SELECT x.consumer_id, t.n FROM holdfast.depths x
+        JOIN (SELECT e.id, sum(coalesce(e.n, 1)) AS n FROM unnest(p_consumer_ids, p_counts) AS e (id, n) GROUP BY e.id) t
+          ON t.id = x.consumer_id
+        ORDER BY x.consumer_id FOR UPDATE OF x
+    ) g WHERE d.consumer_id = g.consumer_id;
+$$;
+
+CREATE FUNCTION holdfast.after_ending() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT lease INTO v_lease FROM holdfast.consumers
-    WHERE id = p_consumer_id AND NOT paused
-      AND backfill_until IS NULL;  -- older events still to come would be overtaken by newer ones of their key
-    IF NOT FOUND THEN
-        RETURN;
+    PERFORM holdfast.make_room(array_agg(a.consumer_id), array_agg(a.n)) FROM added a WHERE a.outcome <> 'purged';
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER after_ending AFTER INSERT ON holdfast.history
+    REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION holdfast.after_ending();
+
+-- Rows for events that were taken up and differ from those that wait. With `p_promote` a job whose time has come is ready;
+-- without, that is left to the lifecycle.
+CREATE FUNCTION holdfast.add_jobs(
+    c holdfast.consumers, p_epochs integer[], p_seqs bigint[], p_now timestamptz, p_promote boolean DEFAULT true
+) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at, state, priority,
+                               order_key)
+    SELECT c.id, c.channel_id, e.epoch, e.seq, d.due_at, greatest(l.published_at, c.created_at), d.due_at + c.expires_after,
+           (CASE WHEN l.at > CASE WHEN p_promote THEN p_now ELSE l.published_at END THEN 'scheduled' ELSE 'ready' END)
+               ::holdfast.job_state,
+           l.priority, CASE WHEN c.ordered THEN l.key END
+    FROM unnest(p_epochs, p_seqs) AS e (epoch, seq)
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, e.epoch, e.seq)
+    CROSS JOIN LATERAL (SELECT greatest(l.at, l.published_at, c.created_at) AS due_at) d;
+$$;
+
+-- Make rows of the next events of the log, as long as there are any; returns whether that was all of them.
+CREATE FUNCTION holdfast.take_up_all(c holdfast.consumers, p_special boolean, p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_step record;
+BEGIN
+    FOR i IN 1..10 LOOP
+        SELECT * INTO v_step FROM holdfast.take_up(c, p_special, 2000, p_now);
+        IF v_step.seqs <> '{}' THEN
+            PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs, p_now);
+        END IF;
+        IF v_step.used_up THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- Make rows of the special events that wait; returns how many.
+CREATE FUNCTION holdfast.take_up_special(p_consumer_id integer) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    c        holdfast.consumers;
+    v_before bigint;
+BEGIN
+    PERFORM holdfast.lock_frontier(p_consumer_id);
+    SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
+    v_before := holdfast.count_beyond(p_consumer_id, true, 20000);
+    IF FOUND THEN
+        PERFORM holdfast.take_up_all(c, true, holdfast.now());
     END IF;
+    RETURN v_before;
+END $$;
+
+-- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log.
+CREATE FUNCTION holdfast.pick(
+    c holdfast.consumers, p_limit integer, p_now timestamptz, OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_higher integer;
+    v_dues   timestamptz[];
+BEGIN
+    SELECT coalesce(array_agg(r.id), '{}'), count(*) FILTER (WHERE r.priority > 0),
+           coalesce(array_agg(r.due_at) FILTER (WHERE r.priority = 0), '{}')
+    INTO ready, v_higher, v_dues
+    FROM (
+        SELECT j.id, j.priority, j.due_at FROM holdfast.jobs j
+        WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND (j.expires_at IS NULL OR j.expires_at > p_now)
+        ORDER BY j.priority DESC, j.due_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) r;
+    IF v_higher < p_limit THEN
+        SELECT t.epochs, t.seqs INTO epochs, seqs FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
+        ready := ready[1:p_limit - cardinality(seqs)];
+    END IF;
+END $$;
+
+-- Jobs of an ordered consumer to lease: only the head of each key.
+CREATE FUNCTION holdfast.pick_heads(p_consumer_id integer, p_limit integer, p_now timestamptz) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_ready  bigint[] := '{}';
+    v_picked bigint[];
+    v_heads  bigint[];
+    v_held   bigint;
+    v_again  text[];
+BEGIN
     WITH again AS (
         DELETE FROM holdfast.keys_to_wake WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM holdfast.keys_to_wake WHERE consumer_id = p_consumer_id LIMIT 100
@@ -166,136 +285,401 @@ BEGIN
     )
     SELECT array_agg(DISTINCT order_key ORDER BY order_key) INTO v_again FROM again;
     PERFORM holdfast.wake_key(p_consumer_id, l.order_key) FROM unnest(v_again) AS l (order_key);
-    WHILE v_missing > 0 LOOP
-        SELECT array_agg(p.seq) INTO v_picked FROM (
-            SELECT j.seq FROM holdfast.jobs j
+    WHILE cardinality(v_ready) < p_limit LOOP
+        SELECT array_agg(p.id) INTO v_picked FROM (
+            SELECT j.id FROM holdfast.jobs j
             WHERE j.consumer_id = p_consumer_id AND j.state = 'ready' AND NOT j.held
-              AND (j.expires_at IS NULL OR j.expires_at > v_now)
-            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT greatest(v_missing, 500)
+              AND (j.expires_at IS NULL OR j.expires_at > p_now) AND j.id <> ALL (v_ready)
+            ORDER BY j.priority DESC, j.due_at, j.id LIMIT greatest(p_limit - cardinality(v_ready), 500)
             FOR NO KEY UPDATE SKIP LOCKED) p;
         -- A statement of its own, so that its snapshot is younger than the locks above.
-        SELECT array_agg(p.seq ORDER BY p.place) INTO v_heads
-        FROM unnest(v_picked) WITH ORDINALITY AS p (seq, place)
-        JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.seq = p.seq
+        SELECT coalesce(array_agg(p.id ORDER BY p.place), '{}') INTO v_heads
+        FROM unnest(v_picked) WITH ORDINALITY AS p (id, place)
+        JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
         WHERE j.order_key IS NULL OR NOT EXISTS (
             SELECT FROM holdfast.jobs e
-            WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
-              AND (e.epoch, e.tx, e.seq) < (j.epoch, j.tx, j.seq));
-        RETURN QUERY
-        WITH leased AS (
-            UPDATE holdfast.jobs j SET state = 'leased', attempts = j.attempts + 1,
-                   token = greatest(j.token + 1, v_lowest), lease_until = v_now + v_lease,
-                   started_at = v_now, worker = p_worker
-            WHERE j.consumer_id = p_consumer_id AND j.seq = ANY (v_heads[1:v_missing]) RETURNING j.*
-        )
-        SELECT j.epoch, j.tx, j.seq, j.attempts, j.abandonments, j.token, j.lease_until, j.priority, j.due_at,
-               coalesce(j.data, e.data), e.id, e.source, e.type, e.key, e.time, e.headers
-        FROM leased j CROSS JOIN LATERAL (
-            SELECT l.data, l.id, l.source, l.type, l.key, coalesce(l.time, l.published_at) AS time, l.headers
-            FROM holdfast.log l
-            WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.tx = j.tx AND l.seq = j.seq OFFSET 0
-        ) e;
-        v_missing := v_missing - coalesce(cardinality(v_heads), 0);
+            WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key AND e.id < j.id);
+        v_ready := v_ready || v_heads[1:p_limit - cardinality(v_ready)];
 
         -- Mark a job held only under a lock on its head: then the head cannot leave before the mark is
         -- visible to the trigger that will look for the next one.
         WITH head AS MATERIALIZED (
-            SELECT j.seq AS behind, h.seq FROM unnest(v_picked) AS p (seq)
-            JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.seq = p.seq
+            SELECT j.id AS behind, h.id FROM unnest(v_picked) AS p (id)
+            JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
             CROSS JOIN LATERAL (
-                SELECT e.seq FROM holdfast.jobs e
+                SELECT e.id FROM holdfast.jobs e
                 WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
-                ORDER BY e.epoch, e.tx, e.seq LIMIT 1) h
-            WHERE h.seq <> j.seq
+                ORDER BY e.id LIMIT 1) h
+            WHERE h.id <> j.id
         ), locked AS MATERIALIZED (
-            SELECT e.seq FROM holdfast.jobs e
-            WHERE e.consumer_id = p_consumer_id AND e.seq = ANY (ARRAY(SELECT DISTINCT seq FROM head))
+            SELECT e.id FROM holdfast.jobs e
+            WHERE e.consumer_id = p_consumer_id AND e.id = ANY (ARRAY(SELECT DISTINCT id FROM head))
             FOR KEY SHARE SKIP LOCKED
         )
         UPDATE holdfast.jobs j SET held = true
         WHERE j.consumer_id = p_consumer_id
-          AND j.seq = ANY (ARRAY(SELECT behind FROM head WHERE seq = ANY (ARRAY(SELECT seq FROM locked))));
+          AND j.id = ANY (ARRAY(SELECT behind FROM head WHERE id = ANY (ARRAY(SELECT id FROM locked))));
         GET DIAGNOSTICS v_held = ROW_COUNT;
         EXIT WHEN v_held = 0;
     END LOOP;
+    RETURN v_ready;
 END $$;
 
--- The number of the row that a live job is in, if there is one: rows do not overlap.
-CREATE FUNCTION holdfast.row_of(p_consumer_id integer, p_seq bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT max(seq) FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND seq <= p_seq;
+-- Lease jobs: what is ready by its number, and events of the log, up to 128 in one row.
+CREATE FUNCTION holdfast.lease(
+    c holdfast.consumers, p_worker text, p_now timestamptz, p_ready bigint[], p_epochs integer[], p_seqs bigint[]
+) RETURNS TABLE (epoch integer, seq bigint, attempts smallint, abandonments smallint, token bigint,
+                 priority smallint, due_at timestamptz, data bytea)
+LANGUAGE sql AS $$
+    WITH rows AS MATERIALIZED (
+        SELECT e.epoch, array_agg(e.seq ORDER BY e.seq) AS members
+        FROM unnest(p_epochs, p_seqs) WITH ORDINALITY AS e (epoch, seq, i)
+        GROUP BY e.epoch, (e.i - 1) / 128, e.seq >> 34
+    ), made AS (
+        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, token, lease_until, started_at, state, attempts,
+                                   worker, members)
+        SELECT c.id, c.channel_id, r.epoch, -r.token, r.token, p_now + c.lease, p_now, 'leased', 1, p_worker, r.members
+        FROM (SELECT epoch, members, holdfast.next_token() AS token FROM rows OFFSET 0) r
+        RETURNING *
+    ), claimed AS (
+        UPDATE holdfast.jobs j
+        SET state = 'leased', attempts = j.attempts + 1, token = (SELECT holdfast.next_token()),
+            lease_until = p_now + c.lease, started_at = p_now, worker = p_worker
+        WHERE j.consumer_id = c.id AND j.id = ANY (p_ready) RETURNING *
+    )
+    SELECT m.epoch, s.seq, m.attempts, m.abandonments, m.token, m.priority, NULL, NULL
+    FROM made m CROSS JOIN LATERAL unnest(m.members) AS s (seq)
+    UNION ALL
+    SELECT epoch, id, attempts, abandonments, token, priority, due_at, data FROM claimed;
 $$;
 
--- Give a job that is part of a range a row of its own. Whoever changes single jobs does this first.
-CREATE FUNCTION holdfast.single_out(p_consumer_id integer, p_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Lease a batch, by priority, then due time. A row without a number says: there is more to take up first, ask again.
+CREATE FUNCTION holdfast.claim(p_channel text, p_consumer text, p_limit integer, p_worker text)
+RETURNS TABLE (
+    epoch integer, seq bigint, attempts smallint, abandonments smallint, token bigint, lease_until timestamptz,
+    data bytea, id text, source text, type text, key text, "time" timestamptz, headers jsonb
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
-    s holdfast.jobs;
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz;
+    v_all      boolean;
+    v_picked   record;
+    c          holdfast.consumers;
 BEGIN
-    LOOP
-        SELECT * INTO s FROM holdfast.jobs
-        WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND upto >= p_seq FOR UPDATE;
-        EXIT WHEN FOUND;
-        -- If somebody else took from it while we waited, the job is now in a row that we did not see.
-        PERFORM FROM holdfast.jobs
-        WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND upto >= p_seq;
-        IF NOT FOUND THEN
-            RETURN;
+    PERFORM holdfast.lock_frontier(v_consumer);
+    -- Not before: somebody may have paused or removed it meanwhile.
+    SELECT * INTO c FROM holdfast.consumers WHERE id = v_consumer AND NOT paused;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_now := holdfast.now();
+    v_all := holdfast.take_up_all(c, true, v_now);
+    IF c.ordered THEN
+        -- An event that is not taken up yet may be an earlier one of its key.
+        v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
+    END IF;
+    IF NOT v_all THEN
+        RETURN QUERY SELECT NULL::integer, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bigint, NULL::timestamptz,
+            NULL::bytea, NULL, NULL, NULL, NULL, NULL::timestamptz, NULL::jsonb;
+        RETURN;
+    END IF;
+    IF c.ordered THEN
+        SELECT holdfast.pick_heads(c.id, p_limit, v_now) AS ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs
+        INTO v_picked;
+    ELSE
+        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
+    END IF;
+    RETURN QUERY
+    SELECT j.epoch, j.seq, j.attempts, j.abandonments, j.token, v_now + c.lease, coalesce(j.data, l.data), l.id, l.source,
+           l.type, l.key, coalesce(l.time, l.published_at), l.headers
+    FROM holdfast.lease(c, p_worker, v_now, v_picked.ready, v_picked.epochs, v_picked.seqs) j
+    CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log e
+        WHERE e.channel_id = c.channel_id AND e.epoch = j.epoch AND e.seq = j.seq OFFSET 0) l
+    ORDER BY j.priority DESC, coalesce(j.due_at, greatest(l.published_at, c.created_at)), j.seq;
+END $$;
+
+CREATE FUNCTION holdfast.consumer_id(p_channel text, p_consumer text) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT c.id FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
+    WHERE ch.name = p_channel AND c.name = p_consumer;
+$$;
+
+-- Lock the rows of members that leases name, in one order with everybody who waits for locks.
+CREATE FUNCTION holdfast.lock_members(p_consumer_ids integer[], p_tokens bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM holdfast.jobs j
+    JOIN (SELECT DISTINCT l.consumer_id, -l.token AS id FROM unnest(p_consumer_ids, p_tokens) AS l (consumer_id, token)) r
+      ON r.consumer_id = j.consumer_id AND r.id = j.id
+    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (ARRAY(SELECT -token FROM unnest(p_tokens) AS t (token)))
+    ORDER BY j.consumer_id, j.id FOR UPDATE OF j;
+    RETURN FOUND;
+END $$;
+
+-- Give members of leased rows rows of their own, under the same token. Whoever changes single jobs does this first.
+CREATE FUNCTION holdfast.split_off(p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT holdfast.lock_members(p_consumer_ids, p_tokens) THEN
+        RETURN;
+    END IF;
+    WITH parts AS MATERIALIZED (
+        SELECT j.*, ARRAY(SELECT unnest(j.members) INTERSECT SELECT unnest(l.seqs)) AS off,
+               ARRAY(SELECT unnest(j.members) EXCEPT SELECT unnest(l.seqs) ORDER BY 1) AS rest
+        FROM (SELECT n.consumer_id, n.token, array_agg(n.seq) AS seqs
+              FROM unnest(p_consumer_ids, p_seqs, p_tokens) AS n (consumer_id, seq, token) GROUP BY 1, 2) l
+        CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.jobs x WHERE x.consumer_id = l.consumer_id AND x.id = -l.token OFFSET 0) j
+    ), emptied AS (
+        DELETE FROM holdfast.jobs j USING parts p
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.consumer_id = p.consumer_id AND j.id = p.id AND p.rest = '{}'
+    ), kept AS (
+        UPDATE holdfast.jobs j SET members = p.rest FROM parts p
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.consumer_id = p.consumer_id AND j.id = p.id
+          AND p.rest <> '{}' AND p.off <> '{}'
+    )
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, token, due_at, created_at, lease_until, expires_at,
+                               started_at, renewed_at, state, priority, attempts, abandonments, worker)
+    SELECT p.consumer_id, p.channel_id, p.epoch, s.seq, p.token, d.due_at, d.due_at, p.lease_until,
+           d.due_at + c.expires_after, p.started_at, p.renewed_at, p.state, p.priority, p.attempts, p.abandonments, p.worker
+    FROM parts p CROSS JOIN LATERAL unnest(p.off) AS s (seq)
+    JOIN holdfast.consumers c ON c.id = p.consumer_id
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p.channel_id, p.epoch, s.seq)
+    CROSS JOIN LATERAL (SELECT greatest(l.published_at, c.created_at) AS due_at) d;
+END $$;
+
+-- Give jobs that wait in the log rows of their own. Those at the beginning of the backlog are taken up; others leave its
+-- order. Locks the frontiers.
+CREATE FUNCTION holdfast.take_out(p_consumer_ids integer[], p_seqs bigint[], p_promote boolean DEFAULT true)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_now  timestamptz := holdfast.now();
+    v_seqs bigint[];
+    v_left record;
+    c      holdfast.consumers;
+BEGIN
+    PERFORM holdfast.lock_frontier(o.id) FROM (SELECT DISTINCT id FROM unnest(p_consumer_ids) AS o (id) ORDER BY id) o;
+    FOR c IN SELECT * FROM holdfast.consumers WHERE id = ANY (p_consumer_ids) ORDER BY id LOOP
+        IF c.expires_after IS NOT NULL THEN
+            -- What expired at the beginning of the backlog is taken up, so that the order of the log is left by few.
+            PERFORM holdfast.take_up(c, false, 0, v_now);
+        END IF;
+        v_seqs := ARRAY(SELECT t.seq FROM unnest(p_consumer_ids, p_seqs) AS t (consumer_id, seq) WHERE t.consumer_id = c.id);
+        SELECT array_agg(l.epoch) AS epochs, array_agg(l.seq) AS seqs INTO v_left
+        FROM unnest(v_seqs) AS s (seq) CROSS JOIN LATERAL holdfast.event(c.channel_id, s.seq) l
+        WHERE holdfast.is_beyond(c, l);
+        IF v_left.seqs IS NOT NULL THEN
+            PERFORM holdfast.add_jobs(c, v_left.epochs, v_left.seqs, v_now, p_promote);
+            INSERT INTO holdfast.ahead (consumer_id, seq) SELECT c.id, unnest(v_left.seqs);
         END IF;
     END LOOP;
-    UPDATE holdfast.jobs SET upto = CASE WHEN s.seq < p_seq THEN p_seq - 1 END
-    WHERE consumer_id = p_consumer_id AND seq = s.seq;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, upto, due_at, created_at, state, priority)
-    SELECT s.consumer_id, s.channel_id, s.epoch, s.tx, part.seq, part.upto, s.due_at, s.created_at, s.state, s.priority
-    FROM (VALUES (p_seq, NULL), (p_seq + 1, s.upto)) AS part (seq, upto)
-    WHERE part.seq > s.seq AND part.seq <= s.upto;
+END $$;
+
+-- Give one job a row of its own, wherever it is. Locks the frontier.
+CREATE FUNCTION holdfast.single_out(p_consumer_id integer, p_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_token bigint;
+BEGIN
+    PERFORM holdfast.take_out(ARRAY[p_consumer_id], ARRAY[p_seq]);
+    SELECT j.token INTO v_token FROM holdfast.jobs j
+    WHERE j.consumer_id = p_consumer_id AND j.id < 0 AND p_seq = ANY (j.members);
+    IF FOUND THEN
+        PERFORM holdfast.split_off(ARRAY[p_consumer_id], ARRAY[p_seq], ARRAY[v_token]);
+    END IF;
+END $$;
+
+-- leased → done. Returns those that are not leased under their tokens any more.
+CREATE FUNCTION holdfast.complete(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[])
+RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz := holdfast.now();
+    v_ids      bigint[] := ARRAY(SELECT DISTINCT -t FROM unnest(p_tokens) AS t);
+    v_seqs     bigint[] := '{}';
+    v_tokens   bigint[] := '{}';
+BEGIN
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (v_ids) ORDER BY id FOR UPDATE;
+    IF FOUND THEN
+        WITH named AS MATERIALIZED (
+            SELECT -n.token AS id, array_agg(n.seq ORDER BY n.seq) AS seqs FROM unnest(p_seqs, p_tokens) AS n (seq, token)
+            GROUP BY n.token
+        ), parts AS MATERIALIZED (
+            SELECT j.*, CASE WHEN j.members = g.seqs THEN j.members
+                   ELSE ARRAY(SELECT unnest(j.members) INTERSECT SELECT unnest(g.seqs) ORDER BY 1) END AS done,
+                   CASE WHEN j.members = g.seqs THEN '{}'
+                   ELSE ARRAY(SELECT unnest(j.members) EXCEPT SELECT unnest(g.seqs) ORDER BY 1) END AS rest
+            FROM named g CROSS JOIN LATERAL (
+                SELECT * FROM holdfast.jobs x WHERE x.consumer_id = v_consumer AND x.id = g.id OFFSET 0) j
+        ), emptied AS (
+            DELETE FROM holdfast.jobs j
+            WHERE j.consumer_id = v_consumer AND j.id = ANY (ARRAY(SELECT id FROM parts WHERE rest = '{}'))
+        ), kept AS (
+            UPDATE holdfast.jobs j SET members = p.rest FROM parts p
+            WHERE j.consumer_id = v_consumer AND j.id = ANY (v_ids) AND j.id = p.id AND p.rest <> '{}' AND p.done <> '{}'
+        ), logged AS (
+            INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                          priority, attempts, abandonments, worker, errors, members)
+            SELECT p.consumer_id, p.channel_id, p.epoch, p.done[1], p.done[cardinality(p.done)], p.token,
+                   coalesce((SELECT l.published_at FROM holdfast.log l WHERE (l.channel_id, l.epoch, l.seq)
+                             = (p.channel_id, p.epoch, p.done[1])), p.started_at),
+                   v_now, 'done', p.priority, p.attempts, p.abandonments, p.worker, p.errors, p.done
+            FROM parts p WHERE p.done <> '{}'
+        )
+        SELECT coalesce(array_agg(d.seq), '{}'), coalesce(array_agg(p.token), '{}') INTO v_seqs, v_tokens
+        FROM parts p CROSS JOIN LATERAL unnest(p.done) AS d (seq);
+        IF cardinality(v_seqs) = cardinality(p_seqs) THEN
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) ORDER BY id FOR UPDATE;
+    RETURN QUERY
+    WITH ended AS (
+        DELETE FROM holdfast.jobs j
+        WHERE j.consumer_id = v_consumer AND j.id = ANY (p_seqs) AND j.lease_until IS NOT NULL
+          AND ((j.id, j.token) IN (SELECT * FROM unnest(p_seqs, p_tokens))) IS TRUE
+        RETURNING j.*
+    ), logged AS (
+        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                      priority, attempts, abandonments, worker, errors)
+        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, v_now, 'done', priority, attempts, abandonments,
+               worker, errors FROM ended
+    )
+    SELECT * FROM unnest(p_seqs, p_tokens)
+    EXCEPT (SELECT * FROM unnest(v_seqs, v_tokens) UNION ALL SELECT id, token FROM ended);
+END $$;
+
+-- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job returns to its old
+-- place. What is ready at once wakes the listeners.
+CREATE FUNCTION holdfast.retry(
+    p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[], p_delays interval[], p_errors jsonb[]
+) RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz := holdfast.now();
+BEGIN
+    PERFORM holdfast.split_off(array_fill(v_consumer, ARRAY[cardinality(p_seqs)]), p_seqs, p_tokens);
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) ORDER BY id FOR NO KEY UPDATE;
+    RETURN QUERY
+    WITH back AS (
+        UPDATE holdfast.jobs j
+        SET state = (CASE WHEN l.delay > '0' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
+            due_at = CASE WHEN l.delay IS NULL THEN j.due_at ELSE v_now + l.delay END,
+            -- A smallint: the next claim adds one to it, and must not fail after tens of thousands of attempts.
+            attempts = CASE WHEN l.error IS NULL THEN j.attempts - 1 ELSE least(j.attempts, 32766) END,
+            -- Of very many errors the first five and the latest are kept.
+            errors = CASE WHEN l.error IS NULL THEN j.errors
+                     ELSE coalesce(CASE WHEN jsonb_array_length(j.errors) >= 1000 THEN j.errors - 5 ELSE j.errors END,
+                                   '[]') || (l.error || jsonb_build_object('at', v_now)) END,
+            lease_until = NULL, worker = NULL
+        FROM unnest(p_seqs, p_tokens, p_delays, p_errors) AS l (seq, token, delay, error)
+        WHERE j.consumer_id = v_consumer AND j.id = ANY (p_seqs) AND j.id = l.seq AND j.token = l.token
+          AND j.lease_until IS NOT NULL
+        RETURNING j.id, j.token, j.state
+    ), wake AS MATERIALIZED (
+        SELECT pg_notify('holdfast', p_channel) WHERE EXISTS (SELECT FROM back WHERE state = 'ready')
+    )
+    SELECT b.id, b.token FROM back b LEFT JOIN wake ON true;
+END $$;
+
+-- Move the deadline of leases that are still held. A row goes on as a whole where all its members do.
+CREATE FUNCTION holdfast.extend(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[], p_by interval)
+RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz := holdfast.now();
+BEGIN
+    IF holdfast.lock_members(array_fill(v_consumer, ARRAY[cardinality(p_tokens)]), p_tokens) THEN
+        RETURN QUERY
+        WITH whole AS (
+            UPDATE holdfast.jobs j SET lease_until = v_now + p_by, renewed_at = v_now
+            FROM (SELECT -n.token AS id, array_agg(n.seq) AS seqs FROM unnest(p_seqs, p_tokens) AS n (seq, token)
+                  GROUP BY n.token) l
+            WHERE j.consumer_id = v_consumer AND j.id = ANY (ARRAY(SELECT -t FROM unnest(p_tokens) AS t)) AND j.id = l.id
+              AND j.members <@ l.seqs
+            RETURNING j.token, j.members
+        )
+        SELECT m.seq, w.token FROM whole w CROSS JOIN LATERAL unnest(w.members) AS m (seq);
+        PERFORM holdfast.split_off(array_agg(v_consumer), array_agg(n.seq), array_agg(n.token))
+        FROM unnest(p_seqs, p_tokens) AS n (seq, token)
+        WHERE NOT EXISTS (SELECT FROM holdfast.jobs j WHERE j.consumer_id = v_consumer AND j.id = -n.token
+                          AND j.renewed_at = v_now OFFSET 0)
+        HAVING count(*) > 0;
+    END IF;
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) ORDER BY id FOR NO KEY UPDATE;
+    RETURN QUERY
+    UPDATE holdfast.jobs j SET lease_until = v_now + p_by, renewed_at = v_now
+    FROM unnest(p_seqs, p_tokens) AS l (seq, token)
+    WHERE j.consumer_id = v_consumer AND j.id = ANY (p_seqs) AND j.id = l.seq AND j.token = l.token
+      AND j.lease_until IS NOT NULL
+    RETURNING j.id, j.token;
 END $$;
 
 -- A consumer's job, wherever it is now.
 CREATE FUNCTION holdfast.job(p_consumer_id integer, p_seq bigint)
 RETURNS TABLE (
-    seq bigint, state text, epoch integer, tx bigint, attempts smallint, abandonments smallint, token bigint,
-    priority smallint, created_at timestamptz, due_at timestamptz, lease_until timestamptz, ended_at timestamptz,
-    worker text, reason text, errors jsonb
+    seq bigint, state text, epoch integer, attempts smallint, abandonments smallint, token bigint, priority smallint,
+    created_at timestamptz, due_at timestamptz, lease_until timestamptz, ended_at timestamptz, worker text, reason text,
+    errors jsonb
 ) LANGUAGE sql STABLE AS $$
-    SELECT p_seq, state::text, epoch, tx, attempts, abandonments, token, priority, created_at, due_at, lease_until,
-           NULL::timestamptz, worker, NULL::text, errors
-    FROM holdfast.jobs
-    WHERE consumer_id = p_consumer_id AND seq = holdfast.row_of(p_consumer_id, p_seq) AND coalesce(upto, seq) >= p_seq
+    WITH c AS MATERIALIZED (
+        SELECT * FROM holdfast.consumers WHERE id = p_consumer_id
+    ), l AS MATERIALIZED (
+        SELECT l.* FROM c CROSS JOIN LATERAL holdfast.event(c.channel_id, p_seq) l
+    ), e AS MATERIALIZED (
+        SELECT greatest(l.published_at, c.created_at) AS created_at FROM l, c
+    )
+    SELECT p_seq, j.state::text, j.epoch, j.attempts, j.abandonments, j.token, j.priority,
+           coalesce(j.created_at, e.created_at), coalesce(j.due_at, e.created_at), j.lease_until, NULL::timestamptz,
+           j.worker, NULL::text, j.errors
+    FROM (
+        SELECT * FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND id = p_seq
+        UNION ALL
+        SELECT * FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND id < 0 AND p_seq = ANY (members)
+    ) j LEFT JOIN e ON true
     UNION ALL
-    SELECT seq, outcome, epoch, tx, attempts, abandonments, token, priority, created_at, NULL, NULL,
-           ended_at, worker, reason, errors
-    FROM holdfast.job_log WHERE consumer_id = p_consumer_id AND seq = p_seq
+    SELECT p_seq, h.outcome, h.epoch, h.attempts, h.abandonments, h.token, h.priority,
+           CASE WHEN h.members IS NULL THEN h.created_at ELSE coalesce(e.created_at, h.created_at) END, NULL, NULL,
+           h.ended_at, h.worker, h.reason, h.errors
+    FROM holdfast.ended(p_consumer_id, p_seq) h LEFT JOIN e ON true
     UNION ALL
-    SELECT seq, 'dead', epoch, tx, attempts, abandonments, token, priority, created_at, NULL, NULL,
-           died_at, worker, reason, errors
-    FROM holdfast.dead_letters WHERE consumer_id = p_consumer_id AND seq = p_seq;
+    SELECT d.seq, 'dead', d.epoch, d.attempts, d.abandonments, d.token, d.priority, d.created_at, NULL, NULL, d.died_at,
+           d.worker, d.reason, d.errors
+    FROM holdfast.dead_letters d WHERE d.consumer_id = p_consumer_id AND d.seq = p_seq
+    UNION ALL
+    SELECT l.seq, CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END, l.epoch, 0::smallint, 0::smallint, 0,
+           l.priority, e.created_at, greatest(l.at, e.created_at), NULL, NULL, NULL, NULL, NULL
+    FROM l, e WHERE (SELECT holdfast.is_beyond(c, l) FROM c);
 $$;
 
 -- Back to ready at the tail with fresh budgets, from dead or from any live state. The token rises, so that a lease that
 -- still runs is lost.
-CREATE FUNCTION holdfast.requeue(p_consumer_id integer, p_seq bigint) RETURNS boolean
+CREATE FUNCTION holdfast.requeue(p_channel text, p_consumer text, p_seq bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_now    timestamptz := holdfast.now();
-    v_lowest bigint := holdfast.lowest_token();
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz := holdfast.now();
 BEGIN
     LOOP
-        PERFORM holdfast.single_out(p_consumer_id, p_seq);
-        UPDATE holdfast.jobs j SET state = 'ready', token = greatest(j.token + 1, v_lowest), attempts = 0,
+        PERFORM holdfast.single_out(v_consumer, p_seq);
+        UPDATE holdfast.jobs j SET state = 'ready', token = holdfast.next_token(), attempts = 0,
                abandonments = 0, due_at = v_now, expires_at = v_now + c.expires_after, lease_until = NULL, worker = NULL
         FROM holdfast.consumers c
-        WHERE c.id = p_consumer_id AND j.consumer_id = p_consumer_id AND j.seq = p_seq;
+        WHERE c.id = v_consumer AND j.consumer_id = v_consumer AND j.id = p_seq;
         EXIT WHEN FOUND;
-        PERFORM holdfast.revive(p_consumer_id, ARRAY[p_seq], NULL);
+        PERFORM holdfast.revive(v_consumer, ARRAY[p_seq], NULL);
         IF FOUND THEN
             RETURN true;
         END IF;
         -- Neither live nor dead, unless somebody else revived it between these statements.
-        IF NOT EXISTS (SELECT FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND seq = p_seq) THEN
+        IF NOT EXISTS (SELECT FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = p_seq) THEN
             RETURN false;
         END IF;
     END LOOP;
-    PERFORM pg_notify('holdfast', ch.name) FROM holdfast.consumers c
-        JOIN holdfast.channels ch ON ch.id = c.channel_id WHERE c.id = p_consumer_id;
+    PERFORM pg_notify('holdfast', p_channel);
     RETURN true;
 END $$;
 
@@ -305,7 +689,6 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_seq       bigint;
     v_consumers integer[];
-    v_consumer  integer;
     v_cancelled bigint;
 BEGIN
     SELECT k.seq, ARRAY(SELECT c.id FROM holdfast.consumers c
@@ -314,19 +697,70 @@ BEGIN
     FROM holdfast.keys k
     WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = p_channel)
       AND k.id = p_id AND k.source = p_source;
-    FOREACH v_consumer IN ARRAY coalesce(v_consumers, '{}') LOOP
-        PERFORM holdfast.single_out(v_consumer, v_seq);
-        PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND seq = v_seq AND state <> 'leased' FOR UPDATE;
-    END LOOP;
+    PERFORM holdfast.take_out(v_consumers, array_fill(v_seq, ARRAY[cardinality(v_consumers)]));
+    PERFORM FROM holdfast.jobs WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased'
+    ORDER BY consumer_id FOR UPDATE;
     WITH gone AS (
         DELETE FROM holdfast.jobs
-        WHERE consumer_id = ANY (v_consumers) AND seq = v_seq AND state <> 'leased' RETURNING *
+        WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased' RETURNING *
     ), logged AS (
-        INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
                                       outcome, priority, attempts, abandonments, worker, errors)
-        SELECT consumer_id, channel_id, epoch, tx, seq, token, created_at, (SELECT holdfast.now()),
+        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, (SELECT holdfast.now()),
                'cancelled', priority, attempts, abandonments, worker, errors FROM gone
     )
     SELECT count(*) INTO v_cancelled FROM gone;
     RETURN v_cancelled;
+END $$;
+
+-- What time does to jobs.
+
+-- scheduled → ready, for what is still due.
+CREATE FUNCTION holdfast.promote(p_consumer_ids integer[], p_seqs bigint[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_now      timestamptz := holdfast.now();
+    v_channels integer[];
+BEGIN
+    PERFORM holdfast.take_out(p_consumer_ids, p_seqs, false);
+    PERFORM FROM holdfast.jobs j JOIN unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
+      ON d.consumer_id = j.consumer_id AND d.seq = j.id
+    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+    ORDER BY j.consumer_id, j.id FOR NO KEY UPDATE OF j;
+    WITH promoted AS (
+        UPDATE holdfast.jobs j SET state = 'ready' FROM unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+          AND j.consumer_id = d.consumer_id AND j.id = d.seq AND j.state = 'scheduled' AND j.due_at <= v_now
+        RETURNING j.channel_id
+    )
+    SELECT array_agg(channel_id) INTO v_channels FROM promoted;
+    PERFORM pg_notify('holdfast', name) FROM holdfast.channels WHERE id = ANY (v_channels);
+    RETURN coalesce(cardinality(v_channels), 0);
+END $$;
+
+-- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an abandonment is
+-- counted, for each job by itself.
+CREATE FUNCTION holdfast.abandon(p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[], p_errors jsonb[])
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_now      timestamptz := holdfast.now();
+    v_channels integer[];
+BEGIN
+    PERFORM holdfast.split_off(p_consumer_ids, p_seqs, p_tokens);
+    PERFORM FROM holdfast.jobs j JOIN unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
+      ON d.consumer_id = j.consumer_id AND d.seq = j.id
+    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+    ORDER BY j.consumer_id, j.id FOR NO KEY UPDATE OF j;
+    WITH abandoned AS (
+        UPDATE holdfast.jobs j
+        SET state = 'ready', due_at = v_now, lease_until = NULL, worker = NULL,
+            attempts = j.attempts - 1, abandonments = j.abandonments + 1,
+            errors = coalesce(j.errors, '[]') || (d.error || jsonb_build_object('at', v_now))
+        FROM unnest(p_consumer_ids, p_seqs, p_tokens, p_errors) AS d (consumer_id, seq, token, error)
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+          AND j.consumer_id = d.consumer_id AND j.id = d.seq AND j.token = d.token AND j.lease_until <= v_now
+        RETURNING j.channel_id
+    )
+    SELECT array_agg(channel_id) INTO v_channels FROM abandoned;
+    PERFORM pg_notify('holdfast', name) FROM holdfast.channels WHERE id = ANY (v_channels);
+    RETURN coalesce(cardinality(v_channels), 0);
 END $$;

@@ -4,7 +4,6 @@ CREATE TABLE holdfast.dead_letters (
     consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
     epoch        integer NOT NULL,
-    tx           bigint NOT NULL,
     seq          bigint NOT NULL,
     token        bigint NOT NULL,
     created_at   timestamptz NOT NULL,
@@ -98,36 +97,43 @@ DECLARE
     v_tokens bigint[];
     v_target record;
 BEGIN
+    IF waiting THEN
+        PERFORM holdfast.take_out(p_consumer_ids, p_seqs);
+    ELSE
+        PERFORM holdfast.split_off(p_consumer_ids, p_seqs, p_tokens);
+    END IF;
     PERFORM FROM holdfast.jobs j
-    JOIN unnest(p_consumer_ids, p_seqs) AS b (consumer_id, seq) ON b.consumer_id = j.consumer_id AND b.seq = j.seq
-    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.seq = ANY (p_seqs)
-    ORDER BY j.consumer_id, j.seq FOR UPDATE OF j;
+    JOIN unnest(p_consumer_ids, p_seqs) AS b (consumer_id, seq) ON b.consumer_id = j.consumer_id AND b.seq = j.id
+    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+    ORDER BY j.consumer_id, j.id FOR UPDATE OF j;
     WITH gone AS (
         DELETE FROM holdfast.jobs j
         USING unnest(p_consumer_ids, p_seqs, p_tokens, p_reasons, p_errors, p_fingerprints)
               AS b (consumer_id, seq, token, reason, error, fingerprint)
-        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.seq = ANY (p_seqs)
-          AND j.consumer_id = b.consumer_id AND j.seq = b.seq AND j.token = b.token
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+          AND j.consumer_id = b.consumer_id AND j.id = b.seq AND j.token = b.token
           AND CASE WHEN waiting THEN j.lease_until IS NULL AND j.expires_at <= v_now
               ELSE j.lease_until IS NOT NULL AND (NOT overdue OR j.lease_until <= v_now) END
         -- An overdue attempt ended without an answer: it is given back and counts as an abandonment.
         RETURNING j.*, j.attempts - overdue::integer AS spent, j.abandonments + overdue::integer AS lost,
                   b.reason, coalesce(j.errors, '[]') || (b.error || jsonb_build_object('at', v_now)) AS history, b.fingerprint
     ), dead AS (
-        INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, tx, seq, token, created_at,
+        INSERT INTO holdfast.dead_letters (consumer_id, channel_id, epoch, seq, token, created_at,
             died_at, priority, attempts, abandonments, order_key, worker, reason, fingerprint, errors, data)
-        SELECT g.consumer_id, g.channel_id, g.epoch, g.tx, g.seq, g.token, g.created_at, v_now, g.priority,
-               g.spent, g.lost, g.order_key, g.worker, g.reason, g.fingerprint, g.history, g.data
+        SELECT g.consumer_id, g.channel_id, g.epoch, g.id, g.token, g.created_at, v_now, g.priority, g.spent,
+               g.lost, g.order_key, g.worker, g.reason, g.fingerprint, g.history, g.data
         FROM gone g JOIN holdfast.consumers c ON c.id = g.consumer_id WHERE NOT c.discard
     ), discarded AS (
-        INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
             outcome, priority, attempts, abandonments, worker, reason, errors)
-        SELECT g.consumer_id, g.channel_id, g.epoch, g.tx, g.seq, g.token, g.created_at, v_now, 'discarded',
+        SELECT g.consumer_id, g.channel_id, g.epoch, g.id, g.id, g.token, g.created_at, v_now, 'discarded',
                g.priority, g.spent, g.lost, g.worker, g.reason, g.history
         FROM gone g JOIN holdfast.consumers c ON c.id = g.consumer_id WHERE c.discard
     )
-    SELECT array_agg(g.consumer_id), array_agg(g.seq), array_agg(g.token)
+    SELECT array_agg(g.consumer_id), array_agg(g.id), array_agg(g.token)
     INTO v_owners, v_seqs, v_tokens FROM gone g;
+    PERFORM holdfast.make_room(array_agg(c.id)) FROM unnest(v_owners) AS b (id) JOIN holdfast.consumers c ON c.id = b.id
+    WHERE NOT c.discard;
 
     -- Dead letters are not refused for depth: a full target must not keep a dead job alive.
     FOR v_target IN
@@ -145,7 +151,7 @@ BEGIN
         JOIN holdfast.consumers c ON c.id = b.consumer_id
         JOIN holdfast.channels o ON o.id = c.channel_id
         JOIN holdfast.channels t ON t.id = c.dead_letter_id
-        JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (d.channel_id, d.epoch, d.tx, d.seq)
+        JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (d.channel_id, d.epoch, d.seq)
         -- A job dies once under a token: an id that is there already is somebody else's.
         CROSS JOIN LATERAL (
             SELECT n.source, n.id || CASE WHEN EXISTS (
@@ -167,7 +173,6 @@ CREATE FUNCTION holdfast.revive(p_consumer_id integer, p_seqs bigint[], p_data b
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now    timestamptz := holdfast.now();
-    v_lowest bigint := holdfast.lowest_token();
     v_risen  bigint[];
 BEGIN
     WITH risen AS (
@@ -177,14 +182,14 @@ BEGIN
             WHERE d.consumer_id = p_consumer_id AND d.seq = ANY (p_seqs) ORDER BY d.seq FOR UPDATE))
         RETURNING *
     ), made AS (
-        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, tx, seq, token, due_at, created_at,
+        INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, token, due_at, created_at,
                                    expires_at, state, priority, order_key, errors, data)
-        SELECT r.consumer_id, r.channel_id, r.epoch, r.tx, r.seq, greatest(r.token + 1, v_lowest), v_now, r.created_at,
+        SELECT r.consumer_id, r.channel_id, r.epoch, r.seq, (SELECT holdfast.next_token()), v_now, r.created_at,
                v_now + c.expires_after, 'ready', r.priority, r.order_key, r.errors, coalesce(p_data, r.data)
         FROM risen r JOIN holdfast.consumers c ON c.id = r.consumer_id
-        RETURNING seq
+        RETURNING id
     )
-    SELECT array_agg(seq) INTO v_risen FROM made;
+    SELECT array_agg(id) INTO v_risen FROM made;
     UPDATE holdfast.depths SET live = live + cardinality(v_risen)
     WHERE consumer_id = p_consumer_id AND v_risen IS NOT NULL;
     PERFORM pg_notify('holdfast', ch.name) FROM holdfast.consumers c
@@ -200,9 +205,9 @@ CREATE FUNCTION holdfast.purge(p_consumer_id integer, p_seqs bigint[]) RETURNS S
             WHERE d.consumer_id = p_consumer_id AND d.seq = ANY (p_seqs) ORDER BY d.seq FOR UPDATE))
         RETURNING *
     ), logged AS (
-        INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, tx, seq, token, created_at, ended_at,
+        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
             outcome, priority, attempts, abandonments, worker, reason, errors)
-        SELECT g.consumer_id, g.channel_id, g.epoch, g.tx, g.seq, g.token, g.created_at,
+        SELECT g.consumer_id, g.channel_id, g.epoch, g.seq, g.seq, g.token, g.created_at,
                (SELECT holdfast.now()), 'purged', g.priority, g.attempts, g.abandonments, g.worker, g.reason,
                g.errors FROM gone g
     )

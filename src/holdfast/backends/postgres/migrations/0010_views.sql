@@ -22,7 +22,7 @@ SELECT j.seq AS id, holdfast.readable(e.data) AS event,
 FROM holdfast.live_jobs j
 JOIN holdfast.consumers c ON c.id = j.consumer_id
 JOIN holdfast.channels ch ON ch.id = j.channel_id
-LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (j.channel_id, j.epoch, j.tx, j.seq);
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (j.channel_id, j.epoch, j.seq);
 
 -- `trimmed`: retention has removed the event from the log, and with it the payload; `holdfast trace` finds it in the
 -- archive. The id and the type stay as long as the history.
@@ -33,18 +33,18 @@ SELECT t.seq AS id, holdfast.readable(e.data)::text AS payload, t.status, t.atte
        coalesce(e.type, x.type) AS event_type, coalesce(e.source, x.source) AS event_source,
        e.seq IS NULL AS trimmed, x.trimmed_at
 FROM (
-    SELECT consumer_id, channel_id, epoch, tx, seq, attempts, abandonments, created_at,
+    SELECT consumer_id, channel_id, epoch, seq, attempts, abandonments, created_at,
            ended_at AS updated_at, outcome, reason, errors,
            (CASE outcome WHEN 'done' THEN 'COMPLETED' ELSE 'FAILED' END)::holdfast.event_status AS status
     FROM holdfast.job_log
     UNION ALL
-    SELECT consumer_id, channel_id, epoch, tx, seq, attempts, abandonments, created_at,
+    SELECT consumer_id, channel_id, epoch, seq, attempts, abandonments, created_at,
            died_at, 'dead', reason, errors, 'FAILED' FROM holdfast.dead_letters
 ) t
 JOIN holdfast.consumers c ON c.id = t.consumer_id
 JOIN holdfast.channels ch ON ch.id = t.channel_id
-LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (t.channel_id, t.epoch, t.tx, t.seq)
-LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.tx, x.seq) = (t.channel_id, t.epoch, t.tx, t.seq);
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (t.channel_id, t.epoch, t.seq)
+LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.seq) = (t.channel_id, t.epoch, t.seq);
 
 -- The summary of the DLQ's own design, by its own names. What it calls an id is our name.
 CREATE VIEW holdfast.dlq_summary AS

@@ -10,7 +10,7 @@ SELECT name FROM holdfast.channels ORDER BY name;
 SELECT ch.name, ch.created_at,
        (SELECT count(*) FROM holdfast.log l WHERE l.channel_id = ch.id),
        (SELECT l.published_at FROM holdfast.log l WHERE l.channel_id = ch.id
-        ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1),
+        ORDER BY l.epoch DESC, l.seq DESC LIMIT 1),
        ARRAY(SELECT c.name FROM holdfast.consumers c WHERE c.channel_id = ch.id ORDER BY c.name),
        coalesce(ch.display_name, '')
 FROM holdfast.channels ch WHERE ch.name = %(channel)s;
@@ -22,7 +22,7 @@ SELECT holdfast.subscribe(
     %(start)s::timestamptz, %(revision)s::bigint);
 
 -- name: consumers
-SELECT ch.name, c.name, c.policy, c.paused, c.created_at, c.backfill_until IS NOT NULL,
+SELECT ch.name, c.name, c.policy, c.paused, c.created_at, false,
        coalesce(c.display_name, ''), c.revision, coalesce(ch.display_name, ''), c.id
 FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
 WHERE (%(channel)s::text IS NULL OR ch.name = %(channel)s)
@@ -52,10 +52,25 @@ SELECT jobs, dead, history, done FROM holdfast.remove_step(%(consumer)s::integer
 
 -- name: states
 -- One statement, so that a job in motion is counted once.
-SELECT j.state::text, sum(coalesce(j.upto - j.seq, 0) + 1)::bigint, min(j.due_at) FROM holdfast.jobs j
+SELECT j.state::text, sum(j.n)::bigint, min(j.due_at) FROM holdfast.jobs j
 WHERE j.consumer_id = %(consumer)s GROUP BY j.state
 UNION ALL
-SELECT outcome, count(*), NULL FROM holdfast.job_log WHERE consumer_id = %(consumer)s GROUP BY outcome
+SELECT 'ready', holdfast.count_beyond(%(consumer)s, false, NULL), (
+    SELECT greatest(l.published_at, c.created_at) FROM holdfast.consumers c
+    CROSS JOIN LATERAL holdfast.beyond(c.id, false, 1) b
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq) WHERE c.id = %(consumer)s)
+UNION ALL
+SELECT CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END, count(*),
+       min(greatest(l.at, l.published_at, c.created_at))
+FROM holdfast.consumers c
+CROSS JOIN LATERAL holdfast.beyond(c.id, true, NULL) b
+JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+WHERE c.id = %(consumer)s GROUP BY 1
+UNION ALL
+SELECT outcome, sum(n), NULL FROM (
+    SELECT outcome, n FROM holdfast.history WHERE consumer_id = %(consumer)s AND members IS NULL
+    UNION ALL SELECT outcome, n FROM holdfast.history WHERE consumer_id = %(consumer)s AND members IS NOT NULL) h
+GROUP BY outcome
 UNION ALL
 SELECT 'dead', coalesce(sum(dead), 0)::bigint, NULL FROM holdfast.dead_totals
 WHERE consumer_id = %(consumer)s;
@@ -71,12 +86,12 @@ ORDER BY a.xact_start LIMIT 5;
 -- Backlogs: live jobs by consumer, by indexes, counted up to a limit.
 
 -- name: backlogs
--- Ready jobs consumer by consumer, a range for as many as it stands for; of an ordered one also those that wait
--- for an earlier job of their key. The first of each priority is its oldest, so that walking down the priorities
--- finds the oldest of all.
+-- Ready jobs consumer by consumer, those that wait in the log among them; of an ordered one also those that wait for an
+-- earlier job of their key. The first of each priority is its oldest, so that walking down the priorities finds the
+-- oldest of all.
 WITH leased AS (
-    SELECT l.consumer_id, count(*) AS jobs FROM (
-        SELECT j.consumer_id FROM holdfast.jobs j WHERE j.state = 'leased'
+    SELECT l.consumer_id, sum(l.n) AS jobs FROM (
+        SELECT j.consumer_id, j.n FROM holdfast.jobs j WHERE j.state = 'leased'
         ORDER BY j.lease_until LIMIT %(limit)s) l
     GROUP BY l.consumer_id
 ), scheduled AS (
@@ -88,34 +103,42 @@ WITH leased AS (
 SELECT ch.name, c.name,
        least(%(limit)s, (SELECT count(*) FROM (
            SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
-           LIMIT %(limit)s) r) + (SELECT coalesce(sum(s.upto - s.seq), 0)::bigint FROM (
-           SELECT j.seq, j.upto FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.upto IS NOT NULL
-           LIMIT %(limit)s) s))
+           LIMIT %(limit)s) r) + holdfast.count_beyond(c.id, false, %(limit)s) + special.ready
        + CASE WHEN c.ordered THEN (SELECT count(*) FROM (
            SELECT FROM holdfast.jobs j
            WHERE j.consumer_id = c.id AND j.order_key IS NOT NULL AND j.state = 'ready' AND j.held
-           LIMIT %(limit)s) h) ELSE 0 END,
-       coalesce(leased.jobs, 0), coalesce(scheduled.jobs, 0),
-       (WITH RECURSIVE heads AS (
+           LIMIT %(limit)s) h) ELSE 0 END),
+       coalesce(leased.jobs, 0)::bigint, coalesce(scheduled.jobs, 0) + special.scheduled,
+       least(special.oldest, (
+           SELECT greatest(l.published_at, c.created_at) FROM holdfast.beyond(c.id, false, 1) b
+           JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+       ), (WITH RECURSIVE heads AS (
            (SELECT j.priority, j.due_at FROM holdfast.jobs j
             WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
-            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1)
+            ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1)
            UNION ALL
            SELECT f.priority, f.due_at FROM heads h, LATERAL (
                SELECT j.priority, j.due_at FROM holdfast.jobs j
                WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority < h.priority
-               ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1) f)
-        SELECT min(due_at) FROM heads)
+               ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) f)
+        SELECT min(due_at) FROM heads))
 FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 LEFT JOIN leased ON leased.consumer_id = c.id
 LEFT JOIN scheduled ON scheduled.consumer_id = c.id
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE l.at > l.published_at) AS scheduled,
+           count(*) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS ready,
+           min(greatest(l.published_at, c.created_at)) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS oldest
+    FROM holdfast.beyond(c.id, true, %(limit)s) b
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+) special
 ORDER BY ch.name, c.name;
 
 -- name: job_times
--- The oldest and the newest by indexes: of ready jobs the first and the last of each priority, of dead letters the
--- first and the last death.
-SELECT ch.name, c.name, r.oldest, r.newest,
+-- The oldest and the newest by indexes: of ready jobs the first and the last of each priority and of what waits in the
+-- log, of dead letters the first and the last death.
+SELECT ch.name, c.name, least(r.oldest, w.oldest), greatest(r.newest, w.newest),
        (SELECT min(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id),
        (SELECT max(d.died_at) FROM holdfast.dead_letters d WHERE d.consumer_id = c.id)
 FROM holdfast.consumers c
@@ -124,16 +147,30 @@ CROSS JOIN LATERAL (
     WITH RECURSIVE heads AS (
         (SELECT j.priority, j.due_at FROM holdfast.jobs j
          WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
-         ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1)
+         ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1)
         UNION ALL
         SELECT f.priority, f.due_at FROM heads h, LATERAL (
             SELECT j.priority, j.due_at FROM holdfast.jobs j
             WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority < h.priority
-            ORDER BY j.priority DESC, j.due_at, j.seq LIMIT 1) f)
+            ORDER BY j.priority DESC, j.due_at, j.id LIMIT 1) f)
     SELECT min(h.due_at) AS oldest, max((
         SELECT j.due_at FROM holdfast.jobs j
         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND j.priority = h.priority
         ORDER BY j.due_at DESC LIMIT 1)) AS newest
     FROM heads h
 ) r
+CROSS JOIN LATERAL (
+    SELECT min(w.due_at) AS oldest, max(w.due_at) AS newest FROM (
+        SELECT greatest(l.published_at, c.created_at) AS due_at FROM holdfast.beyond(c.id, false, 1) b
+        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+        UNION ALL
+        SELECT greatest(l.published_at, c.created_at) FROM (
+            SELECT * FROM holdfast.log l WHERE l.channel_id = c.channel_id AND NOT l.special
+            ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1) l
+        WHERE holdfast.is_beyond(c, l)
+        UNION ALL
+        SELECT greatest(l.at, l.published_at, c.created_at) FROM holdfast.beyond(c.id, true, 1000) b
+        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+        WHERE (l.at > l.published_at) IS NOT TRUE) w
+) w
 ORDER BY ch.name, c.name;

@@ -19,7 +19,7 @@ WITH largest AS MATERIALIZED (
       AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
     ORDER BY t.dead DESC, ch.name, c.name, t.fingerprint LIMIT %(limit)s
 )
-SELECT d.seq, g.channel, g.consumer, 'dead', e.id, e.source, d.epoch, d.tx, d.attempts, d.abandonments, d.token,
+SELECT d.seq, g.channel, g.consumer, 'dead', e.id, e.source, d.epoch, d.attempts, d.abandonments, d.token,
        d.priority, d.created_at, NULL::timestamptz, NULL::timestamptz, d.died_at, d.worker, d.reason, d.errors,
        d.fingerprint, g.dead
 FROM largest g CROSS JOIN LATERAL (
@@ -27,7 +27,7 @@ FROM largest g CROSS JOIN LATERAL (
     ORDER BY d.died_at DESC, d.seq DESC LIMIT 1
 ) d LEFT JOIN LATERAL (
     SELECT l.id, l.source FROM holdfast.log l
-    WHERE l.channel_id = d.channel_id AND l.epoch = d.epoch AND l.tx = d.tx AND l.seq = d.seq OFFSET 0
+    WHERE l.channel_id = d.channel_id AND l.epoch = d.epoch AND l.seq = d.seq OFFSET 0
 ) e ON true
 ORDER BY g.dead DESC, g.channel, g.consumer, g.fingerprint;
 
@@ -47,25 +47,25 @@ WITH page AS MATERIALIZED (
       AND (%(consumer)s::text IS NULL OR c.name = %(consumer)s)
     ORDER BY d.died_at DESC, c.id DESC, d.seq DESC LIMIT %(limit)s
 )
-SELECT d.seq, p.channel, p.consumer, 'dead', e.id, e.source, d.epoch, d.tx, d.attempts, d.abandonments, d.token,
+SELECT d.seq, p.channel, p.consumer, 'dead', e.id, e.source, d.epoch, d.attempts, d.abandonments, d.token,
        d.priority, d.created_at, NULL::timestamptz, NULL::timestamptz, d.died_at, d.worker, d.reason, d.errors,
        d.fingerprint, p.id
 FROM page p CROSS JOIN LATERAL (
     SELECT * FROM holdfast.dead_letters d WHERE d.consumer_id = p.id AND d.seq = p.seq OFFSET 0
 ) d LEFT JOIN LATERAL (
     SELECT l.id, l.source FROM holdfast.log l
-    WHERE l.channel_id = d.channel_id AND l.epoch = d.epoch AND l.tx = d.tx AND l.seq = d.seq OFFSET 0
+    WHERE l.channel_id = d.channel_id AND l.epoch = d.epoch AND l.seq = d.seq OFFSET 0
 ) e ON true
 ORDER BY p.died_at DESC, p.id DESC, p.seq DESC;
 
 -- name: dead_letter
-SELECT d.seq, ch.name, c.name, 'dead', e.id, e.source, d.epoch, d.tx, d.attempts, d.abandonments, d.token,
+SELECT d.seq, ch.name, c.name, 'dead', e.id, e.source, d.epoch, d.attempts, d.abandonments, d.token,
        d.priority, d.created_at, NULL::timestamptz, NULL::timestamptz, d.died_at, d.worker, d.reason, d.errors,
        d.fingerprint, d.data, e.data, e.id, e.source, e.type, e.key, coalesce(e.time, e.published_at), e.headers
 FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 JOIN holdfast.dead_letters d ON d.consumer_id = c.id AND d.seq = %(seq)s::bigint
-LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.tx, e.seq) = (d.channel_id, d.epoch, d.tx, d.seq)
+LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (d.channel_id, d.epoch, d.seq)
 WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: revive

@@ -2,12 +2,13 @@
 
 -- name: trim
 SELECT * FROM holdfast.trim(
-    %(channel)s, %(before)s::timestamptz, %(limit)s::integer, %(lock)s, %(token)s::bigint,
-    %(ignore)s::text[], %(groups)s::text[]);
+    %(channel)s, %(before)s::timestamptz, ROW(%(until_epoch)s, %(until_seq)s)::holdfast.place, %(limit)s::integer,
+    %(lock)s, %(token)s::bigint, %(ignore)s::text[], %(groups)s::text[]);
 
 -- name: would_trim
 SELECT * FROM holdfast.would_trim(
-    %(channel)s, %(before)s::timestamptz, %(ignore)s::text[], %(groups)s::text[],
+    %(channel)s, %(before)s::timestamptz, ROW(%(until_epoch)s, %(until_seq)s)::holdfast.place,
+    %(ignore)s::text[], %(groups)s::text[],
     %(owners)s::integer[], %(ended)s::bigint[]);
 
 -- name: size

@@ -22,7 +22,15 @@ SELECT name, setting FROM pg_settings
 WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'synchronous_standby_names', 'server_version_num');
 
 -- name: blockers
--- Who holds the log's readers back: the oldest transaction that has written.
-SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::float8 FROM pg_stat_activity
-WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - interval '1 minute'
-ORDER BY xact_start LIMIT 5;
+-- Who holds the log's readers back, on which channels: publishes that are open for long. A prepared transaction has no
+-- process, and a name instead.
+SELECT a.pid, p.gid, extract(epoch FROM statement_timestamp() - coalesce(a.xact_start, p.prepared))::float8 AS age,
+       array_agg(c.name ORDER BY c.name)
+FROM pg_locks l
+JOIN holdfast.channels c ON c.id = l.objid::bigint
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || p.transaction
+WHERE l.locktype = 'advisory' AND l.classid = holdfast.publish_lock()::oid AND l.objsubid = 2 AND l.granted
+  AND l.mode = 'ShareLock' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND coalesce(a.xact_start, p.prepared) < statement_timestamp() - interval '1 minute'
+GROUP BY a.pid, p.gid, age ORDER BY age DESC LIMIT 5;
