@@ -1,0 +1,260 @@
+-- Frontiers: how far each worker consumer has taken up the log. An event beyond it has no row: it is the backlog.
+
+-- A frontier is two snapshots and a place. Everything that `passed` sees is taken up. The window is what `reach` sees
+-- and `passed` does not; it is taken up in the order of (tx, seq), as far as the place. So a late commit falls into a
+-- later window, nothing is skipped, and nobody waits. Special events, which are scheduled or prioritised, have a frontier
+-- of their own. Frontiers are appended and the newest counts: a row that is updated again and again would have a long
+-- chain of versions while somebody holds a snapshot open. Transaction ids of different epochs are never compared.
+CREATE TABLE holdfast.frontiers (
+    consumer_id integer NOT NULL,
+    special     boolean NOT NULL,
+    number      bigint NOT NULL,
+    epoch       integer NOT NULL,
+    passed      pg_snapshot NOT NULL,
+    reach       pg_snapshot NOT NULL,
+    at_tx       xid8,   -- null: the beginning of the window
+    at_seq      bigint,
+    PRIMARY KEY (consumer_id, special, number)
+);
+
+-- Events beyond a frontier that left the order of the log: somebody cancelled them, say, or they expired. Whatever
+-- became of them is written elsewhere; the take-up skips them, and removes the row.
+CREATE TABLE holdfast.ahead (
+    consumer_id integer NOT NULL,
+    seq         bigint NOT NULL,
+    PRIMARY KEY (consumer_id, seq)
+);
+
+-- Sees nothing; sees everything.
+CREATE FUNCTION holdfast.nothing() RETURNS pg_snapshot LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN '1:1:'::pg_snapshot;
+
+CREATE FUNCTION holdfast.everything() RETURNS pg_snapshot LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN '9223372036854775807:9223372036854775807:'::pg_snapshot;
+
+CREATE FUNCTION holdfast.is_everything(s pg_snapshot) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN pg_snapshot_xmax(s) = '9223372036854775807'::xid8;
+
+-- The frontier of one consumer at a time is moved, and what lies beyond it changed. Whoever takes this lock looks in a
+-- later statement, whose snapshot is younger.
+CREATE FUNCTION holdfast.lock_frontier(p_consumer_id integer) RETURNS void LANGUAGE sql AS
+    'SELECT pg_advisory_xact_lock(1215655477, p_consumer_id)';
+
+-- A new consumer begins with what is not committed yet, or with everything.
+CREATE FUNCTION holdfast.begin_frontiers(p_consumer_id integer, p_from_beginning boolean) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed, reach)
+    SELECT p_consumer_id, special, 0, CASE WHEN p_from_beginning THEN 0 ELSE holdfast.current_epoch(s) END,
+           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE pg_current_snapshot() END,
+           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE pg_current_snapshot() END
+    FROM holdfast.store s, unnest(ARRAY[false, true]) AS special;
+$$;
+
+CREATE FUNCTION holdfast.frontier(p_consumer_id integer, p_special boolean) RETURNS holdfast.frontiers
+LANGUAGE sql STABLE AS $$
+    SELECT f FROM holdfast.frontiers f WHERE f.consumer_id = p_consumer_id AND f.special = p_special
+    ORDER BY f.number DESC LIMIT 1;
+$$;
+
+-- Whether an event is behind a frontier.
+CREATE FUNCTION holdfast.has_passed(f holdfast.frontiers, p_epoch integer, p_tx xid8, p_seq bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN p_epoch < f.epoch OR p_epoch = f.epoch AND (
+    pg_visible_in_snapshot(p_tx, f.passed)
+    OR coalesce((p_tx, p_seq) <= (f.at_tx, f.at_seq), false) AND pg_visible_in_snapshot(p_tx, f.reach));
+
+-- The next window of a frontier: up to this moment, in the newest epoch. A window in an older one is all that is there.
+CREATE FUNCTION holdfast.next_window(f holdfast.frontiers, p_channel_id integer) RETURNS holdfast.frontiers
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_newest integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
+BEGIN
+    f.at_tx := NULL; f.at_seq := NULL;
+    IF f.epoch < v_newest AND holdfast.is_everything(f.reach) THEN
+        f.passed := holdfast.nothing();
+        f.epoch := coalesce((
+            SELECT l.epoch FROM holdfast.log l
+            WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch > f.epoch
+            ORDER BY l.epoch LIMIT 1), v_newest);
+    ELSE
+        f.passed := f.reach;
+    END IF;
+    f.reach := CASE WHEN f.epoch < v_newest THEN holdfast.everything() ELSE pg_current_snapshot() END;
+    RETURN f;
+END $$;
+
+-- The next events of a frontier's window, after its place. The transactions that ran when the window before ended come
+-- first: their ids are lower than those of all others.
+CREATE FUNCTION holdfast.in_window(f holdfast.frontiers, p_channel_id integer, p_limit bigint)
+RETURNS TABLE (tx xid8, seq bigint) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    v_running xid8[];
+    v_tx      xid8 := pg_snapshot_xmax(f.passed);
+    v_seq     bigint := -1;
+    v_found   bigint := 0;
+BEGIN
+    IF f.at_tx >= v_tx THEN
+        v_tx := f.at_tx; v_seq := f.at_seq;
+    ELSIF pg_snapshot_xmin(f.passed) < v_tx THEN
+        v_running := ARRAY(SELECT pg_snapshot_xip(f.passed));
+        RETURN QUERY SELECT l.tx, l.seq FROM holdfast.log l
+        WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch = f.epoch AND l.tx = ANY (v_running)
+          AND pg_visible_in_snapshot(l.tx, f.reach) AND (f.at_tx IS NULL OR (l.tx, l.seq) > (f.at_tx, f.at_seq))
+        ORDER BY l.tx, l.seq LIMIT p_limit;
+        GET DIAGNOSTICS v_found = ROW_COUNT;
+    END IF;
+    IF (v_found < p_limit) IS NOT FALSE THEN
+        -- The lower bound is one row of the index, whatever is in it.
+        RETURN QUERY SELECT l.tx, l.seq FROM holdfast.log l
+        WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch = f.epoch
+          AND (l.tx, l.seq) > (v_tx, v_seq) AND l.tx < pg_snapshot_xmax(f.reach) AND pg_visible_in_snapshot(l.tx, f.reach)
+        ORDER BY l.tx, l.seq LIMIT p_limit - v_found;
+    END IF;
+END $$;
+
+-- What waits beyond a consumer's frontier, as far as this statement sees: without what left the order of the log.
+CREATE FUNCTION holdfast.beyond(p_consumer_id integer, p_special boolean, p_limit bigint)
+RETURNS TABLE (epoch integer, seq bigint) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    c       holdfast.consumers;
+    f       holdfast.frontiers := holdfast.frontier(p_consumer_id, p_special);
+    v_skips boolean := EXISTS (SELECT FROM holdfast.ahead WHERE consumer_id = p_consumer_id);
+    v_found bigint := 0;
+    v_step  bigint;
+    v_now   boolean := false;  -- whether the window ends with this moment
+BEGIN
+    SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
+    LOOP
+        IF v_skips OR c.starts_at IS NOT NULL THEN
+            RETURN QUERY SELECT f.epoch, w.seq FROM holdfast.in_window(f, c.channel_id, NULL) w
+            JOIN LATERAL (
+                SELECT l.published_at FROM holdfast.log l
+                WHERE l.channel_id = c.channel_id AND l.epoch = f.epoch AND l.seq = w.seq OFFSET 0) e ON true
+            WHERE (e.published_at >= c.starts_at) IS NOT FALSE AND NOT EXISTS (
+                SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = w.seq OFFSET 0)
+            LIMIT p_limit - v_found;
+        ELSE
+            RETURN QUERY SELECT f.epoch, w.seq FROM holdfast.in_window(f, c.channel_id, p_limit - v_found) w;
+        END IF;
+        GET DIAGNOSTICS v_step = ROW_COUNT;
+        v_found := v_found + v_step;
+        EXIT WHEN v_now OR v_found >= p_limit;
+        f := holdfast.next_window(f, c.channel_id);
+        v_now := NOT holdfast.is_everything(f.reach);
+    END LOOP;
+END $$;
+
+-- How many events wait beyond a consumer's frontiers, counted up to a limit.
+CREATE FUNCTION holdfast.count_beyond(p_consumer_id integer, p_special boolean, p_limit bigint) RETURNS bigint
+LANGUAGE sql STABLE AS $$ SELECT count(*) FROM holdfast.beyond(p_consumer_id, p_special, p_limit) $$;
+
+-- Whether an event waits beyond a consumer's frontier.
+CREATE FUNCTION holdfast.is_beyond(c holdfast.consumers, l holdfast.log) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT holdfast.has_passed(holdfast.frontier(c.id, l.special), l.epoch, l.tx, l.seq)
+       AND (l.published_at >= c.starts_at) IS NOT FALSE
+       AND NOT EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = l.seq OFFSET 0);
+$$;
+
+-- The next events of the log, in its order, for somebody who leases them or makes rows of them; the frontier moves past
+-- them. At most `p_limit`, less what comes before them: `p_higher` ready jobs, whatever their time, and those that were
+-- due at `p_dues`. What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more
+-- may follow. The caller holds the lock, and took it in an earlier statement.
+CREATE FUNCTION holdfast.take_up(
+    c holdfast.consumers, p_special boolean, p_limit integer, p_now timestamptz,
+    p_higher integer DEFAULT 0, p_dues timestamptz[] DEFAULT '{}',
+    OUT epochs integer[], OUT seqs bigint[], OUT used_up boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_most  constant integer := 20000;  -- events that one call looks at
+    v_old   constant holdfast.frontiers := holdfast.frontier(c.id, p_special);
+    -- The index tells everything.
+    v_plain constant boolean := p_higher = 0 AND p_dues = '{}' AND c.starts_at IS NULL AND c.expires_after IS NULL
+                                AND NOT EXISTS (SELECT FROM holdfast.ahead WHERE consumer_id = c.id);
+    f       holdfast.frontiers := v_old;
+    v_now   boolean := false;  -- whether the window ends with this moment
+    v_moved boolean := false;
+    v_chunk integer;
+    v_looks integer := 0;
+    v_due   timestamptz := c.created_at;
+    w       record;
+    v_step  record;
+BEGIN
+    epochs := '{}'; seqs := '{}';
+    LOOP
+        v_chunk := p_limit - cardinality(seqs);
+        IF NOT v_plain THEN
+            v_chunk := greatest(v_chunk, 500);
+        END IF;
+        SELECT coalesce(array_agg(i.tx), '{}') AS txs, coalesce(array_agg(i.seq), '{}') AS seqs INTO w
+        FROM holdfast.in_window(f, c.channel_id, v_chunk) i;
+        IF v_plain THEN
+            SELECT w.seqs AS taken, cardinality(w.seqs) AS passed INTO v_step;
+        ELSE
+            SELECT * INTO v_step FROM holdfast.choose(
+                c, p_special, f.epoch, w.seqs, p_now, v_due, cardinality(seqs) + p_higher - p_limit, p_dues);
+            v_due := v_step.due;
+        END IF;
+        IF v_step.passed > 0 THEN
+            v_moved := true;
+            f.at_tx := w.txs[v_step.passed]; f.at_seq := w.seqs[v_step.passed];
+            seqs := seqs || v_step.taken;
+            epochs := epochs || array_fill(f.epoch, ARRAY[cardinality(v_step.taken)]);
+        END IF;
+        v_looks := v_looks + cardinality(w.seqs);
+        used_up := v_now AND cardinality(w.seqs) < v_chunk AND v_step.passed = cardinality(w.seqs);
+        EXIT WHEN used_up OR v_step.passed < cardinality(w.seqs) OR cardinality(seqs) >= p_limit OR v_looks >= v_most;
+        IF cardinality(w.seqs) < v_chunk THEN
+            f := holdfast.next_window(f, c.channel_id);
+            v_now := NOT holdfast.is_everything(f.reach);
+        END IF;
+    END LOOP;
+    IF v_moved THEN
+        INSERT INTO holdfast.frontiers
+        VALUES (c.id, p_special, f.number + 1, f.epoch, f.passed, f.reach, f.at_tx, f.at_seq);
+        DELETE FROM holdfast.frontiers WHERE consumer_id = c.id AND special = p_special AND number = v_old.number;
+    END IF;
+END $$;
+
+-- Which of the next events of the log are taken up, and how many of them the frontier may pass: those before the first
+-- one that has to wait for jobs that are ready. `p_before` is the number of jobs that come first, less the limit; `p_due`
+-- when the last event before these was due: the log is left in its own order. What left that order is skipped.
+CREATE FUNCTION holdfast.choose(
+    c holdfast.consumers, p_special boolean, p_epoch integer, p_seqs bigint[], p_now timestamptz,
+    p_due timestamptz, p_before integer, p_dues timestamptz[],
+    OUT taken bigint[], OUT passed integer, OUT due timestamptz
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_expired bigint[];
+    v_skipped bigint[];
+BEGIN
+    WITH looked AS MATERIALIZED (
+        SELECT e.seq, e.i, l.published_at,
+               CASE WHEN EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = e.seq OFFSET 0)
+                         THEN 'skipped'
+                    WHEN l.published_at < c.starts_at THEN 'early'
+                    WHEN NOT p_special AND greatest(l.published_at, c.created_at) + c.expires_after <= p_now THEN 'expired'
+                    ELSE 'taken' END AS what
+        FROM unnest(p_seqs) WITH ORDINALITY AS e (seq, i) CROSS JOIN LATERAL (
+            SELECT l.published_at FROM holdfast.log l
+            WHERE l.channel_id = c.channel_id AND l.epoch = p_epoch AND l.seq = e.seq OFFSET 0) l
+    ), placed AS (
+        SELECT k.*, count(*) FILTER (WHERE k.what = 'taken') OVER w AS nth,
+               greatest(p_due, max(k.published_at) FILTER (WHERE k.what = 'taken') OVER w) AS latest
+        FROM looked k WINDOW w AS (ORDER BY k.i)
+    ), cut AS (
+        SELECT p.*, min(p.i) FILTER (WHERE p.what = 'taken' AND p.nth + p_before + CASE
+            WHEN p_dues = '{}' THEN 0 ELSE width_bucket(p.latest, p_dues) END > 0) OVER () AS first_waiting
+        FROM placed p
+    )
+    SELECT coalesce(array_agg(u.seq ORDER BY u.i) FILTER (WHERE u.what = 'taken'), '{}'),
+           array_agg(u.seq) FILTER (WHERE u.what = 'expired'), array_agg(u.seq) FILTER (WHERE u.what = 'skipped'),
+           count(*), coalesce(max(u.latest), p_due)
+    INTO taken, v_expired, v_skipped, passed, due
+    FROM cut u WHERE (u.i < u.first_waiting) IS NOT FALSE;
+    DELETE FROM holdfast.ahead WHERE consumer_id = c.id AND seq = ANY (v_skipped);
+    IF v_expired IS NOT NULL THEN
+        PERFORM holdfast.add_jobs(c, array_fill(p_epoch, ARRAY[cardinality(v_expired)]), v_expired, p_now);
+    END IF;
+END $$;
