@@ -217,9 +217,10 @@ class Channels(Protocol):
 
     async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
         """Remove a worker consumer with its jobs, its dead letters, its history and their counts, at most
-        `limit` rows in one step; call it until it is done. From the first step on it gets no job, hands out
-        none, and is in no list; a crash in between leaves it so, and a new one of that name starts afresh
-        only after the last step. Raises `NotFound` where there is none."""
+        `limit` rows in one step; call it until it is done. Jobs that have no row are counted in the first
+        step. From that one on it gets no job, hands out none, and is in no list; a crash in between leaves
+        it so, and a new one of that name starts afresh only after the last step. Raises `NotFound` where
+        there is none."""
 
 
 class Log(Protocol):

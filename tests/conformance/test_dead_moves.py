@@ -298,7 +298,9 @@ async def test_a_removed_consumer_takes_everything_along_in_steps(backend: Backe
     await populate(backend, MAIL)
     before = await states(backend, consumer=MAIL)
     steps = await removed(backend, limit)
-    assert all(each.jobs + each.dead + each.history <= limit for each in steps)
+    # What waits without a row of its own is counted at once, and a row of history may tell of several jobs.
+    assert all(each.dead <= limit for each in steps)
+    assert all(each.jobs + each.dead <= limit for each in steps[1:])
     assert [sum(getattr(each, what) for each in steps) for what in ("jobs", "dead", "history")] == [3, 2, 2]
     assert await states(backend, consumer=MAIL) == before, "the other one keeps its own"
     assert await check_counts(backend) == 2

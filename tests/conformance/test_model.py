@@ -76,6 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model()
         self.channel = f"model-{next(self.channels)}"
         self.held: list[Job] = []
+        self.tokens: dict[tuple[str, int], int] = {}
         self.run(self.backend.channels.subscribe(self.channel, CONSUMER, POLICY))
         self.base: datetime = self.run(self.backend.now())
 
@@ -130,20 +131,32 @@ class Machine(RuleBasedStateMachine):
         limit = choice % 3 + 1
         jobs = self.run(self.backend.leases.claim(self.channel, CONSUMER, limit, "model"))
         taken = self.model.claim(limit)
-        assert [(job.event.id, job.token, job.attempt, job.abandonments) for job in jobs] == [
-            (job.id, job.token, job.attempts, job.abandonments) for job in taken
+        assert [(job.event.id, job.attempt, job.abandonments) for job in jobs] == [
+            (job.id, job.attempts, job.abandonments) for job in taken
         ]
+        for lease, job in zip(jobs, taken, strict=True):
+            self.see_token(job, lease.token)
         self.held = jobs + self.held
+
+    def see_token(self, job: ModelJob, token: int) -> None:
+        """The model counts tokens job by job; those of a store rise, by one or by more (I5)."""
+        assert self.tokens.setdefault((job.id, job.token), token) == token
+        assert token > self.tokens.get((job.id, job.token - 1), -1)
+
+    def holds(self, lease: Job) -> bool:
+        job = self.model.jobs[lease.event.id]
+        return self.model.holds(job.id, job.token) and self.tokens[job.id, job.token] == lease.token
 
     def answer(self, verb: str, choice: int) -> None:
         """From a lease that runs or from a stale one (I5: accepted means that its token was the newest)."""
-        running = [lease for lease in self.held if self.model.holds(lease.event.id, lease.token)]
+        running = [lease for lease in self.held if self.holds(lease)]
         among = running if running and choice % 4 else self.held[:6]
         if not among:
             return
         lease = among[choice % len(among)]
+        held = self.holds(lease)
         accepted = self.run(self.ask(verb, lease))
-        assert accepted == self.model.holds(lease.event.id, lease.token)
+        assert accepted == held
         if accepted:
             job = self.model.jobs[lease.event.id]
             more = (45,) if verb in ("snooze", "extend") else ()
@@ -189,12 +202,9 @@ class Machine(RuleBasedStateMachine):
         for name, job in self.model.jobs.items():
             kept = self.kept(name)  # I1: each is somewhere, and only there
             counted[kept.state] += 1
-            assert (kept.state, kept.attempts, kept.abandonments, kept.token) == (
-                job.state,
-                job.attempts,
-                job.abandonments,
-                job.token,
-            ), name
+            self.see_token(job, kept.token)
+            found = kept.state, kept.attempts, kept.abandonments
+            assert found == (job.state, job.attempts, job.abandonments), name
             assert job.completions == (job.state is State.DONE)  # I4
             assert 0 <= kept.attempts <= MAX_ATTEMPTS  # I4
         if self.model.jobs:  # I3: inserted = sum of the states, and counters equal counts

@@ -51,7 +51,8 @@ async def test_a_dead_letter_keeps_its_event_however_old(backend: Backend, trim:
     assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
     again = await claim_one(backend)
     assert again.event == before.event
-    assert (again.position, again.token) == (before.position, dead.token + 2)
+    assert again.position == before.position
+    assert again.token > dead.token
     assert await complete(backend, again)
     [done] = await backend.leases.find_jobs(CHANNEL, "shop", "a")
     assert done.state is State.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -99,9 +100,13 @@ class Channels:
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
         ref = (await self._find(channel, consumer))[-1]
         rows = await self._session.rows("states", consumer=ref)
-        states = {State(name): count for name, count, _ in rows if count}
-        due = {name: at for name, _, at in rows}
-        return ConsumerStats(states, due.get("ready"), due.get("scheduled"))
+        states: Counter[State] = Counter()
+        due: dict[str, datetime] = {}
+        for name, count, at in rows:  # of a state, once with rows and once in the log
+            states[State(name)] += count
+            if at is not None:
+                due[name] = min(at, due.get(name, at))
+        return ConsumerStats(dict(+states), due.get("ready"), due.get("scheduled"))
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         if await self._session.row("set_paused", channel=channel, consumer=consumer, paused=paused) is None:

@@ -255,6 +255,6 @@ BEGIN
     FROM cut u WHERE (u.i < u.first_waiting) IS NOT FALSE;
     DELETE FROM holdfast.ahead WHERE consumer_id = c.id AND seq = ANY (v_skipped);
     IF v_expired IS NOT NULL THEN
-        PERFORM holdfast.add_jobs(c, array_fill(p_epoch, ARRAY[cardinality(v_expired)]), v_expired, p_now);
+        PERFORM holdfast.add_jobs(c, array_fill(p_epoch, ARRAY[cardinality(v_expired)]), v_expired);
     END IF;
 END $$;

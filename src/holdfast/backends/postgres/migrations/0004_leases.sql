@@ -198,17 +198,14 @@ END $$;
 CREATE TRIGGER after_ending AFTER INSERT ON holdfast.history
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION holdfast.after_ending();
 
--- Rows for events that were taken up and differ from those that wait. With `p_promote` a job whose time has come is ready;
--- without, that is left to the lifecycle.
-CREATE FUNCTION holdfast.add_jobs(
-    c holdfast.consumers, p_epochs integer[], p_seqs bigint[], p_now timestamptz, p_promote boolean DEFAULT true
-) RETURNS void LANGUAGE sql AS $$
+-- Rows for events that were taken up and differ from those that wait.
+CREATE FUNCTION holdfast.add_jobs(c holdfast.consumers, p_epochs integer[], p_seqs bigint[]) RETURNS void
+LANGUAGE sql AS $$
     INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at, state, priority,
                                order_key)
     SELECT c.id, c.channel_id, e.epoch, e.seq, d.due_at, greatest(l.published_at, c.created_at), d.due_at + c.expires_after,
-           (CASE WHEN l.at > CASE WHEN p_promote THEN p_now ELSE l.published_at END THEN 'scheduled' ELSE 'ready' END)
-               ::holdfast.job_state,
-           l.priority, CASE WHEN c.ordered THEN l.key END
+           (CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state, l.priority,
+           CASE WHEN c.ordered THEN l.key END
     FROM unnest(p_epochs, p_seqs) AS e (epoch, seq)
     JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, e.epoch, e.seq)
     CROSS JOIN LATERAL (SELECT greatest(l.at, l.published_at, c.created_at) AS due_at) d;
@@ -223,7 +220,7 @@ BEGIN
     FOR i IN 1..10 LOOP
         SELECT * INTO v_step FROM holdfast.take_up(c, p_special, 2000, p_now);
         IF v_step.seqs <> '{}' THEN
-            PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs, p_now);
+            PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs);
         END IF;
         IF v_step.used_up THEN
             RETURN true;
@@ -451,8 +448,7 @@ END $$;
 
 -- Give jobs that wait in the log rows of their own. Those at the beginning of the backlog are taken up; others leave its
 -- order. Locks the frontiers.
-CREATE FUNCTION holdfast.take_out(p_consumer_ids integer[], p_seqs bigint[], p_promote boolean DEFAULT true)
-RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION holdfast.take_out(p_consumer_ids integer[], p_seqs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now  timestamptz := holdfast.now();
     v_seqs bigint[];
@@ -470,7 +466,7 @@ BEGIN
         FROM unnest(v_seqs) AS s (seq) CROSS JOIN LATERAL holdfast.event(c.channel_id, s.seq) l
         WHERE holdfast.is_beyond(c, l);
         IF v_left.seqs IS NOT NULL THEN
-            PERFORM holdfast.add_jobs(c, v_left.epochs, v_left.seqs, v_now, p_promote);
+            PERFORM holdfast.add_jobs(c, v_left.epochs, v_left.seqs);
             INSERT INTO holdfast.ahead (consumer_id, seq) SELECT c.id, unnest(v_left.seqs);
         END IF;
     END LOOP;
@@ -697,6 +693,9 @@ BEGIN
     FROM holdfast.keys k
     WHERE k.channel_id = (SELECT id FROM holdfast.channels WHERE name = p_channel)
       AND k.id = p_id AND k.source = p_source;
+    IF v_consumers IS NULL OR v_consumers = '{}' THEN
+        RETURN 0;
+    END IF;
     PERFORM holdfast.take_out(v_consumers, array_fill(v_seq, ARRAY[cardinality(v_consumers)]));
     PERFORM FROM holdfast.jobs WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased'
     ORDER BY consumer_id FOR UPDATE;
@@ -721,7 +720,7 @@ DECLARE
     v_now      timestamptz := holdfast.now();
     v_channels integer[];
 BEGIN
-    PERFORM holdfast.take_out(p_consumer_ids, p_seqs, false);
+    PERFORM holdfast.take_out(p_consumer_ids, p_seqs);
     PERFORM FROM holdfast.jobs j JOIN unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
       ON d.consumer_id = j.consumer_id AND d.seq = j.id
     WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)

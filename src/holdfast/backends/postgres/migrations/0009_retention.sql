@@ -414,6 +414,7 @@ DECLARE
     v_left    bigint[] := ARRAY[NULL, NULL]::bigint[];  -- rows of its pages that are still to go; null: not looked yet
     v_round   boolean[] := ARRAY[false, false];         -- whether the walk is back where it began
     v_gone    bigint[] := ARRAY[0, 0];
+    v_found   record;
     v_step    bigint;
     v_more    boolean := true;
 BEGIN
@@ -424,8 +425,10 @@ BEGIN
         v_more := false;
         FOR i IN 1..2 LOOP
             IF v_left[i] IS NULL THEN
-                SELECT count(*), v_gone[i] + coalesce(sum(f.n), 0) INTO v_left[i], v_gone[i]
+                SELECT count(*) AS rows, coalesce(sum(f.n), 0) AS things INTO v_found
                 FROM holdfast.forgettable(v_tables[i], v_columns[i], v_before[i], v_next[i], NULL) f WHERE NOT v_round[i];
+                v_left[i] := v_found.rows;
+                v_gone[i] := v_gone[i] + v_found.things;
             END IF;
             v_step := least(v_left[i], p_limit);
             IF v_step < p_limit THEN
