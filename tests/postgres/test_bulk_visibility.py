@@ -11,6 +11,7 @@ from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.model.errors import DataLost
 from holdfast.model.event import Event
+from holdfast.model.log import Part
 from holdfast.model.upkeep import Lock
 from kit import CHANNEL, MINUTE, publish, read_all
 
@@ -38,6 +39,27 @@ async def pages(backend: PostgresBackend, after: str | None, until: str) -> list
     return [name async for page in backend.log.pages(CHANNEL, after, until, 10) for name in page.ids]
 
 
+async def test_a_write_that_publishes_elsewhere_stops_none_of_them(
+    bus: Bus, backend: PostgresBackend, transaction: Sql
+) -> None:
+    transaction.execute("SELECT pg_current_xact_id()")
+    await bus.publish("refunds", 1, id="r", connection=transaction)
+    first, last = await publish(backend, "a", "b")
+    assert (await backend.log.extent(CHANNEL)).last == last.position
+    assert await pages(backend, None, last.position) == ["a", "b"]
+    [page] = await backend.log.read_parts([Part(CHANNEL, first.position, last.position)])
+    assert page.ids == ["b"]
+    assert [cut[:2] for cut in await backend.log.cuts(CHANNEL, None, 100, 10)] == [(last.position, 2)]
+    assert (await backend.log.behind(CHANNEL, None, 100)).events == 2
+    waiting = (await backend.log.waiting({CHANNEL: None, "refunds": None}, 100)).values()
+    assert [(each.last, each.rows) for each in waiting] == [(last.position, 2), (None, 0)]
+    later = await backend.now() + MINUTE
+    assert await backend.log.seek(CHANNEL, later) == last.position
+    assert (await backend.cursors.attach(CHANNEL, SINK, "latest")).position == last.position
+    assert (await backend.retention.trim(CHANNEL, later, 100, None)).removed == 2
+    assert (await backend.retention.trim(CHANNEL, later, 100, await lock(backend))).removed == 2
+
+
 async def test_bulk_reading_ends_below_it(backend: PostgresBackend, transaction: Sql, late: str) -> None:
     [before] = [entry.position for entry in await read_all(backend)]
     extent = await backend.log.extent(CHANNEL)
@@ -45,6 +67,9 @@ async def test_bulk_reading_ends_below_it(backend: PostgresBackend, transaction:
     assert [cut[:2] for cut in await backend.log.cuts(CHANNEL, None, 100, 10)] == [(before, 1)]
     assert [cut[:2] for cut in await backend.log.cuts(CHANNEL, None, 100, 10, late)] == [(before, 1)]
     assert await pages(backend, None, late) == ["before"]
+    assert [page.ids for page in await backend.log.read_parts([Part(CHANNEL, None, late)])] == [["before"]]
+    waiting = (await backend.log.waiting({CHANNEL: None}, 100))[CHANNEL]
+    assert (waiting.last, waiting.rows) == (before, 1)
     assert (await backend.log.behind(CHANNEL, None, 100)).events == 1
     assert await backend.log.seek(CHANNEL, await backend.now() + MINUTE) == before
     transaction.commit()

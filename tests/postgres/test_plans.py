@@ -20,6 +20,7 @@ from kit import BOOM, CHANNEL, CONSUMER, MINUTE, claim, subscribe
 WAITING = 100_000
 FEW = 1000  # pages that a batch of 50 may look at; a look at every job is 100,000
 OF = {"channel": CHANNEL, "consumer": CONSUMER}
+AT_THE_END = {"until_epoch": 9, "until_seq": 0}
 
 
 @pytest.fixture(scope="module", params=["never analyzed", "analyzed"])

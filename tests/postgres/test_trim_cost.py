@@ -29,7 +29,7 @@ async def trim(backend: PostgresBackend, limit: int, before: Any = "infinity") -
     held = await backend.locks.acquire("sweeper", "me", MINUTE)
     assert held is not None
     parameters = {"channel": CHANNEL, "before": before, "limit": limit, "ignore": [], "groups": []}
-    parameters |= {"lock": held.name, "token": held.token}
+    parameters |= {"lock": held.name, "token": held.token, "until_epoch": 9, "until_seq": 0}
     async with pooled(backend.url) as connection, watched(connection) as plans:
         [row] = await (await connection.execute(QUERIES["trim"], parameters)).fetchall()
     seen: list[Plan] = [plan for plan in plans if "holdfast.trim(" not in plan.text]

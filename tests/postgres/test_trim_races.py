@@ -34,6 +34,7 @@ pytestmark = pytest.mark.concurrency
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 SWEEPER = "gbe:lock:sweeper"
+TRIM = "SELECT holdfast.trim('orders', 'infinity', ROW(9, 0), 100, %s, %s, '{}', '{}')"
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def left(backend: PostgresBackend) -> list[str]:
 CREATE = {
     "subscribe": """SELECT holdfast.subscribe('orders', 'billing', (SELECT policy FROM holdfast.consumers),
         '5m', NULL, false, false, NULL, NULL, '-infinity')""",
-    "attach": "SELECT holdfast.attach('orders', 'billing', '-infinity')",
+    "attach": "SELECT holdfast.attach('orders', 'billing', '-infinity', ROW(9, 0))",
 }
 
 
@@ -79,7 +80,8 @@ async def test_a_consumer_that_comes_after_the_trim_starts_after_it(
     """The positive control: the same two the other way round."""
     receipts = await publish(backend, "a", "b")
     transaction.execute(
-        "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
+        TRIM,
+        [lock.name, lock.token],
     )
     attaching = asyncio.create_task(backend.cursors.attach(CHANNEL, "archiver"))
     await waiting(sql)
@@ -93,7 +95,8 @@ async def test_nobody_takes_the_lock_over_in_the_midst_of_a_step(
     await publish(backend, "a")
     await backend.advance(120 * MINUTE)
     transaction.execute(
-        "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
+        TRIM,
+        [lock.name, lock.token],
     )
     taking = asyncio.create_task(backend.locks.acquire(SWEEPER, "you", MINUTE))
     await waiting(sql)
@@ -153,7 +156,8 @@ async def test_a_requeue_behind_a_trim_in_flight_leaves_nothing_over(
     assert await bury(backend, jobs[0])
     assert await complete(backend, jobs[1])
     transaction.execute(
-        "SELECT holdfast.trim('orders', 'infinity', 100, %s, %s, '{}', '{}')", [lock.name, lock.token]
+        TRIM,
+        [lock.name, lock.token],
     )
     requeuing = asyncio.create_task(backend.leases.requeue(CHANNEL, CONSUMER, jobs[0].id))
     await waiting(sql)
@@ -208,24 +212,23 @@ async def test_a_kept_event_that_is_too_young_for_the_new_limit_stays(
     assert (await trim(backend, lock)).removed == 1
 
 
-@pytest.mark.parametrize("ended", ["low", "high"])
-async def test_numbers_out_of_order_hold_back_the_right_event(
+@pytest.mark.parametrize("ended", ["first", "last"])
+async def test_a_transaction_that_began_early_and_published_late_holds_back_the_right_event(
     bus: Bus, backend: PostgresBackend, transaction: Sql, lock: Lock, ended: str
 ) -> None:
-    """ "low" has the lower place and the higher number: its transaction began first and published last."""
     await subscribe(backend)
     transaction.execute("SELECT pg_current_xact_id()")
-    await publish(backend, "high")
-    await bus.publish(CHANNEL, 1, id="low", connection=transaction)
+    await publish(backend, "first")
+    await bus.publish(CHANNEL, 1, id="last", connection=transaction)
     transaction.commit()
-    assert await left(backend) == ["low", "high"]
+    assert await left(backend) == ["first", "last"]
     for job in await claim(backend):
         if job.event.id == ended:
             assert await complete(backend, job)
     step = await trim(backend, lock)
     assert step.hold is not None
-    assert (step.removed, step.hold.consumer) == ((1, CONSUMER) if ended == "low" else (0, CONSUMER))
-    assert await left(backend) == (["high"] if ended == "low" else ["low", "high"])
+    assert (step.removed, step.hold.consumer) == ((1, CONSUMER) if ended == "first" else (0, CONSUMER))
+    assert await left(backend) == (["last"] if ended == "first" else ["first", "last"])
 
 
 async def test_a_step_through_large_data_is_short(backend: PostgresBackend, sql: Sql, lock: Lock) -> None:

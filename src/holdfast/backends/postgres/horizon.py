@@ -10,15 +10,15 @@ from holdfast.backends.postgres.positions import BEFORE_ALL, Place
 from holdfast.backends.postgres.session import Session
 from holdfast.model.errors import Unavailable
 
-# Until publishers that have just begun have told their numbers: a moment, but for a server that is overloaded.
+# Until publishers that have just begun have told their numbers: a moment, unless the server is overloaded.
 _PAUSES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 async def horizons(session: Session, channels: Iterable[str]) -> dict[str, Place]:
     """The horizon of each channel that there is.
 
-    It never moves back, and has to be known before the statement that reads begins. Raises `Unavailable` where
-    a publisher has begun and does not go on.
+    It never moves back, and has to be known before the statement that reads begins. Raises `Unavailable`
+    where a publisher has begun and does not go on.
     """
     names = TextArray(channels)
     for pause in _PAUSES:

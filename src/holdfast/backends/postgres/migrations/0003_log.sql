@@ -61,13 +61,14 @@ RETURN substring(sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
 -- (The two-number form is a key space of its own: no other lock of ours can collide with it.)
 CREATE FUNCTION holdfast.publish_lock() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1215655476;
 
--- Take the locks of a publish. Beside that of its channel it takes one, also shared, that tells the log's readers below
--- what its number will be: above the last one that is taken by now. Hence the order, and hence the number itself is
--- taken after this. The key is that last number with the channel in the low bits, both negated: an application's own
--- locks on a single number are hardly ever negative and shared. Whoever publishes to a channel again in one
--- transaction has told enough, or thousands of publishes would fill the server's table of locks; what was told is
--- noted in a setting that ends with the transaction, as the locks do, and goes back with a savepoint.
--- (One expression without a FROM: the server puts it in the place of the call.)
+-- Take the locks of a publish, both shared and until its transaction ends: that of the channel, and one whose key tells
+-- the log's readers that its number will be above the last one that is taken by now. In this order, and the number itself
+-- after both: see holdfast.horizons. The key is the complement of that last number with the channel in its low bits:
+-- applications that lock single numbers of their own hardly use negative ones, and hardly shared.
+--
+-- The second one once in a transaction for each channel: what it tells holds for later publishes as well, and thousands of
+-- locks would fill the server's table of them. The setting that remembers it ends with the transaction and goes back with
+-- a savepoint, as the locks do. (One expression without a FROM: the server puts it in the place of the call.)
 CREATE FUNCTION holdfast.lock_publish(p_channel_id integer) RETURNS text LANGUAGE sql AS $$
     SELECT CASE WHEN pg_advisory_xact_lock_shared(holdfast.publish_lock(), p_channel_id)::text IS NOT NULL THEN
         CASE WHEN position(',' || p_channel_id || ',' IN coalesce(current_setting('holdfast.publishing', true), '')) = 0
@@ -79,16 +80,16 @@ CREATE FUNCTION holdfast.lock_publish(p_channel_id integer) RETURNS text LANGUAG
     END
 $$;
 
--- Up to where each channel can be read: whatever commits later has a higher number, so that nobody who goes on from
--- here misses it. It never moves back. A reader asks before it looks at the log, in a statement of its own, since what
--- it sees must be younger than this: then every publish up to here is seen, or was rolled back.
+-- Up to where each channel can be read: whatever commits later has a higher number, so that a reader who goes on from here
+-- misses nothing. It never moves back. A reader asks for it in a statement before the one that looks at the log: then that
+-- one sees every publish up to here, unless it was rolled back.
 --
--- `entering` lists the servers' processes that have the lock of a channel and have not told their number yet. That
--- takes them no time, and their number may be below what others have taken since: ask again.
+-- `entering` lists the server processes that have the lock of a channel and have not told their number yet: it may be
+-- below what others have taken since. That lasts for a moment only, so the reader asks again.
 CREATE FUNCTION holdfast.horizons(p_channels text[])
 RETURNS TABLE (channel text, epoch integer, seq bigint, entering integer[]) LANGUAGE plpgsql AS $$
 DECLARE
-    -- Before the locks are looked at: whoever is not among them by then takes a higher number.
+    -- Before the locks are looked at: whoever is not among their holders by then takes a higher number.
     v_last  constant bigint := holdfast.last_number();
     v_epoch constant integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
 BEGIN
@@ -108,7 +109,8 @@ BEGIN
         LEFT JOIN numbers n ON n.owner = h.owner AND n.channel = h.objid::bigint % 131072
         WHERE h.objsubid = 2 AND h.classid = holdfast.publish_lock()::oid
     )
-    SELECT c.name, v_epoch, least(v_last, min(p.below)), array_agg(p.pid) FILTER (WHERE p.channel_id IS NOT NULL AND p.below IS NULL)
+    SELECT c.name, v_epoch, least(v_last, min(p.below)),
+           array_agg(p.pid) FILTER (WHERE p.channel_id IS NOT NULL AND p.below IS NULL)
     FROM holdfast.channels c LEFT JOIN publishing p ON p.channel_id = c.id
     WHERE c.name = ANY (p_channels) GROUP BY c.name;
 END $$;

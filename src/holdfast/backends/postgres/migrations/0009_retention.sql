@@ -170,10 +170,10 @@ CREATE FUNCTION holdfast.trimmable(
 ) RETURNS TABLE (event tid, epoch integer, seq bigint, n bigint, total numeric, dead boolean)
 LANGUAGE sql STABLE AS $$
     WITH bound AS MATERIALIZED (
-        SELECT least(p_bound, holdfast.seek(p_channel_id, p_before, p_bound)) AS place, (
-            SELECT ROW(j.epoch, j.seq)::holdfast.place
+        SELECT least(p_bound, holdfast.seek(p_channel_id, p_before, p_bound), (
+            SELECT ROW(j.epoch, j.seq - 1)::holdfast.place
             FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
-            ORDER BY j.epoch, j.seq LIMIT 1) AS live
+            ORDER BY j.epoch, j.seq LIMIT 1)) AS place
     ), passed AS MATERIALIZED (
         -- What is behind all frontiers for certain.
         SELECT f.epoch, pg_snapshot_xmin(f.passed) AS tx FROM unnest(p_consumers) AS c (id)
@@ -182,7 +182,6 @@ LANGUAGE sql STABLE AS $$
     ), page AS MATERIALIZED (
         SELECT l.ctid, (l.l).epoch, (l.l).seq, row_number() OVER w AS n, sum(l.size) OVER w AS total,
                (l.l).published_at >= p_before
-               OR ((SELECT live FROM bound) IS NOT NULL AND ROW((l.l).epoch, (l.l).seq)::holdfast.place >= (SELECT live FROM bound))
                OR EXISTS (SELECT FROM passed p WHERE ((l.l).epoch, (l.l).tx) >= (p.epoch, p.tx))
                   AND holdfast.has_beyond(p_consumers, l.l, p_owners, p_ended) AS needed
         FROM (
@@ -201,8 +200,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Remove the oldest events of a channel, published before a time, as far as nobody needs them, and not beyond
--- `p_until`, the end of what can be read (see holdfast.horizons). One step, all under the sweeper's lock: `holder` tells whose need ends it, now or in a later step, and the place is the
--- last that it no longer needs.
+-- `p_until`, the end of what can be read (see holdfast.horizons). One step, all under the sweeper's lock: `holder` tells
+-- whose need ends it, now or in a later step, and the place is the last that it no longer needs.
 CREATE FUNCTION holdfast.trim(
     p_channel text, p_before timestamptz, p_until holdfast.place, p_limit integer, p_lock text, p_token bigint,
     p_ignore text[], p_groups text[],
