@@ -247,7 +247,7 @@ END $$;
 -- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log.
 CREATE FUNCTION holdfast.pick(
     c holdfast.consumers, p_limit integer, p_now timestamptz, OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[]
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
     v_higher integer;
     v_dues   timestamptz[];
@@ -267,7 +267,7 @@ END $$;
 
 -- Jobs of an ordered consumer to lease: only the head of each key.
 CREATE FUNCTION holdfast.pick_heads(p_consumer_id integer, p_limit integer, p_now timestamptz) RETURNS bigint[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
     v_ready  bigint[] := '{}';
     v_picked bigint[];
