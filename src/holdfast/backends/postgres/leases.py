@@ -41,8 +41,17 @@ class Leases:
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         async def end(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
-            refused = await self._accepted("complete", of, mine)
-            return {(_seq(job), job.token) for job in mine} - refused
+            by_token: dict[int, set[int]] = defaultdict(set)
+            for job in mine:
+                by_token[job.token].add(_seq(job))
+            rows = await self._session.rows(
+                "complete",
+                tokens=NumberArray(by_token),
+                counts=[len(seqs) for seqs in by_token.values()],
+                seqs=NumberArray(seq for seqs in by_token.values() for seq in sorted(seqs)),
+                **of,
+            )
+            return {(seq, token) for token, seqs in by_token.items() for seq in seqs} - set(rows)
 
         return await _per_consumer(jobs, lambda job: job, end)
 

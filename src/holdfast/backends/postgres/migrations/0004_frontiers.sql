@@ -11,8 +11,8 @@ CREATE TABLE holdfast.frontiers (
     number      bigint NOT NULL,
     epoch       integer NOT NULL,
     passed      pg_snapshot NOT NULL,
-    reach       pg_snapshot NOT NULL,
-    at_tx       xid8,   -- null: the beginning of the window
+    reach       pg_snapshot,  -- null: there is no window, all of the last one is taken up
+    at_tx       xid8,         -- null: the beginning of the window
     at_seq      bigint,
     PRIMARY KEY (consumer_id, special, number)
 );
@@ -40,11 +40,10 @@ RETURN pg_snapshot_xmax(s) = '9223372036854775807'::xid8;
 CREATE FUNCTION holdfast.lock_frontier(p_consumer_id integer) RETURNS void LANGUAGE sql AS
     'SELECT pg_advisory_xact_lock(1215655477, p_consumer_id)';
 
--- A new consumer begins with what is not committed yet, or with everything.
+-- A new consumer begins with what is not committed yet, or with everything: after all epochs below the first one.
 CREATE FUNCTION holdfast.begin_frontiers(p_consumer_id integer, p_from_beginning boolean) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed, reach)
+    INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed)
     SELECT p_consumer_id, special, 0, CASE WHEN p_from_beginning THEN 0 ELSE holdfast.current_epoch(s) END,
-           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE pg_current_snapshot() END,
            CASE WHEN p_from_beginning THEN holdfast.everything() ELSE pg_current_snapshot() END
     FROM holdfast.store s, unnest(ARRAY[false, true]) AS special;
 $$;
@@ -60,7 +59,7 @@ CREATE FUNCTION holdfast.has_passed(f holdfast.frontiers, p_epoch integer, p_tx 
 LANGUAGE sql IMMUTABLE
 RETURN p_epoch < f.epoch OR p_epoch = f.epoch AND (
     pg_visible_in_snapshot(p_tx, f.passed)
-    OR coalesce((p_tx, p_seq) <= (f.at_tx, f.at_seq), false) AND pg_visible_in_snapshot(p_tx, f.reach));
+    OR coalesce((p_tx, p_seq) <= (f.at_tx, f.at_seq) AND pg_visible_in_snapshot(p_tx, f.reach), false));
 
 -- The next window of a frontier: up to this moment, in the newest epoch. A window in an older one is all that is there.
 CREATE FUNCTION holdfast.next_window(f holdfast.frontiers, p_channel_id integer) RETURNS holdfast.frontiers
@@ -68,15 +67,14 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_newest integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
 BEGIN
+    f.passed := coalesce(f.reach, f.passed);
     f.at_tx := NULL; f.at_seq := NULL;
-    IF f.epoch < v_newest AND holdfast.is_everything(f.reach) THEN
+    IF f.epoch < v_newest AND holdfast.is_everything(f.passed) THEN
         f.passed := holdfast.nothing();
         f.epoch := coalesce((
             SELECT l.epoch FROM holdfast.log l
             WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch > f.epoch
             ORDER BY l.epoch LIMIT 1), v_newest);
-    ELSE
-        f.passed := f.reach;
     END IF;
     f.reach := CASE WHEN f.epoch < v_newest THEN holdfast.everything() ELSE pg_current_snapshot() END;
     RETURN f;
@@ -86,7 +84,7 @@ END $$;
 -- first: their ids are lower than those of all others. Without sorts the planner takes the index that has the order,
 -- however few events it believes there are.
 CREATE FUNCTION holdfast.in_window(f holdfast.frontiers, p_channel_id integer, p_limit bigint)
-RETURNS TABLE (tx xid8, seq bigint) LANGUAGE plpgsql STABLE SET enable_sort = off AS $$
+RETURNS TABLE (tx xid8, seq bigint, place tid) LANGUAGE plpgsql STABLE SET enable_sort = off AS $$
 #variable_conflict use_column
 DECLARE
     v_running xid8[];
@@ -98,8 +96,8 @@ BEGIN
         v_tx := f.at_tx; v_seq := f.at_seq;
     ELSIF pg_snapshot_xmin(f.passed) < v_tx THEN
         v_running := ARRAY(SELECT pg_snapshot_xip(f.passed));
-        RETURN QUERY SELECT l.tx, l.seq FROM unnest(v_running) AS r (tx) CROSS JOIN LATERAL (
-            SELECT e.tx, e.seq FROM holdfast.log e
+        RETURN QUERY SELECT l.tx, l.seq, l.ctid FROM unnest(v_running) AS r (tx) CROSS JOIN LATERAL (
+            SELECT e.tx, e.seq, e.ctid FROM holdfast.log e
             WHERE e.channel_id = p_channel_id AND e.special = f.special AND e.epoch = f.epoch AND e.tx = r.tx
               AND (f.at_tx IS NULL OR (e.tx, e.seq) > (f.at_tx, f.at_seq))
             ORDER BY e.tx, e.seq OFFSET 0) l
@@ -108,7 +106,7 @@ BEGIN
     END IF;
     IF (v_found < p_limit) IS NOT FALSE THEN
         -- The lower bound is one row of the index, whatever is in it.
-        RETURN QUERY SELECT l.tx, l.seq FROM holdfast.log l
+        RETURN QUERY SELECT l.tx, l.seq, l.ctid FROM holdfast.log l
         WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch = f.epoch
           AND (l.tx, l.seq) > (v_tx, v_seq) AND l.tx < pg_snapshot_xmax(f.reach) AND pg_visible_in_snapshot(l.tx, f.reach)
         ORDER BY l.tx, l.seq LIMIT p_limit - v_found;
@@ -129,6 +127,10 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
     LOOP
+        IF f.reach IS NULL OR v_step IS NOT NULL THEN
+            f := holdfast.next_window(f, c.channel_id);
+            v_now := NOT holdfast.is_everything(f.reach);
+        END IF;
         IF v_skips OR c.starts_at IS NOT NULL THEN
             RETURN QUERY SELECT f.epoch, w.seq FROM holdfast.in_window(f, c.channel_id, NULL) w
             JOIN LATERAL (
@@ -143,8 +145,6 @@ BEGIN
         GET DIAGNOSTICS v_step = ROW_COUNT;
         v_found := v_found + v_step;
         EXIT WHEN v_now OR v_found >= p_limit;
-        f := holdfast.next_window(f, c.channel_id);
-        v_now := NOT holdfast.is_everything(f.reach);
     END LOOP;
 END $$;
 
@@ -159,14 +159,23 @@ CREATE FUNCTION holdfast.is_beyond(c holdfast.consumers, l holdfast.log) RETURNS
        AND NOT EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = l.seq OFFSET 0);
 $$;
 
+-- Whether special events may wait beyond a frontier: there is one that its snapshot does not see, or did not see when it
+-- was taken.
+CREATE FUNCTION holdfast.has_special(c holdfast.consumers) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.special AND (l.epoch, l.tx) >= (f.epoch, f.tx))
+    FROM (SELECT f.epoch, pg_snapshot_xmin(f.passed) AS tx FROM holdfast.frontiers f
+          WHERE f.consumer_id = c.id AND f.special ORDER BY f.number DESC LIMIT 1) f;
+$$;
+
 -- The next events of the log, in its order, for somebody who leases them or makes rows of them; the frontier moves past
 -- them. At most `p_limit`, less what comes before them: `p_higher` ready jobs, whatever their time, and those that were
--- due at `p_dues`. What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more
+-- due at `p_dues`. `places` are those of the events in the table. What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more
 -- may follow. The caller holds the lock, and took it in an earlier statement.
 CREATE FUNCTION holdfast.take_up(
     c holdfast.consumers, p_special boolean, p_limit integer, p_now timestamptz,
     p_higher integer DEFAULT 0, p_dues timestamptz[] DEFAULT '{}',
-    OUT epochs integer[], OUT seqs bigint[], OUT used_up boolean
+    OUT epochs integer[], OUT seqs bigint[], OUT places tid[], OUT used_up boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v_most  constant integer := 20000;  -- events that one call looks at
@@ -183,25 +192,31 @@ DECLARE
     w       record;
     v_step  record;
 BEGIN
-    epochs := '{}'; seqs := '{}';
+    epochs := '{}'; seqs := '{}'; places := '{}';
+    IF f.reach IS NULL THEN
+        f := holdfast.next_window(f, c.channel_id);
+        v_now := NOT holdfast.is_everything(f.reach);
+    END IF;
     LOOP
         v_chunk := p_limit - cardinality(seqs);
         IF NOT v_plain THEN
             v_chunk := greatest(v_chunk, 500);
         END IF;
-        SELECT coalesce(array_agg(i.tx), '{}') AS txs, coalesce(array_agg(i.seq), '{}') AS seqs INTO w
+        SELECT coalesce(array_agg(i.tx), '{}') AS txs, coalesce(array_agg(i.seq), '{}') AS seqs,
+               coalesce(array_agg(i.place), '{}') AS places INTO w
         FROM holdfast.in_window(f, c.channel_id, v_chunk) i;
         IF v_plain THEN
-            SELECT w.seqs AS taken, cardinality(w.seqs) AS passed INTO v_step;
+            SELECT w.seqs AS taken, w.places, cardinality(w.seqs) AS passed INTO v_step;
         ELSE
             SELECT * INTO v_step FROM holdfast.choose(
-                c, p_special, f.epoch, w.seqs, p_now, v_due, cardinality(seqs) + p_higher - p_limit, p_dues);
+                c, p_special, f.epoch, w.seqs, w.places, p_now, v_due, cardinality(seqs) + p_higher - p_limit, p_dues);
             v_due := v_step.due;
         END IF;
         IF v_step.passed > 0 THEN
             v_moved := true;
             f.at_tx := w.txs[v_step.passed]; f.at_seq := w.seqs[v_step.passed];
             seqs := seqs || v_step.taken;
+            places := places || v_step.places;
             epochs := epochs || array_fill(f.epoch, ARRAY[cardinality(v_step.taken)]);
         END IF;
         v_looks := v_looks + cardinality(w.seqs);
@@ -213,6 +228,9 @@ BEGIN
         END IF;
     END LOOP;
     IF v_moved THEN
+        IF used_up THEN
+            f.passed := f.reach; f.reach := NULL; f.at_tx := NULL; f.at_seq := NULL;
+        END IF;
         INSERT INTO holdfast.frontiers
         VALUES (c.id, p_special, f.number + 1, f.epoch, f.passed, f.reach, f.at_tx, f.at_seq);
         DELETE FROM holdfast.frontiers WHERE consumer_id = c.id AND special = p_special AND number = v_old.number;
@@ -223,9 +241,9 @@ END $$;
 -- one that has to wait for jobs that are ready. `p_before` is the number of jobs that come first, less the limit; `p_due`
 -- when the last event before these was due: the log is left in its own order. What left that order is skipped.
 CREATE FUNCTION holdfast.choose(
-    c holdfast.consumers, p_special boolean, p_epoch integer, p_seqs bigint[], p_now timestamptz,
+    c holdfast.consumers, p_special boolean, p_epoch integer, p_seqs bigint[], p_places tid[], p_now timestamptz,
     p_due timestamptz, p_before integer, p_dues timestamptz[],
-    OUT taken bigint[], OUT passed integer, OUT due timestamptz
+    OUT taken bigint[], OUT places tid[], OUT passed integer, OUT due timestamptz
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -233,15 +251,15 @@ DECLARE
     v_skipped bigint[];
 BEGIN
     WITH looked AS MATERIALIZED (
-        SELECT e.seq, e.i, l.published_at,
+        SELECT e.seq, e.place, e.i, l.published_at,
                CASE WHEN EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = e.seq OFFSET 0)
                          THEN 'skipped'
                     WHEN l.published_at < c.starts_at THEN 'early'
                     WHEN NOT p_special AND greatest(l.published_at, c.created_at) + c.expires_after <= p_now THEN 'expired'
                     ELSE 'taken' END AS what
-        FROM unnest(p_seqs) WITH ORDINALITY AS e (seq, i) CROSS JOIN LATERAL (
+        FROM unnest(p_seqs, p_places) WITH ORDINALITY AS e (seq, place, i) CROSS JOIN LATERAL (
             SELECT l.published_at FROM holdfast.log l
-            WHERE l.channel_id = c.channel_id AND l.epoch = p_epoch AND l.seq = e.seq OFFSET 0) l
+            WHERE l.ctid = e.place OFFSET 0) l
     ), placed AS (
         SELECT k.*, count(*) FILTER (WHERE k.what = 'taken') OVER w AS nth,
                greatest(p_due, max(k.published_at) FILTER (WHERE k.what = 'taken') OVER w) AS latest
@@ -252,9 +270,10 @@ BEGIN
         FROM placed p
     )
     SELECT coalesce(array_agg(u.seq ORDER BY u.i) FILTER (WHERE u.what = 'taken'), '{}'),
+           coalesce(array_agg(u.place ORDER BY u.i) FILTER (WHERE u.what = 'taken'), '{}'),
            array_agg(u.seq) FILTER (WHERE u.what = 'expired'), array_agg(u.seq) FILTER (WHERE u.what = 'skipped'),
            count(*), coalesce(max(u.latest), p_due)
-    INTO taken, v_expired, v_skipped, passed, due
+    INTO taken, places, v_expired, v_skipped, passed, due
     FROM cut u WHERE (u.i < u.first_waiting) IS NOT FALSE;
     DELETE FROM holdfast.ahead WHERE consumer_id = c.id AND seq = ANY (v_skipped);
     IF v_expired IS NOT NULL THEN

@@ -246,7 +246,8 @@ END $$;
 
 -- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log.
 CREATE FUNCTION holdfast.pick(
-    c holdfast.consumers, p_limit integer, p_now timestamptz, OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[]
+    c holdfast.consumers, p_limit integer, p_now timestamptz,
+    OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[], OUT places tid[]
 ) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
     v_higher integer;
@@ -260,7 +261,7 @@ BEGIN
         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND (j.expires_at IS NULL OR j.expires_at > p_now)
         ORDER BY j.priority DESC, j.due_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) r;
     IF v_higher < p_limit THEN
-        SELECT t.epochs, t.seqs INTO epochs, seqs FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
+        SELECT t.epochs, t.seqs, t.places INTO epochs, seqs, places FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
         ready := ready[1:p_limit - cardinality(seqs)];
     END IF;
 END $$;
@@ -371,7 +372,7 @@ BEGIN
         RETURN;
     END IF;
     v_now := holdfast.now();
-    v_all := holdfast.take_up_all(c, true, v_now);
+    v_all := NOT holdfast.has_special(c) OR holdfast.take_up_all(c, true, v_now);
     IF c.ordered THEN
         -- An event that is not taken up yet may be an earlier one of its key.
         v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
@@ -382,10 +383,22 @@ BEGIN
         RETURN;
     END IF;
     IF c.ordered THEN
-        SELECT holdfast.pick_heads(c.id, p_limit, v_now) AS ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs
-        INTO v_picked;
+        SELECT holdfast.pick_heads(c.id, p_limit, v_now) AS ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs,
+               '{}'::tid[] AS places INTO v_picked;
     ELSE
         SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
+    END IF;
+    IF v_picked.ready = '{}' THEN
+        -- The usual case: all of it comes from the log, in its order, and need not be looked up by number.
+        RETURN QUERY
+        SELECT j.epoch, j.seq, j.attempts, j.abandonments, j.token, v_now + c.lease, l.data, l.id, l.source, l.type, l.key,
+               coalesce(l.time, l.published_at), l.headers
+        FROM (
+            SELECT j.*, p.place FROM holdfast.lease(c, p_worker, v_now, v_picked.ready, v_picked.epochs, v_picked.seqs) j
+            JOIN unnest(v_picked.seqs, v_picked.places) WITH ORDINALITY AS p (seq, place, i) ON p.seq = j.seq
+            ORDER BY p.i OFFSET 0) j
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.log e WHERE e.ctid = j.place OFFSET 0) l;
+        RETURN;
     END IF;
     RETURN QUERY
     SELECT j.epoch, j.seq, j.attempts, j.abandonments, j.token, v_now + c.lease, coalesce(j.data, l.data), l.id, l.source,
@@ -485,29 +498,55 @@ BEGIN
     END IF;
 END $$;
 
--- leased → done. Returns those that are not leased under their tokens any more.
-CREATE FUNCTION holdfast.complete(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[])
-RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
+-- leased → done. The jobs come by token, each token once, with the number of its jobs; these in order. Returns those that
+-- are not leased under their tokens any more.
+CREATE FUNCTION holdfast.complete(
+    p_channel text, p_consumer text, p_tokens bigint[], p_counts integer[], p_seqs bigint[]
+) RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
     v_now      timestamptz := holdfast.now();
-    v_ids      bigint[] := ARRAY(SELECT DISTINCT -t FROM unnest(p_tokens) AS t);
-    v_seqs     bigint[] := '{}';
-    v_tokens   bigint[] := '{}';
+    v_ids      bigint[] := ARRAY(SELECT -t FROM unnest(p_tokens) AS t);
+    v_whole    bigint[];
+    v_seqs     bigint[];
+    v_tokens   bigint[];
+    v_done     bigint[] := '{}';
+    v_of       bigint[] := '{}';
 BEGIN
     PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (v_ids) ORDER BY id FOR UPDATE;
     IF FOUND THEN
+        -- The usual case: all members of a row at once.
         WITH named AS MATERIALIZED (
-            SELECT -n.token AS id, array_agg(n.seq ORDER BY n.seq) AS seqs FROM unnest(p_seqs, p_tokens) AS n (seq, token)
-            GROUP BY n.token
-        ), parts AS MATERIALIZED (
-            SELECT j.*, CASE WHEN j.members = g.seqs THEN j.members
-                   ELSE ARRAY(SELECT unnest(j.members) INTERSECT SELECT unnest(g.seqs) ORDER BY 1) END AS done,
-                   CASE WHEN j.members = g.seqs THEN '{}'
-                   ELSE ARRAY(SELECT unnest(j.members) EXCEPT SELECT unnest(g.seqs) ORDER BY 1) END AS rest
-            FROM named g CROSS JOIN LATERAL (
-                SELECT * FROM holdfast.jobs x WHERE x.consumer_id = v_consumer AND x.id = g.id OFFSET 0) j
+            SELECT -t.token AS id, p_seqs[t.upto - t.n + 1:t.upto] AS seqs FROM (
+                SELECT g.token, g.n, sum(g.n) OVER (ORDER BY g.i)::integer AS upto
+                FROM unnest(p_tokens, p_counts) WITH ORDINALITY AS g (token, n, i)) t
+        ), whole AS (
+            DELETE FROM holdfast.jobs j USING named g
+            WHERE j.consumer_id = v_consumer AND j.id = ANY (v_ids) AND j.id = g.id AND j.members = g.seqs RETURNING j.*
+        ), logged AS (
+            INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                          priority, attempts, abandonments, worker, errors, members)
+            SELECT w.consumer_id, w.channel_id, w.epoch, w.members[1], w.members[w.n], w.token,
+                   holdfast.created_at(w.channel_id, w.epoch, w.members[1], w.started_at),
+                   v_now, 'done', w.priority, w.attempts, w.abandonments, w.worker, w.errors, w.members FROM whole w
+        )
+        SELECT coalesce(array_agg(w.token), '{}') INTO v_whole FROM whole w;
+        IF cardinality(v_whole) = cardinality(p_tokens) THEN
+            RETURN;
+        END IF;
+    END IF;
+    SELECT array_agg(n.seq), array_agg(n.token) INTO v_seqs, v_tokens
+    FROM unnest(p_seqs, ARRAY(SELECT g.token FROM unnest(p_tokens, p_counts) WITH ORDINALITY AS g (token, n, i)
+                              CROSS JOIN generate_series(1, g.n) ORDER BY g.i)) AS n (seq, token)
+    WHERE (n.token <> ALL (v_whole)) IS NOT FALSE;
+    IF v_whole IS NOT NULL THEN
+        WITH parts AS MATERIALIZED (
+            SELECT j.*, ARRAY(SELECT unnest(j.members) INTERSECT SELECT unnest(g.seqs) ORDER BY 1) AS done,
+                   ARRAY(SELECT unnest(j.members) EXCEPT SELECT unnest(g.seqs) ORDER BY 1) AS rest
+            FROM (SELECT n.token, array_agg(n.seq) AS seqs FROM unnest(v_seqs, v_tokens) AS n (seq, token) GROUP BY n.token) g
+            CROSS JOIN LATERAL (
+                SELECT * FROM holdfast.jobs x WHERE x.consumer_id = v_consumer AND x.id = -g.token OFFSET 0) j
         ), emptied AS (
             DELETE FROM holdfast.jobs j
             WHERE j.consumer_id = v_consumer AND j.id = ANY (ARRAY(SELECT id FROM parts WHERE rest = '{}'))
@@ -518,23 +557,22 @@ BEGIN
             INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
                                           priority, attempts, abandonments, worker, errors, members)
             SELECT p.consumer_id, p.channel_id, p.epoch, p.done[1], p.done[cardinality(p.done)], p.token,
-                   coalesce((SELECT l.published_at FROM holdfast.log l WHERE (l.channel_id, l.epoch, l.seq)
-                             = (p.channel_id, p.epoch, p.done[1])), p.started_at),
+                   holdfast.created_at(p.channel_id, p.epoch, p.done[1], p.started_at),
                    v_now, 'done', p.priority, p.attempts, p.abandonments, p.worker, p.errors, p.done
             FROM parts p WHERE p.done <> '{}'
         )
-        SELECT coalesce(array_agg(d.seq), '{}'), coalesce(array_agg(p.token), '{}') INTO v_seqs, v_tokens
+        SELECT coalesce(array_agg(d.seq), '{}'), coalesce(array_agg(p.token), '{}') INTO v_done, v_of
         FROM parts p CROSS JOIN LATERAL unnest(p.done) AS d (seq);
-        IF cardinality(v_seqs) = cardinality(p_seqs) THEN
+        IF cardinality(v_done) = cardinality(v_seqs) THEN
             RETURN;
         END IF;
     END IF;
-    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) ORDER BY id FOR UPDATE;
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (v_seqs) ORDER BY id FOR UPDATE;
     RETURN QUERY
     WITH ended AS (
         DELETE FROM holdfast.jobs j
-        WHERE j.consumer_id = v_consumer AND j.id = ANY (p_seqs) AND j.lease_until IS NOT NULL
-          AND ((j.id, j.token) IN (SELECT * FROM unnest(p_seqs, p_tokens))) IS TRUE
+        WHERE j.consumer_id = v_consumer AND j.id = ANY (v_seqs) AND j.lease_until IS NOT NULL
+          AND ((j.id, j.token) IN (SELECT * FROM unnest(v_seqs, v_tokens))) IS TRUE
         RETURNING j.*
     ), logged AS (
         INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
@@ -542,9 +580,16 @@ BEGIN
         SELECT consumer_id, channel_id, epoch, id, id, token, created_at, v_now, 'done', priority, attempts, abandonments,
                worker, errors FROM ended
     )
-    SELECT * FROM unnest(p_seqs, p_tokens)
-    EXCEPT (SELECT * FROM unnest(v_seqs, v_tokens) UNION ALL SELECT id, token FROM ended);
+    SELECT * FROM unnest(v_seqs, v_tokens)
+    EXCEPT (SELECT * FROM unnest(v_done, v_of) UNION ALL SELECT id, token FROM ended);
 END $$;
+
+-- When an event was published, or another time where it was trimmed.
+CREATE FUNCTION holdfast.created_at(p_channel_id integer, p_epoch integer, p_seq bigint, p_else timestamptz)
+RETURNS timestamptz LANGUAGE sql STABLE AS $$
+    SELECT coalesce((SELECT l.published_at FROM holdfast.log l
+                     WHERE l.channel_id = p_channel_id AND l.epoch = p_epoch AND l.seq = p_seq), p_else);
+$$;
 
 -- leased → scheduled or ready. Without an error the attempt is given back; without a delay the job returns to its old
 -- place. What is ready at once wakes the listeners.

@@ -15,7 +15,8 @@ SELECT * FROM holdfast.claim(%(channel)s, %(consumer)s, %(limit)s::integer, %(wo
 
 -- name: complete
 -- Returns what was refused.
-SELECT * FROM holdfast.complete(%(channel)s, %(consumer)s, %(seqs)s::bigint[], %(tokens)s::bigint[]);
+SELECT * FROM holdfast.complete(
+    %(channel)s, %(consumer)s, %(tokens)s::bigint[], %(counts)s::integer[], %(seqs)s::bigint[]);
 
 -- name: retry
 SELECT * FROM holdfast.retry(
