@@ -12,9 +12,8 @@ import psycopg
 import holdfast
 
 from .consuming import Published, fill
-from .contestants import Counts
 from .contestants.holdfast_ import CHANNEL, CONSUMER
-from .measures import Figures, LostEventsError, Stage, verify
+from .measures import Figures, LostEventsError, Stage
 from .sizes import Sizes
 
 CLAIM = 500
@@ -36,7 +35,6 @@ async def drain(stage: Stage, sizes: Sizes, *, published: Published, held: bool)
         async with snapshot(stage.url) if held else nullcontext():
             done, times = await _drain(stage.url, count)
             dead = await _dead_tuples(connection) - before
-    await verify(stage, Counts(waiting=0, done=count))
     early = next(place for place, number in enumerate(done) if number >= window)
     late = next(place for place, number in enumerate(done) if number >= count - window)
     first = done[early] / (times[early] - times[0])
@@ -51,7 +49,10 @@ async def drain(stage: Stage, sizes: Sizes, *, published: Published, held: bool)
 
 
 async def _drain(url: str, count: int) -> tuple[list[int], list[float]]:
-    """How many were done after each batch, and when."""
+    """How many were done after each batch, and when. A finalize that the store refuses raises.
+
+    Jobs are counted here: a store may take longer to count so many than its client waits.
+    """
     async with holdfast.connect(url) as bus:
         done, times = [0], [time.perf_counter()]
         while done[-1] < count:
@@ -64,6 +65,8 @@ async def _drain(url: str, count: int) -> tuple[list[int], list[float]]:
                 raise LostEventsError(f"{done[-1]} jobs of {count} could be claimed")
             else:
                 await asyncio.sleep(0.01)
+        if done[-1] > count or await bus.poll(CHANNEL, CONSUMER):
+            raise LostEventsError(f"more than {count} jobs could be claimed")
     return done, times
 
 
