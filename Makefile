@@ -112,6 +112,7 @@ pictures: $(STAMP)
 
 bench: $(BENCH)
 	$(BIN)/python bench/queue.py
+	$(BIN)/python bench/backlog.py
 
 $(BENCH): $(STAMP) $(LOCKED)
 	$(if $(LOCKED),$(PIP) install --require-hashes -r $(LOCKED),$(PIP) install -e '.[bench]')

@@ -234,7 +234,7 @@ def forget(url: str) -> None:
     from holdfast.pipeline.connection import Connection
 
     with Connection([url]) as connection:
-        connection.run(connection.backends[0].detach(CHANNEL, "archiver"))
+        connection.run(connection.backends[0].cursors.detach(CHANNEL, "archiver"))
 
 
 def report(figures: dict[str, list[float]], planning: list[float]) -> None:

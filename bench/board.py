@@ -13,11 +13,11 @@ from pathlib import Path
 from .payload import sent_at
 
 WORD = 8
-READY, BEGAN, HANDLED, HEAD = 0, 1, 2, 3
+READY, BEGAN, HANDLED, RELEASED, HEAD = 0, 1, 2, 3, 4
 
 
 class Board:
-    """Words of 64 bits: ready, began, handled, then one latency in nanoseconds per event where asked for."""
+    """Words of 64 bits: the four above, then one latency in nanoseconds per event where asked for."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -54,6 +54,16 @@ class Board:
         if not handled:
             self.words[BEGAN] = time.perf_counter_ns()
         self.words[HANDLED] = handled + 1
+
+    def release(self) -> None:
+        """Let `hold` go on."""
+        self.words[RELEASED] = 1
+
+    def hold(self, payload: bytes | str) -> None:
+        """As `count`, but the whole process waits in the first event until it is released."""
+        self.count(payload)
+        while not self.words[RELEASED]:
+            time.sleep(0.001)
 
     def clock(self, payload: bytes | str) -> None:
         """The handler of the latency measure: time since the publish call."""

@@ -76,6 +76,11 @@ class Crew:
         for worker in self.workers:
             worker.begin()
 
+    def release(self) -> None:
+        """Let workers go on that hold their first event."""
+        for worker in self.workers:
+            worker.board.release()
+
     async def until(self, done: Callable[[], Awaitable[bool]], pause: float) -> None:
         """Wait for `done`, as long as the workers live and handle something now and then."""
         loop = asyncio.get_running_loop()
@@ -96,10 +101,10 @@ class Crew:
         await self.until(enough, pause)
 
 
-async def start(folder: Path, number: int, target: str, url: str, samples: int) -> Worker:
+async def start(folder: Path, number: int, target: str, url: str, samples: int, held: bool) -> Worker:
     board, errors = folder / f"{number}.board", folder / f"{number}.err"
     shared = Board.create(board, samples)
-    handler = "clock" if samples else "count"
+    handler = "clock" if samples else "hold" if held else "count"
     with errors.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.worker", target, url, str(board), handler),
@@ -112,16 +117,18 @@ async def start(folder: Path, number: int, target: str, url: str, samples: int) 
 
 
 @asynccontextmanager
-async def crew(target: str, url: str, processes: int, samples: int = 0) -> AsyncIterator[Crew]:
+async def crew(
+    target: str, url: str, processes: int, samples: int = 0, held: bool = False
+) -> AsyncIterator[Crew]:
     """Worker processes for the time of the block, which wait for `begin`.
 
-    `samples` asks for that many latencies from each.
+    `samples` asks for that many latencies from each; `held` ones wait in their first event until `release`.
     """
     workers: list[Worker] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         try:
             for number in range(processes):
-                worker = await start(Path(folder), number, target, url, samples)
+                worker = await start(Path(folder), number, target, url, samples, held)
                 workers.append(worker)
             yield Crew(workers)
         finally:

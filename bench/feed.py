@@ -45,7 +45,7 @@ def data(number: int) -> bytes:
 def forget_cursor(url: str, channel: str) -> None:
     """Let the next ingest of a channel start at its beginning."""
     with Connection([url]) as connection:
-        connection.run(connection.backends[0].detach(channel, "ingest"))
+        connection.run(connection.backends[0].cursors.detach(channel, "ingest"))
 
 
 def tell(line: str) -> None:

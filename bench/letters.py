@@ -83,7 +83,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
     ):
         for number in range(plan.consumers):
             for each in (backend, empty):
-                await each.subscribe(f"channel-{number % 4}", f"consumer-{number}", Policy.of())
+                await each.channels.subscribe(f"channel-{number % 4}", f"consumer-{number}", Policy.of())
         await _fill(url, plan.letters, "consumer-%")
         await _fold(backend)
         await _fold(empty)
@@ -97,7 +97,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
         ):
             for _ in range(WARM):  # whoever looks often has prepared statements, and pages in memory
                 await connection.execute(SEED)
-                await backend.dead_counts()
+                await backend.deadletters.counts()
                 await timed((ours, none, limit), "/dlq-status", WARM)
             for _ in range(plan.rounds):
                 began = time.perf_counter()
@@ -105,7 +105,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
                 seed = 1000 * (time.perf_counter() - began)
                 began = time.perf_counter()
                 for _ in range(CALLS):
-                    answer = await backend.dead_counts()
+                    answer = await backend.deadletters.counts()
                 counted = 1000 * (time.perf_counter() - began) / CALLS
                 (call, beside, least), body = await timed((ours, none, limit), "/dlq-status", CALLS)
                 rows = zip(
@@ -133,10 +133,10 @@ def _compare(found: dict[tuple[str, str], int], answer: list[DeadCount], body: b
 
 async def _bury_some(backend: Backend) -> None:
     """One by one, so that each leaves a delta that the counts have to add."""
-    await backend.publish("channel-0", [holdfast.Event({"n": n}, f"e-{n}") for n in range(DELTAS)])
+    await backend.log.publish("channel-0", [holdfast.Event({"n": n}, f"e-{n}") for n in range(DELTAS)])
     failure = describe(KeyError("order 17"))
-    for job in await backend.claim("channel-0", "consumer-0", DELTAS, "bench"):
-        await backend.bury([Burial(job, Reason.TERMINAL, failure)])
+    for job in await backend.leases.claim("channel-0", "consumer-0", DELTAS, "bench"):
+        await backend.leases.bury([Burial(job, Reason.TERMINAL, failure)])
 
 
 # purge
@@ -149,7 +149,7 @@ async def purge(store: PostgresStore, plan: argparse.Namespace) -> Figures:
         contestant = holdfast_.OnPostgres(url)
         await contestant.setup()
         try:
-            await backend.subscribe(GRAVEYARD, UNDERTAKER, Policy.of())
+            await backend.channels.subscribe(GRAVEYARD, UNDERTAKER, Policy.of())
             purger = Purger(backend, plan.chunk, plan.rate)
             for _ in range(plan.rounds):
                 await _fill(url, plan.purged - await _dead(backend), UNDERTAKER)
@@ -190,9 +190,9 @@ class Purger:
         self.seconds += time.perf_counter() - began
 
     async def _step(self) -> bool:
-        page = await self.backend.dead_letters(DeadFilter(GRAVEYARD, UNDERTAKER), None, self.chunk)
+        page = await self.backend.deadletters.page(DeadFilter(GRAVEYARD, UNDERTAKER), None, self.chunk)
         ids = [letter.record.id for letter in page.letters]
-        self.purged += sum(await self.backend.purge(GRAVEYARD, UNDERTAKER, ids))
+        self.purged += sum(await self.backend.deadletters.purge(GRAVEYARD, UNDERTAKER, ids))
         return bool(ids)
 
 
@@ -207,15 +207,11 @@ async def _drain(
         number = min(PUBLISHED, plan.events - start)
         await contestant.publish_bulk([stamped() for _ in range(number)])
     await store.settle(contestant.url)
-    async with (
-        crew(TARGET, contestant.url, plan.processes) as workers,
-        await psycopg.AsyncConnection.connect(contestant.url, autocommit=True) as connection,
-    ):
 
-        async def drained() -> bool:
-            cursor = await connection.execute("SELECT NOT EXISTS (SELECT FROM holdfast.jobs)")
-            return (await cursor.fetchone()) == (True,)
+    async def drained() -> bool:
+        return (await contestant.counts()).waiting == 0
 
+    async with crew(TARGET, contestant.url, plan.processes) as workers:
         await workers.begin()
         async with beside:
             await workers.until_handled(plan.events, pause=0.01)
@@ -251,13 +247,13 @@ async def _fill(url: str, letters: int, names: str) -> None:
 
 
 async def _fold(backend: Backend) -> None:
-    lock = await backend.lock("bench", "bench", timedelta(hours=1))
+    lock = await backend.locks.acquire("bench", "bench", timedelta(hours=1))
     assert lock is not None
-    await backend.fold_dead(timedelta(0), 0, lock)
+    await backend.deadletters.fold(timedelta(0), 0, lock)
 
 
 async def _dead(backend: Backend) -> int:
-    return sum(each.count for each in await backend.dead_counts())
+    return sum(each.count for each in await backend.deadletters.counts())
 
 
 async def _listed(url: str) -> int:

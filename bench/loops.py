@@ -52,7 +52,7 @@ def rows(url: str, events: int, where: Path) -> float:
 def _batches(connection: Connection, size: int) -> Iterator[pa.Table]:
     """The channel as Arrow tables of so many rows, straight from its store."""
     [backend], gathered = connection.backends, list[pa.RecordBatch]()
-    end = connection.run(backend.extent(CHANNEL)).last
+    end = connection.run(backend.log.extent(CHANNEL)).last
     assert end is not None
     for batch in read_range(connection, ChannelPartition(0, CHANNEL), None, end):
         gathered.append(batch)

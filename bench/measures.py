@@ -81,23 +81,31 @@ async def publish_bulk(stage: Stage, plan: Plan) -> Figures:
 
 
 async def consume(stage: Stage, plan: Plan, *, processes: int) -> Figures:
-    """From the first event that is handled to the last finalize that the store shows."""
+    """The whole backlog in one bulk."""
+    await stage.contestant.publish_bulk([stamped() for _ in range(plan.events)])
+    return {f"consume_{processes}": await drained(stage, plan.events, processes)}
+
+
+async def drained(stage: Stage, events: int, processes: int, target: str | None = None) -> float:
+    """Events per second, from the first that is handled to the last finalize that the store shows.
+
+    `target` works instead of the contestant that published the backlog.
+    """
     contestant = stage.contestant
-    await contestant.publish_bulk([stamped() for _ in range(plan.events)])
-    await verify(stage, Counts(waiting=plan.events, done=0))
+    await verify(stage, Counts(waiting=events, done=0))
     await stage.settle()
 
-    async def drained() -> bool:
+    async def empty() -> bool:
         return (await contestant.counts()).waiting == 0
 
-    async with crew(stage.target, stage.url, processes) as workers:
+    async with crew(target or stage.target, stage.url, processes) as workers:
         await workers.begin()
-        await workers.until_handled(plan.events, pause=0.003)
-        await workers.until(drained, pause=0.002)
+        await workers.until_handled(events, pause=0.003)
+        await workers.until(empty, pause=0.002)
         taken = (time.perf_counter_ns() - workers.began) / 1e9
-        await verify(stage, Counts(waiting=0, done=plan.events))
-        verify_handled(workers, plan.events)
-    return {f"consume_{processes}": plan.events / taken}
+        await verify(stage, Counts(waiting=0, done=events))
+        verify_handled(workers, events)
+    return events / taken
 
 
 async def latency(stage: Stage, plan: Plan) -> Figures:

@@ -50,15 +50,19 @@ class PostgresStore:
                 await connection.execute(drop.format(Identifier(name)))
 
     async def settle(self, url: str) -> None:
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            await connection.execute("VACUUM (ANALYZE)")
-            await connection.execute("CHECKPOINT")
+        await settle_postgres(url)
 
     async def describe(self) -> dict[str, str]:
         names = ["server_version", *SETTINGS]
         query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
         async with await psycopg.AsyncConnection.connect(self.server.url) as connection:
             return dict(await (await connection.execute(query, (names,))).fetchall())
+
+
+async def settle_postgres(url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("VACUUM (ANALYZE)")
+        await connection.execute("CHECKPOINT")
 
 
 class RedisStore:

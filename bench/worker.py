@@ -1,4 +1,4 @@
-"""One worker process: `python -m bench.worker TARGET URL BOARD count|clock`.
+"""One worker process: `python -m bench.worker TARGET URL BOARD count|hold|clock`.
 
 It begins at the first byte on its standard input, and works until that is closed, so that none outlives the
 benchmark, however that ends.
@@ -53,8 +53,8 @@ def main(target: str, url: str, path: str, handler: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     board.mark_ready()
     if os.read(sys.stdin.fileno(), 1):
-        on_event = board.clock if handler == "clock" else board.count
-        uvloop.run(work(contestant(url), on_event))
+        handlers = {"count": board.count, "hold": board.hold, "clock": board.clock}
+        uvloop.run(work(contestant(url), handlers[handler]))
 
 
 if __name__ == "__main__":

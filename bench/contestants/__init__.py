@@ -63,6 +63,14 @@ class Contestant(Protocol):
     async def teardown(self) -> None: ...
 
 
+class Joining(Contestant, Protocol):
+    """A contestant that can publish over many connections at once: one object for each."""
+
+    async def join(self) -> None:
+        """Connect to a store that another object has set up."""
+        ...
+
+
 CONTESTANTS: dict[str, dict[str, str]] = {
     "postgres": {
         "holdfast": "bench.contestants.holdfast_:OnPostgres",

@@ -6,26 +6,44 @@ from contextlib import AsyncExitStack
 from typing import ClassVar, Protocol
 
 import holdfast
+from holdfast import wiring
+from holdfast.contracts import Backend
+from holdfast.model.states import LIVE, State
 
 from . import Counts, OnEvent, Role
 from .jetstream import Subjects
 from .keyspace import Log
-from .tables import Tables
 
 CHANNEL, CONSUMER = "bench", "worker"
-TABLES = """
-    SELECT (SELECT count(*) FROM holdfast.live_jobs),
-           (SELECT count(*) FROM holdfast.job_log WHERE outcome = 'done')
-"""
+LEASE = "60s"
 DONE = ("HGET", "{holdfast}:counts:1", "done")
 
 
 class Bystander(Protocol):
-    """Counts what the store holds, without asking Holdfast."""
+    """Counts what the store holds, apart from what publishes and works."""
 
     async def counts(self) -> Counts: ...
 
     async def close(self) -> None: ...
+
+
+class States:
+    """Counts by the states that the contract shows, over connections of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.backend: Backend | None = None
+
+    async def counts(self) -> Counts:
+        if self.backend is None:
+            self.backend = wiring.backend(self.url, connections=1)
+            await self.backend.open()
+        states = (await self.backend.channels.consumer_stats(CHANNEL, CONSUMER)).states
+        return Counts(sum(states.get(state, 0) for state in LIVE), states.get(State.DONE, 0))
+
+    async def close(self) -> None:
+        if self.backend is not None:
+            await self.backend.close()
 
 
 class Holdfast:
@@ -38,8 +56,11 @@ class Holdfast:
         self.opened = AsyncExitStack()
 
     async def setup(self) -> None:
+        await self.join()
+        await self.client.subscribe(CHANNEL, CONSUMER, lease=LEASE)
+
+    async def join(self) -> None:
         self.client = await self.opened.enter_async_context(holdfast.connect(self.url))
-        await self.client.subscribe(CHANNEL, CONSUMER, lease="60s")
 
     async def publish(self, payload: bytes) -> None:
         await self.client.publish(CHANNEL, payload)
@@ -53,7 +74,7 @@ class Holdfast:
     async def work(self, on_event: OnEvent) -> None:
         app = holdfast.App()
 
-        @app.handler(CHANNEL, CONSUMER, lease="60s")
+        @app.handler(CHANNEL, CONSUMER, lease=LEASE)
         async def noop(event: holdfast.Event) -> None:
             on_event(event.data)
 
@@ -67,7 +88,7 @@ class Holdfast:
 
 class OnPostgres(Holdfast):
     def __init__(self, url: str) -> None:
-        super().__init__(url, Tables(url, TABLES))
+        super().__init__(url, States(url))
 
 
 class OnRedis(Holdfast):

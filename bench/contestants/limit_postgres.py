@@ -29,8 +29,11 @@ class Limit:
         return await psycopg.AsyncConnection.connect(self.url, autocommit=True)
 
     async def setup(self) -> None:
-        self.connection = await self.connect()
+        await self.join()
         await self.connection.execute(sql("limit_schema"))
+
+    async def join(self) -> None:
+        self.connection = await self.connect()
         self.cursor = self.connection.cursor(binary=True)
 
     async def publish(self, payload: bytes) -> None:

@@ -30,9 +30,12 @@ class PgQueuer:
         self.tables = Tables(url, COUNTS)
 
     async def setup(self) -> None:
+        await self.join()
+        await self.queries.install()
+
+    async def join(self) -> None:
         self.connection = await asyncpg.connect(self.url)
         self.queries = Queries.from_asyncpg_connection(self.connection)
-        await self.queries.install()
 
     async def publish(self, payload: bytes) -> None:
         await self.queries.enqueue("noop", payload)

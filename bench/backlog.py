@@ -1,0 +1,271 @@
+# ruff: noqa: E402
+"""The backlog on PostgreSQL, against the project's goals: `python bench/backlog.py --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+import orjson
+import uvloop
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from bench.backlog_goals import CURRENT, GOALS, LABELS, OURS, Figures, ratio
+from bench.cli import chosen
+from bench.contestants import CONTESTANTS
+from bench.report import environment
+from bench.sizes import SMOKE, Sizes
+from bench.stores import PostgresStore, postgres
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDTH = 200
+TARGETS = {
+    OURS: CONTESTANTS["postgres"]["holdfast"],
+    "before": CONTESTANTS["postgres"]["holdfast"],
+    "pgqueuer": CONTESTANTS["postgres"]["pgqueuer"],
+    "limit": CONTESTANTS["postgres"]["limit"],
+    "ranges": "bench.contestants.limit_ranges:Ranges",
+}
+EVERYBODY = tuple(TARGETS)
+VERSIONS = OURS, "before"
+LONGEST = 7_200.0
+"""Seconds of one turn."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    contestants: tuple[str, ...]
+    once: bool = False
+    """In the first round only: it takes long, and its figures compare parts of one run."""
+
+
+MEASURES: dict[str, Measure] = {
+    **{f"consume_{how}_{number}": Measure(EVERYBODY) for how in ("single", "bulk") for number in (1, 2)},
+    **{f"costs_{how}": Measure(EVERYBODY) for how in ("single", "bulk")},
+    **{f"handlers_{milliseconds}": Measure(VERSIONS) for milliseconds in (1, 5, 50)},
+    "publish_one": Measure(EVERYBODY),
+    "publish_at_once": Measure(EVERYBODY),
+    "publish_bulk": Measure(EVERYBODY),
+    "beside_consumers": Measure(VERSIONS),
+    "latency": Measure((OURS, "before", "pgqueuer", "limit")),
+    **{
+        f"{kind}_{how}": Measure((OURS,), once=True)
+        for how in ("single", "bulk")
+        for kind in ("free", "held")
+    },
+    "beside_write": Measure((OURS,), once=True),
+}
+
+
+class TurnError(Exception):
+    """A turn ended without figures."""
+
+
+@dataclass
+class Run:
+    """The figures so far, and what went wrong."""
+
+    figures: Figures = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, contestant: str, found: dict[str, float]) -> None:
+        for figure, value in found.items():
+            self.figures.setdefault(figure, defaultdict(list))[contestant].append(value)
+
+
+def arguments() -> argparse.ArgumentParser:
+    default = Sizes()
+    parser = argparse.ArgumentParser(description="The backlog on PostgreSQL, against the project's goals.")
+    parser.add_argument("--events", type=int, help=f"in a backlog, and in one bulk; {default.events:,}")
+    parser.add_argument("--rounds", type=int, help=f"{default.rounds}")
+    parser.add_argument("--count", type=int, help=f"bulk jobs drained beside a snapshot; {default.count:,}")
+    parser.add_argument("--single-count", type=int, help=f"single ones; {default.single_count:,}")
+    parser.add_argument(
+        "--seconds", type=float, help=f"that a write is held open; {default.write_seconds:.0f}"
+    )
+    parser.add_argument("--only", metavar="NAME,...", help=f"only these of {', '.join(TARGETS)}")
+    parser.add_argument("--measures", metavar="NAME,...", help=f"only these of {', '.join(MEASURES)}")
+    parser.add_argument(
+        "--before", type=Path, metavar="FOLDER", help="the src of an earlier version, measured as `before`"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
+    parser.add_argument("--smoke", action="store_true", help="small and quick: does everything run?")
+    return parser
+
+
+def sizes_from(options: argparse.Namespace) -> Sizes:
+    given = {
+        "events": options.events,
+        "rounds": options.rounds,
+        "count": options.count,
+        "single_count": options.single_count,
+        "write_seconds": options.seconds,
+    }
+    if options.seconds is not None and options.seconds <= CURRENT:
+        raise SystemExit(
+            f"--seconds {options.seconds} shows nothing: the goal is {CURRENT} s; hold it longer"
+        )
+    measures = chosen(options.measures, MEASURES)
+    changed = {name: value for name, value in given.items() if value is not None}
+    return replace(SMOKE if options.smoke else Sizes(), measures=measures, **changed)
+
+
+async def run(store: PostgresStore, sizes: Sizes, names: list[str], before: Path | None) -> Run:
+    """Every turn: contestants alternate within each measure, and another one begins in each round."""
+    found = Run()
+    for number in range(sizes.rounds):
+        for name in sizes.measures:
+            measure = MEASURES[name]
+            present = [each for each in measure.contestants if each in names]
+            if not present or (measure.once and number):
+                continue
+            first = number % len(present)
+            for contestant in present[first:] + present[:first]:
+                label = f"round {number + 1}, {name}, {contestant}"
+                try:
+                    async with store.empty(f"{contestant}_{name}_{number}") as url:
+                        figures = await turn(
+                            contestant, name, url, sizes, before if contestant == "before" else None
+                        )
+                except Exception as error:
+                    found.failures.append(f"{label}: {type(error).__name__}: {error}")
+                    tell(f"{label}: failed")
+                    continue
+                found.add(contestant, figures)
+                tell(f"{label}: " + ", ".join(shown(value) for value in figures.values()))
+    return found
+
+
+async def turn(
+    contestant: str, measure: str, url: str, sizes: Sizes, before: Path | None
+) -> dict[str, float]:
+    """One turn, with another version's code where `before` names its folder."""
+    paths = [str(before)] if before else []
+    inherited = os.environ.get("PYTHONPATH")
+    own = {"PYTHONPATH": os.pathsep.join([*paths, *([inherited] if inherited else [])])}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.turn", TARGETS[contestant], measure, url),
+        orjson.dumps(asdict(sizes)).decode(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | own,
+    )
+    try:
+        async with asyncio.timeout(LONGEST):
+            printed, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise TurnError("\n".join(errors.decode().splitlines()[-4:]))
+    return dict(orjson.loads(printed))
+
+
+def table(found: Run, names: list[str]) -> Table:
+    present = [name for name in names if any(name in by_name for by_name in found.figures.values())]
+    others = [name for name in present if name != OURS]
+    shown_ = Table(title="the backlog on PostgreSQL: median over the rounds (min – max)", box=SIMPLE_HEAD)
+    shown_.add_column("")
+    for name in present:
+        shown_.add_column(name, justify="right", no_wrap=True)
+    for name in others:
+        shown_.add_column(f"to {name}", justify="right")
+    shown_.add_column("goal")
+    for figure in sorted(found.figures, key=list(LABELS).index):
+        by_name = found.figures[figure]
+        ratios = [ratio(found.figures, figure, name) for name in others]
+        goals = [f"{goal.text}: {goal.verdict(found.figures)}" for goal in GOALS if goal.figure == figure]
+        shown_.add_row(
+            LABELS[figure],
+            *(cell(by_name.get(name, [])) for name in present),
+            *("–" if value is None else f"{shown(value)}×" for value in ratios),
+            "\n".join(goals),
+        )
+    return shown_
+
+
+def cell(values: list[float]) -> str:
+    if not values:
+        return "–"
+    middle = shown(median(values))
+    return middle if len(values) == 1 else f"{middle}\n({shown(min(values))} – {shown(max(values))})"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def summary(figures: Figures) -> list[str]:
+    """The goals by how they stand, each with its name and value."""
+    lines = []
+    for verdict in ("ok", "miss", "not measured"):
+        named = [
+            f"  {LABELS[goal.figure]}: {goal.text}" + ("" if value is None else f" (is {shown(value)})")
+            for goal in GOALS
+            if goal.verdict(figures) == verdict
+            for value in [goal.value(figures)]
+        ]
+        if named:
+            lines += [f"{verdict}: {len(named)} of {len(GOALS)} goals", *named]
+    return lines
+
+
+def document(found: Run, sizes: Sizes, server: dict[str, str]) -> dict[str, Any]:
+    return {
+        "environment": environment("postgres", server),
+        "sizes": asdict(sizes),
+        "figures": found.figures,
+        "goals": [
+            asdict(goal) | {"value": goal.value(found.figures), "verdict": goal.verdict(found.figures)}
+            for goal in GOALS
+        ],
+        "failures": found.failures,
+    }
+
+
+async def measured(
+    store: PostgresStore, sizes: Sizes, names: list[str], before: Path | None
+) -> tuple[Run, dict[str, str]]:
+    return await run(store, sizes, names, before), await store.describe()
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """0 when everything ran and no event was lost, whatever the goals say; 1 otherwise."""
+    options = arguments().parse_args()
+    sizes, names = sizes_from(options), chosen(options.only, TARGETS)
+    if options.before is None:
+        names = [name for name in names if name != "before"]
+    elif not (options.before / "holdfast" / "__init__.py").exists():
+        raise SystemExit(f"{options.before} holds no holdfast; name the src folder of another version")
+    with postgres() as store:
+        found, server = uvloop.run(measured(store, sizes, names, options.before and options.before.resolve()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(table(found, names))
+    for line in [*summary(found.figures), *(f"failed: {failure}" for failure in found.failures)]:
+        console.print(line, markup=False, highlight=False)
+    if options.json:
+        options.json.write_bytes(orjson.dumps(document(found, sizes, server), option=orjson.OPT_INDENT_2))
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

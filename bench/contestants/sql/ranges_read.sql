@@ -1,0 +1,2 @@
+-- The jobs of a range that `take` has leased.
+SELECT data FROM log WHERE id > %s AND id <= %s ORDER BY id
