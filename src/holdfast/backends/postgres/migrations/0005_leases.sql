@@ -323,33 +323,37 @@ BEGIN
     RETURN v_ready;
 END $$;
 
--- Lease jobs: what is ready by its number, and events of the log, up to 128 in one row.
-CREATE FUNCTION holdfast.lease(
-    c holdfast.consumers, p_worker text, p_now timestamptz, p_ready bigint[], p_epochs integer[], p_seqs bigint[]
-) RETURNS TABLE (epoch integer, seq bigint, attempts smallint, abandonments smallint, token bigint,
-                 priority smallint, due_at timestamptz, data bytea)
-LANGUAGE sql AS $$
-    WITH rows AS MATERIALIZED (
-        SELECT e.epoch, array_agg(e.seq ORDER BY e.seq) AS members
-        FROM unnest(p_epochs, p_seqs) WITH ORDINALITY AS e (epoch, seq, i)
-        GROUP BY e.epoch, (e.i - 1) / 128, e.seq >> 34
-    ), made AS (
+-- Lease events of the log, up to 128 in one row. Returns the token of each.
+CREATE FUNCTION holdfast.lease_events(
+    c holdfast.consumers, p_worker text, p_now timestamptz, p_epochs integer[], p_seqs bigint[]
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_all     constant integer := cardinality(p_seqs);
+    v_tokens  bigint[] := '{}';
+    v_first   integer := 1;
+    v_last    integer := 128;
+    v_members bigint[];
+    v_token   bigint;
+BEGIN
+    WHILE v_first <= v_all LOOP
+        v_last := least(v_last, v_all);
+        v_members := ARRAY(SELECT unnest(p_seqs[v_first:v_last]) ORDER BY 1);
+        -- A row has events of one epoch, whose numbers are not far apart: see holdfast.history.
+        IF p_epochs[v_first] < p_epochs[v_last] OR v_members[v_last - v_first + 1] - v_members[1] >= 1::bigint << 34 THEN
+            v_last := (v_first + v_last) / 2;
+            CONTINUE;
+        END IF;
+        v_token := holdfast.next_token();
         INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, token, lease_until, started_at, state, attempts,
                                    worker, members)
-        SELECT c.id, c.channel_id, r.epoch, -r.token, r.token, p_now + c.lease, p_now, 'leased', 1, p_worker, r.members
-        FROM (SELECT epoch, members, holdfast.next_token() AS token FROM rows OFFSET 0) r
-        RETURNING *
-    ), claimed AS (
-        UPDATE holdfast.jobs j
-        SET state = 'leased', attempts = j.attempts + 1, token = (SELECT holdfast.next_token()),
-            lease_until = p_now + c.lease, started_at = p_now, worker = p_worker
-        WHERE j.consumer_id = c.id AND j.id = ANY (p_ready) RETURNING *
-    )
-    SELECT m.epoch, s.seq, m.attempts, m.abandonments, m.token, m.priority, NULL, NULL
-    FROM made m CROSS JOIN LATERAL unnest(m.members) AS s (seq)
-    UNION ALL
-    SELECT epoch, id, attempts, abandonments, token, priority, due_at, data FROM claimed;
-$$;
+        VALUES (c.id, c.channel_id, p_epochs[v_first], -v_token, v_token, p_now + c.lease, p_now, 'leased', 1, p_worker,
+                v_members);
+        v_tokens := v_tokens || array_fill(v_token, ARRAY[v_last - v_first + 1]);
+        v_first := v_last + 1;
+        v_last := v_last + 128;
+    END LOOP;
+    RETURN v_tokens;
+END $$;
 
 -- Lease a batch, by priority, then due time. A row without a number says: there is more to take up first, ask again.
 CREATE FUNCTION holdfast.claim(p_channel text, p_consumer text, p_limit integer, p_worker text)
@@ -363,6 +367,7 @@ DECLARE
     v_now      timestamptz;
     v_all      boolean;
     v_picked   record;
+    v_tokens   bigint[];
     c          holdfast.consumers;
 BEGIN
     PERFORM holdfast.lock_frontier(v_consumer);
@@ -388,22 +393,31 @@ BEGIN
     ELSE
         SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
     END IF;
+    v_tokens := holdfast.lease_events(c, p_worker, v_now, v_picked.epochs, v_picked.seqs);
     IF v_picked.ready = '{}' THEN
-        -- The usual case: all of it comes from the log, in its order, and need not be looked up by number.
+        -- The usual case: all of it comes from the log, in its order.
         RETURN QUERY
-        SELECT j.epoch, j.seq, j.attempts, j.abandonments, j.token, v_now + c.lease, l.data, l.id, l.source, l.type, l.key,
+        SELECT t.epoch, t.seq, 1::smallint, 0::smallint, t.token, v_now + c.lease, l.data, l.id, l.source, l.type, l.key,
                coalesce(l.time, l.published_at), l.headers
-        FROM (
-            SELECT j.*, p.place FROM holdfast.lease(c, p_worker, v_now, v_picked.ready, v_picked.epochs, v_picked.seqs) j
-            JOIN unnest(v_picked.seqs, v_picked.places) WITH ORDINALITY AS p (seq, place, i) ON p.seq = j.seq
-            ORDER BY p.i OFFSET 0) j
-        CROSS JOIN LATERAL (SELECT * FROM holdfast.log e WHERE e.ctid = j.place OFFSET 0) l;
+        FROM unnest(v_picked.epochs, v_picked.seqs, v_tokens, v_picked.places) AS t (epoch, seq, token, place)
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.log e WHERE e.ctid = t.place OFFSET 0) l;
         RETURN;
     END IF;
     RETURN QUERY
+    WITH claimed AS (
+        UPDATE holdfast.jobs j
+        SET state = 'leased', attempts = j.attempts + 1, token = (SELECT holdfast.next_token()),
+            lease_until = v_now + c.lease, started_at = v_now, worker = p_worker
+        WHERE j.consumer_id = c.id AND j.id = ANY (v_picked.ready) RETURNING *
+    )
     SELECT j.epoch, j.seq, j.attempts, j.abandonments, j.token, v_now + c.lease, coalesce(j.data, l.data), l.id, l.source,
            l.type, l.key, coalesce(l.time, l.published_at), l.headers
-    FROM holdfast.lease(c, p_worker, v_now, v_picked.ready, v_picked.epochs, v_picked.seqs) j
+    FROM (
+        SELECT k.epoch, k.id AS seq, k.attempts, k.abandonments, k.token, k.priority, k.due_at, k.data FROM claimed k
+        UNION ALL
+        SELECT t.epoch, t.seq, 1::smallint, 0::smallint, t.token, 0::smallint, NULL, NULL
+        FROM unnest(v_picked.epochs, v_picked.seqs, v_tokens) AS t (epoch, seq, token)
+    ) j
     CROSS JOIN LATERAL (
         SELECT * FROM holdfast.log e
         WHERE e.channel_id = c.channel_id AND e.epoch = j.epoch AND e.seq = j.seq OFFSET 0) l
