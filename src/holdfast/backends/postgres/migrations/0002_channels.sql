@@ -159,7 +159,7 @@ BEGIN
         INSERT INTO holdfast.consumers (channel_id, name, policy, lease, expires_after, ordered, discard,
             dead_letter_id, starts_at)
         VALUES (v_channel, p_consumer, p_policy, p_lease, p_expires_after, p_ordered, p_discard, v_target,
-                CASE WHEN p_from > '0001-01-02' THEN p_from END)
+                CASE WHEN p_from > '0001-01-02' THEN least(p_from, holdfast.now()) END)
         RETURNING id INTO v_consumer;
         PERFORM holdfast.begin_frontiers(v_consumer, p_from IS NOT NULL);
     ELSIF v_ordered <> p_ordered THEN

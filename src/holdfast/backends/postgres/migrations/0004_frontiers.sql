@@ -15,7 +15,7 @@ CREATE TABLE holdfast.frontiers (
     at_tx       xid8,         -- null: the beginning of the window
     at_seq      bigint,
     PRIMARY KEY (consumer_id, special, number)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Events beyond a frontier that left the order of the log: somebody cancelled them, say, or they expired. Whatever
 -- became of them is written elsewhere; the take-up skips them, and removes the row.
@@ -148,9 +148,34 @@ BEGIN
     END LOOP;
 END $$;
 
--- How many events wait beyond a consumer's frontiers, counted up to a limit.
+-- How many of them there are, counted up to a limit: in the index, where that tells. Whatever is above both the place and
+-- `passed` waits; below, only what comes from a transaction that ran when one of the snapshots was taken.
 CREATE FUNCTION holdfast.count_beyond(p_consumer_id integer, p_special boolean, p_limit bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$ SELECT count(*) FROM holdfast.beyond(p_consumer_id, p_special, p_limit) $$;
+LANGUAGE plpgsql STABLE SET enable_sort = off AS $$
+DECLARE
+    c       holdfast.consumers;
+    f       holdfast.frontiers := holdfast.frontier(p_consumer_id, p_special);
+    v_tx    xid8 := greatest(pg_snapshot_xmax(f.passed), f.at_tx);
+    v_seq   bigint := CASE WHEN v_tx = f.at_tx THEN f.at_seq ELSE -1 END;
+    v_count bigint;
+BEGIN
+    SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
+    IF c.starts_at IS NOT NULL OR f.epoch < (SELECT holdfast.current_epoch(s) FROM holdfast.store s)
+       OR EXISTS (SELECT FROM holdfast.ahead WHERE consumer_id = p_consumer_id) THEN
+        RETURN (SELECT count(*) FROM holdfast.beyond(p_consumer_id, p_special, p_limit));
+    END IF;
+    SELECT count(*) INTO v_count FROM (
+        SELECT FROM holdfast.log l
+        WHERE l.channel_id = c.channel_id AND l.special = p_special AND l.epoch = f.epoch AND (l.tx, l.seq) > (v_tx, v_seq)
+        ORDER BY l.tx, l.seq LIMIT p_limit) w;
+    RETURN least(p_limit, v_count + (
+        SELECT count(*) FROM (SELECT pg_snapshot_xip(f.passed) UNION SELECT pg_snapshot_xip(f.reach)) AS r (tx)
+        CROSS JOIN LATERAL (
+            SELECT l.seq FROM holdfast.log l
+            WHERE l.channel_id = c.channel_id AND l.special = p_special AND l.epoch = f.epoch AND l.tx = r.tx
+              AND (l.tx, l.seq) <= (v_tx, v_seq) OFFSET 0) l
+        WHERE NOT holdfast.has_passed(f, f.epoch, r.tx, l.seq)));
+END $$;
 
 -- Whether an event waits beyond a consumer's frontier.
 CREATE FUNCTION holdfast.is_beyond(c holdfast.consumers, l holdfast.log) RETURNS boolean LANGUAGE sql STABLE AS $$

@@ -130,7 +130,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE l.at > l.published_at) AS scheduled,
            count(*) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS ready,
            min(greatest(l.published_at, c.created_at)) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS oldest
-    FROM holdfast.beyond(c.id, true, %(limit)s) b
+    FROM holdfast.beyond(c.id, true, CASE WHEN holdfast.has_special(c) THEN %(limit)s ELSE 0 END) b
     JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
 ) special
 ORDER BY ch.name, c.name;

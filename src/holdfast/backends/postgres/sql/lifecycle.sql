@@ -5,18 +5,20 @@
 -- Of what waits in the log, the first that expired and the special events whose time has come.
 WITH t AS MATERIALIZED (
     SELECT holdfast.now() AS now, ARRAY(SELECT consumer_id FROM holdfast.removals) AS removed
+), special AS MATERIALIZED (
+    SELECT c.id, true AS special FROM holdfast.channels ch JOIN holdfast.consumers c ON c.channel_id = ch.id
+    WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special) AND holdfast.has_special(c)
+), expiring AS MATERIALIZED (
+    SELECT c.id, false AS special FROM holdfast.consumers c WHERE c.expires_after IS NOT NULL AND EXISTS (
+        SELECT FROM holdfast.beyond(c.id, false, 1) f
+        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, f.epoch, f.seq)
+        WHERE greatest(l.published_at, c.created_at) + c.expires_after <= (SELECT now FROM t))
 ), waiting AS MATERIALIZED (
     SELECT c.id AS consumer_id, b.seq, greatest(l.at, l.published_at, c.created_at) AS due_at, c.expires_after,
            l.at > l.published_at AS scheduled
-    FROM holdfast.consumers c CROSS JOIN LATERAL (
-        SELECT * FROM holdfast.beyond(c.id, true, %(limit)s)
-        WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.special)
-        UNION ALL
-        SELECT * FROM holdfast.beyond(c.id, false, %(limit)s) WHERE EXISTS (
-            SELECT FROM holdfast.beyond(c.id, false, 1) f
-            JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, f.epoch, f.seq)
-            WHERE greatest(l.published_at, c.created_at) + c.expires_after <= (SELECT now FROM t))
-    ) b JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+    FROM (SELECT * FROM special UNION ALL SELECT * FROM expiring) w JOIN holdfast.consumers c ON c.id = w.id
+    CROSS JOIN LATERAL holdfast.beyond(c.id, w.special, %(limit)s) b
+    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
 )
 SELECT d.kind, d.consumer_id, d.seq, d.token, d.attempts, d.abandonments, d.expired,
        (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker,
@@ -56,19 +58,21 @@ FROM (
 
 -- name: crowded
 -- Consumers with so many special events beyond their frontiers that the read above does not see them all.
-SELECT c.id FROM holdfast.consumers c
-WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.special)
-  AND holdfast.count_beyond(c.id, true, %(limit)s) >= %(limit)s ORDER BY c.id;
+WITH special AS MATERIALIZED (
+    SELECT c.id FROM holdfast.channels ch JOIN holdfast.consumers c ON c.channel_id = ch.id
+    WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special) AND holdfast.has_special(c)
+)
+SELECT id FROM special WHERE holdfast.count_beyond(id, true, %(limit)s) >= %(limit)s ORDER BY id;
 
 -- name: take_up_special
 SELECT holdfast.take_up_special(%(consumer)s::integer);
 
 -- name: load
 -- How many live jobs there are, about: rows as the statistics system last saw them, and of what waits in the log the
--- first thousand of each consumer, of the first hundred consumers.
+-- first thousand of each of ten consumers.
 SELECT coalesce(pg_stat_get_live_tuples('holdfast.jobs'::regclass), 0) + (
     SELECT coalesce(sum(holdfast.count_beyond(c.id, false, 1000)), 0)::bigint
-    FROM (SELECT id FROM holdfast.consumers ORDER BY id LIMIT 100) c);
+    FROM (SELECT id FROM holdfast.consumers ORDER BY id LIMIT 10) c);
 
 -- name: promote
 SELECT holdfast.promote(%(consumers)s::integer[], %(seqs)s::bigint[]);
