@@ -272,3 +272,38 @@ async def test_a_position_is_above_every_one_that_was_readable_before(
     await asyncio.gather(*publishers)
     rest = await bus.read(CHANNEL, after=high, limit=10_000)
     assert len(await read_all(backend)) == seen + len(rest)
+
+
+@pytest.mark.concurrency
+async def test_what_was_read_is_read_again_whoever_publishes_meanwhile(
+    bus: Bus, backend: PostgresBackend, database: str
+) -> None:
+    """Publishers that come from another channel, with numbers of theirs that are long passed."""
+    stop = asyncio.Event()
+
+    async def publisher(number: int) -> int:
+        turn = 0
+        async with await psycopg.AsyncConnection.connect(database) as connection:
+            while not stop.is_set():
+                turn += 1
+                for channel in ("refunds", CHANNEL, CHANNEL):
+                    await bus.publish(channel, turn, connection=connection)
+                await connection.commit()
+        return turn
+
+    publishers = [asyncio.create_task(publisher(number)) for number in range(6)]
+    position, seen = None, list[str]()
+    try:
+        while len(seen) < 300:
+            for entry in await backend.log.read(CHANNEL, position, 1000):
+                position = entry.position
+                seen.append(entry.event.id)
+            if position is not None:
+                pages = backend.log.pages(CHANNEL, None, position, 1000)
+                assert [name async for page in pages for name in page.ids] == seen
+                cuts = await backend.log.cuts(CHANNEL, None, 10_000, 10_000, position)
+                assert [cut[:2] for cut in cuts] == [(position, len(seen))]
+    finally:
+        stop.set()
+    published = 2 * sum(await asyncio.gather(*publishers))
+    assert len(await read_all(backend)) == published

@@ -107,7 +107,7 @@ async def test_one_who_stalls_while_it_takes_holds_up_no_other(
 ) -> None:
     names = {"channel": CHANNEL, "consumer": CONSUMER, "worker": "stalled", "limit": 10}
     stalled = transaction.execute(QUERIES["claim"], names).fetchall()
-    assert [row[8] for row in stalled] == ALL[:10]
+    assert [row[7] for row in stalled] == ALL[:10]
     assert ids(await claim(ranged, BATCH)) == ALL[1000:], "its range is passed over"
     assert await claim(ranged, 10) == [], "and nobody waits for ever for what is left of it"
     transaction.rollback()

@@ -17,17 +17,11 @@ async def check(session: Session) -> list[Finding]:
         text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"
         text += f" {timeline}): what that one acknowledged last may be missing; publish it again, same ids"
         findings.append(Finding("warning", "failover", text))
-    findings += [_open_publish(*row) for row in await session.rows("blockers")]
+    for pid, age, channels in await session.rows("blockers"):
+        text = f"server process {pid} has held a publish open for {age:.0f} s: readers of"
+        text += f" {', '.join(channels)} wait for it; end it with pg_terminate_backend({pid})"
+        findings.append(Finding("warning", "open publish", text))
     return findings
-
-
-def _open_publish(pid: int | None, prepared: str | None, age: float, channels: list[str]) -> Finding:
-    if pid is None:
-        who, end = f"the prepared transaction {prepared!r}", f"ROLLBACK PREPARED {prepared!r}"
-    else:
-        who, end = f"server process {pid}", f"pg_terminate_backend({pid})"
-    text = f"{who} has held a publish open for {age:.0f} s: readers of {', '.join(channels)} wait for it"
-    return Finding("warning", "open publish", f"{text}; end it with {end}")
 
 
 def _fsync(value: str) -> Finding:

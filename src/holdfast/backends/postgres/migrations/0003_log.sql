@@ -87,31 +87,30 @@ $$;
 -- `entering` lists the server processes that have the lock of a channel and have not told their number yet: it may be
 -- below what others have taken since. That lasts for a moment only, so the reader asks again.
 CREATE FUNCTION holdfast.horizons(p_channels text[])
-RETURNS TABLE (channel text, epoch integer, seq bigint, entering integer[]) LANGUAGE plpgsql AS $$
+RETURNS TABLE (channel text, epoch integer, seq bigint, entering integer[])
+LANGUAGE plpgsql SET enable_nestloop = off AS $$  -- nobody knows beforehand how many locks there are
 DECLARE
     -- Before the locks are looked at: whoever is not among their holders by then takes a higher number.
     v_last  constant bigint := holdfast.last_number();
     v_epoch constant integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
 BEGIN
     RETURN QUERY
-    WITH held AS MATERIALIZED (
+    WITH held AS (
         -- By virtual transaction: a prepared one has no process. Exclusive locks are not those of publishers.
-        SELECT l.virtualtransaction AS owner, l.pid, l.objsubid, l.classid, l.objid,
-               ~(l.classid::bigint << 32 | l.objid::bigint) AS told
+        SELECT l.virtualtransaction AS owner, l.pid, l.objsubid, l.objid::bigint AS channel_id,
+               CASE l.objsubid WHEN 1 THEN ~(l.classid::bigint << 32 | l.objid::bigint) ELSE l.objid::bigint END AS told
         FROM pg_locks l
         WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ShareLock'
           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-    ), numbers AS (
-        SELECT h.owner, h.told % 131072 AS channel, min(h.told - h.told % 131072) AS below FROM held h
-        WHERE h.objsubid = 1 AND h.told >= 0 GROUP BY 1, 2
+          AND (l.objsubid = 1 OR l.classid = holdfast.publish_lock()::oid)
     ), publishing AS (
-        SELECT h.objid::bigint AS channel_id, h.pid, n.below FROM held h
-        LEFT JOIN numbers n ON n.owner = h.owner AND n.channel = h.objid::bigint % 131072
-        WHERE h.objsubid = 2 AND h.classid = holdfast.publish_lock()::oid
+        SELECT h.objsubid, h.channel_id, h.pid, min(h.told - h.told % 131072) FILTER (WHERE h.objsubid = 1)
+               OVER (PARTITION BY h.owner, h.told % 131072) AS below
+        FROM held h WHERE h.told >= 0
     )
     SELECT c.name, v_epoch, least(v_last, min(p.below)),
            array_agg(p.pid) FILTER (WHERE p.channel_id IS NOT NULL AND p.below IS NULL)
-    FROM holdfast.channels c LEFT JOIN publishing p ON p.channel_id = c.id
+    FROM holdfast.channels c LEFT JOIN publishing p ON p.channel_id = c.id AND p.objsubid = 2
     WHERE c.name = ANY (p_channels) GROUP BY c.name;
 END $$;
 

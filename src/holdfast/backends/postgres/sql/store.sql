@@ -22,15 +22,12 @@ SELECT name, setting FROM pg_settings
 WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'synchronous_standby_names', 'server_version_num');
 
 -- name: blockers
--- Who holds the log's readers back, on which channels: publishes that are open for long. A prepared transaction has no
--- process, and a name instead.
-SELECT a.pid, p.gid, extract(epoch FROM statement_timestamp() - coalesce(a.xact_start, p.prepared))::float8 AS age,
-       array_agg(c.name ORDER BY c.name)
+-- Who holds the log's readers back, and on which channels: publishes that are open for long.
+SELECT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start)::float8, array_agg(c.name ORDER BY c.name)
 FROM pg_locks l
+JOIN pg_stat_activity a ON a.pid = l.pid
 JOIN holdfast.channels c ON c.id = l.objid::bigint
-LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-LEFT JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || p.transaction
 WHERE l.locktype = 'advisory' AND l.classid = holdfast.publish_lock()::oid AND l.objsubid = 2 AND l.granted
   AND l.mode = 'ShareLock' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND coalesce(a.xact_start, p.prepared) < statement_timestamp() - interval '1 minute'
-GROUP BY a.pid, p.gid, age ORDER BY age DESC LIMIT 5;
+  AND a.xact_start < statement_timestamp() - interval '1 minute'
+GROUP BY a.pid, a.xact_start ORDER BY a.xact_start LIMIT 5;
