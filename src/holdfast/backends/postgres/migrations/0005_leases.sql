@@ -244,10 +244,11 @@ BEGIN
     RETURN v_before;
 END $$;
 
--- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log.
+-- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log. `used_up` as for
+-- take_up.
 CREATE FUNCTION holdfast.pick(
     c holdfast.consumers, p_limit integer, p_now timestamptz,
-    OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[], OUT places tid[]
+    OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[], OUT places tid[], OUT used_up boolean
 ) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
     v_higher integer;
@@ -261,7 +262,7 @@ BEGIN
         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND (j.expires_at IS NULL OR j.expires_at > p_now)
         ORDER BY j.priority DESC, j.due_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) r;
     IF v_higher < p_limit THEN
-        SELECT t.epochs, t.seqs, t.places INTO epochs, seqs, places FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
+        SELECT t.epochs, t.seqs, t.places, t.used_up INTO epochs, seqs, places, used_up FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
         ready := ready[1:p_limit - cardinality(seqs)];
     END IF;
 END $$;
@@ -382,16 +383,15 @@ BEGIN
         -- An event that is not taken up yet may be an earlier one of its key.
         v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
     END IF;
-    IF NOT v_all THEN
-        RETURN QUERY SELECT NULL::integer, NULL::bigint, NULL::smallint, NULL::smallint, NULL::bigint, NULL::timestamptz,
-            NULL::bytea, NULL, NULL, NULL, NULL, NULL::timestamptz, NULL::jsonb;
-        RETURN;
-    END IF;
     IF c.ordered THEN
         SELECT holdfast.pick_heads(c.id, p_limit, v_now) AS ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs,
-               '{}'::tid[] AS places INTO v_picked;
+               '{}'::tid[] AS places, true AS used_up INTO v_picked WHERE v_all;
     ELSE
-        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
+        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now) WHERE v_all;
+    END IF;
+    IF NOT v_all OR v_picked.ready = '{}' AND v_picked.seqs = '{}' AND NOT v_picked.used_up THEN
+        RETURN NEXT;
+        RETURN;
     END IF;
     v_tokens := holdfast.lease_events(c, p_worker, v_now, v_picked.epochs, v_picked.seqs);
     IF v_picked.ready = '{}' THEN
