@@ -44,7 +44,7 @@ CREATE FUNCTION holdfast.lock_frontier(p_consumer_id integer) RETURNS void LANGU
 CREATE FUNCTION holdfast.begin_frontiers(p_consumer_id integer, p_from_beginning boolean) RETURNS void LANGUAGE sql AS $$
     INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed)
     SELECT p_consumer_id, special, 0, CASE WHEN p_from_beginning THEN 0 ELSE holdfast.current_epoch(s) END,
-           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE pg_current_snapshot() END
+           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE holdfast.snapshot() END
     FROM holdfast.store s, unnest(ARRAY[false, true]) AS special;
 $$;
 
@@ -61,6 +61,16 @@ RETURN p_epoch < f.epoch OR p_epoch = f.epoch AND (
     pg_visible_in_snapshot(p_tx, f.passed)
     OR coalesce((p_tx, p_seq) <= (f.at_tx, f.at_seq) AND pg_visible_in_snapshot(p_tx, f.reach), false));
 
+-- What is committed at this moment. The server's own snapshot leaves out the transaction that takes it, which is not
+-- committed, and may publish later.
+CREATE FUNCTION holdfast.snapshot() RETURNS pg_snapshot LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN t.own < pg_snapshot_xmax(t.now)
+           THEN (least(t.own, pg_snapshot_xmin(t.now)) || ':' || pg_snapshot_xmax(t.now) || ':' || (
+                SELECT string_agg(x::text, ',' ORDER BY x) FROM (SELECT pg_snapshot_xip(t.now) UNION SELECT t.own) r (x)
+           ))::pg_snapshot ELSE t.now END
+    FROM (SELECT pg_current_snapshot() AS now, pg_current_xact_id_if_assigned() AS own) t;
+$$;
+
 -- The next window of a frontier: up to this moment, in the newest epoch. A window in an older one is all that is there.
 CREATE FUNCTION holdfast.next_window(f holdfast.frontiers, p_channel_id integer) RETURNS holdfast.frontiers
 LANGUAGE plpgsql STABLE AS $$
@@ -76,7 +86,7 @@ BEGIN
             WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch > f.epoch
             ORDER BY l.epoch LIMIT 1), v_newest);
     END IF;
-    f.reach := CASE WHEN f.epoch < v_newest THEN holdfast.everything() ELSE pg_current_snapshot() END;
+    f.reach := CASE WHEN f.epoch < v_newest THEN holdfast.everything() ELSE holdfast.snapshot() END;
     RETURN f;
 END $$;
 
@@ -123,28 +133,38 @@ DECLARE
     v_skips boolean := EXISTS (SELECT FROM holdfast.ahead WHERE consumer_id = p_consumer_id);
     v_found bigint := 0;
     v_step  bigint;
+    v_chunk bigint := 100;
     v_now   boolean := false;  -- whether the window ends with this moment
+    w       record;
 BEGIN
     SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
     LOOP
-        IF f.reach IS NULL OR v_step IS NOT NULL THEN
+        IF f.reach IS NULL OR v_step < v_chunk THEN
+            EXIT WHEN v_now;
             f := holdfast.next_window(f, c.channel_id);
             v_now := NOT holdfast.is_everything(f.reach);
         END IF;
-        IF v_skips OR c.starts_at IS NOT NULL THEN
-            RETURN QUERY SELECT f.epoch, w.seq FROM holdfast.in_window(f, c.channel_id, NULL) w
-            JOIN LATERAL (
-                SELECT l.published_at FROM holdfast.log l
-                WHERE l.channel_id = c.channel_id AND l.epoch = f.epoch AND l.seq = w.seq OFFSET 0) e ON true
-            WHERE (e.published_at >= c.starts_at) IS NOT FALSE AND NOT EXISTS (
-                SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = w.seq OFFSET 0)
-            LIMIT p_limit - v_found;
+        IF NOT v_skips AND c.starts_at IS NULL THEN
+            v_chunk := p_limit - v_found;
+            RETURN QUERY SELECT f.epoch, i.seq FROM holdfast.in_window(f, c.channel_id, v_chunk) i;
+            GET DIAGNOSTICS v_step = ROW_COUNT;
+            v_found := v_found + v_step;
+            v_chunk := coalesce(v_chunk, v_step + 1);
         ELSE
-            RETURN QUERY SELECT f.epoch, w.seq FROM holdfast.in_window(f, c.channel_id, p_limit - v_found) w;
+            v_chunk := least(2 * v_chunk, 10000);
+            SELECT array_agg(i.tx) AS txs, array_agg(i.seq) AS seqs INTO w FROM holdfast.in_window(f, c.channel_id, v_chunk) i;
+            RETURN QUERY SELECT f.epoch, e.seq FROM unnest(w.seqs) AS e (seq) CROSS JOIN LATERAL (
+                SELECT l.published_at FROM holdfast.log l
+                WHERE l.channel_id = c.channel_id AND l.epoch = f.epoch AND l.seq = e.seq OFFSET 0) l
+            WHERE (l.published_at >= c.starts_at) IS NOT FALSE AND NOT EXISTS (
+                SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = e.seq OFFSET 0)
+            LIMIT p_limit - v_found;
+            GET DIAGNOSTICS v_step = ROW_COUNT;
+            v_found := v_found + v_step;
+            v_step := coalesce(cardinality(w.seqs), 0);
+            f.at_tx := coalesce(w.txs[v_step], f.at_tx); f.at_seq := coalesce(w.seqs[v_step], f.at_seq);
         END IF;
-        GET DIAGNOSTICS v_step = ROW_COUNT;
-        v_found := v_found + v_step;
-        EXIT WHEN v_now OR v_found >= p_limit;
+        EXIT WHEN v_found >= p_limit;
     END LOOP;
 END $$;
 
@@ -195,15 +215,16 @@ $$;
 
 -- The next events of the log, in its order, for somebody who leases them or makes rows of them; the frontier moves past
 -- them. At most `p_limit`, less what comes before them: `p_higher` ready jobs, whatever their time, and those that were
--- due at `p_dues`. `places` are those of the events in the table. What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more
--- may follow. The caller holds the lock, and took it in an earlier statement.
+-- due at `p_dues`. `places` are those of the events in the table: what is taken up is not trimmed, and so stays there.
+-- What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more may follow. The
+-- caller holds the lock, and took it in an earlier statement.
 CREATE FUNCTION holdfast.take_up(
     c holdfast.consumers, p_special boolean, p_limit integer, p_now timestamptz,
     p_higher integer DEFAULT 0, p_dues timestamptz[] DEFAULT '{}',
     OUT epochs integer[], OUT seqs bigint[], OUT places tid[], OUT used_up boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    v_most  constant integer := 20000;  -- events that one call looks at
+    v_most  constant integer := 5000;  -- events that one call looks at
     v_old   constant holdfast.frontiers := holdfast.frontier(c.id, p_special);
     -- The index tells everything.
     v_plain constant boolean := p_higher = 0 AND p_dues = '{}' AND c.starts_at IS NULL AND c.expires_after IS NULL
@@ -212,6 +233,7 @@ DECLARE
     v_now   boolean := false;  -- whether the window ends with this moment
     v_moved boolean := false;
     v_chunk integer;
+    v_least integer := 32;
     v_looks integer := 0;
     v_due   timestamptz := c.created_at;
     w       record;
@@ -225,7 +247,9 @@ BEGIN
     LOOP
         v_chunk := p_limit - cardinality(seqs);
         IF NOT v_plain THEN
-            v_chunk := greatest(v_chunk, 500);
+            -- Not all that is looked at is taken.
+            v_chunk := greatest(v_chunk, v_least);
+            v_least := least(2 * v_least, 1000);
         END IF;
         SELECT coalesce(array_agg(i.tx), '{}') AS txs, coalesce(array_agg(i.seq), '{}') AS seqs,
                coalesce(array_agg(i.place), '{}') AS places INTO w
@@ -246,7 +270,9 @@ BEGIN
         END IF;
         v_looks := v_looks + cardinality(w.seqs);
         used_up := v_now AND cardinality(w.seqs) < v_chunk AND v_step.passed = cardinality(w.seqs);
-        EXIT WHEN used_up OR v_step.passed < cardinality(w.seqs) OR cardinality(seqs) >= p_limit OR v_looks >= v_most;
+        -- (With a limit of none, whatever needs no room is passed.)
+        EXIT WHEN used_up OR v_step.passed < cardinality(w.seqs) OR p_limit > 0 AND cardinality(seqs) >= p_limit
+               OR v_looks >= v_most;
         IF cardinality(w.seqs) < v_chunk THEN
             f := holdfast.next_window(f, c.channel_id);
             v_now := NOT holdfast.is_everything(f.reach);
@@ -276,15 +302,16 @@ DECLARE
     v_skipped bigint[];
 BEGIN
     WITH looked AS MATERIALIZED (
+        -- What nobody needs may have been trimmed since it was found.
         SELECT e.seq, e.place, e.i, l.published_at,
-               CASE WHEN EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = e.seq OFFSET 0)
-                         THEN 'skipped'
+               CASE WHEN l.published_at IS NULL OR EXISTS (
+                        SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = e.seq OFFSET 0) THEN 'skipped'
                     WHEN l.published_at < c.starts_at THEN 'early'
                     WHEN NOT p_special AND greatest(l.published_at, c.created_at) + c.expires_after <= p_now THEN 'expired'
                     ELSE 'taken' END AS what
-        FROM unnest(p_seqs, p_places) WITH ORDINALITY AS e (seq, place, i) CROSS JOIN LATERAL (
+        FROM unnest(p_seqs, p_places) WITH ORDINALITY AS e (seq, place, i) LEFT JOIN LATERAL (
             SELECT l.published_at FROM holdfast.log l
-            WHERE l.ctid = e.place OFFSET 0) l
+            WHERE l.channel_id = c.channel_id AND l.epoch = p_epoch AND l.seq = e.seq OFFSET 0) l ON true
     ), placed AS (
         SELECT k.*, count(*) FILTER (WHERE k.what = 'taken') OVER w AS nth,
                greatest(p_due, max(k.published_at) FILTER (WHERE k.what = 'taken') OVER w) AS latest

@@ -61,7 +61,7 @@ CREATE INDEX jobs_expiring ON holdfast.jobs (expires_at) WHERE state <> 'leased'
 CREATE INDEX jobs_ordered ON holdfast.jobs (consumer_id, order_key, id) WHERE order_key IS NOT NULL;
 
 -- The history of jobs that ended other than dead; like `jobs`, a row has one job or `members`. A row's numbers lie less
--- than 2^34 apart, so that a job is found by its number.
+-- than 2^30 apart, so that a job is found by its number.
 CREATE TABLE holdfast.history (
     consumer_id  integer NOT NULL,
     channel_id   integer NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE holdfast.history (
     reason       text,
     errors       jsonb,
     members      bigint[],
-    CHECK (CASE WHEN members IS NULL THEN first = last ELSE last - first < 1::bigint << 34 END)
+    CHECK (CASE WHEN members IS NULL THEN first = last ELSE last - first < 1::bigint << 30 END)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
 -- A second completion of a job is impossible.
@@ -93,9 +93,10 @@ CREATE FUNCTION holdfast.ended(p_consumer_id integer, p_seq bigint) RETURNS SETO
 LANGUAGE sql STABLE AS $$
     SELECT * FROM holdfast.history WHERE consumer_id = p_consumer_id AND last = p_seq AND members IS NULL
     UNION ALL
-    SELECT * FROM holdfast.history
-    WHERE consumer_id = p_consumer_id AND members IS NOT NULL AND last >= p_seq AND last < p_seq + (1::bigint << 34)
-      AND first <= p_seq AND p_seq = ANY (members);
+    (SELECT * FROM holdfast.history
+     WHERE consumer_id = p_consumer_id AND members IS NOT NULL AND last >= p_seq AND last < p_seq + (1::bigint << 30)
+       AND first <= p_seq AND p_seq = ANY (members)
+     ORDER BY last LIMIT 1);
 $$;
 
 -- The same for people, job by job.
@@ -340,7 +341,7 @@ BEGIN
         v_last := least(v_last, v_all);
         v_members := ARRAY(SELECT unnest(p_seqs[v_first:v_last]) ORDER BY 1);
         -- A row has events of one epoch, whose numbers are not far apart: see holdfast.history.
-        IF p_epochs[v_first] < p_epochs[v_last] OR v_members[v_last - v_first + 1] - v_members[1] >= 1::bigint << 34 THEN
+        IF p_epochs[v_first] < p_epochs[v_last] OR v_members[v_last - v_first + 1] - v_members[1] >= 1::bigint << 30 THEN
             v_last := (v_first + v_last) / 2;
             CONTINUE;
         END IF;
