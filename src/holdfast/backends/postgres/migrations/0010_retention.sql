@@ -141,8 +141,8 @@ RETURNS holdfast.place LANGUAGE sql STABLE AS $$
         ORDER BY n.epoch, n.seq LIMIT 1));
 $$;
 
--- Events below the trimmed place whose dead letters are gone and whose jobs, if any, have ended; `dead` where there is
--- a dead letter again, which keeps the event.
+-- Events below the trimmed place whose dead letters are gone and which nobody else needs: a consumer that was created
+-- since may have them before it. `dead` where there is a dead letter again, which keeps the event.
 CREATE FUNCTION holdfast.trimmable_released(
     p_channel_id integer, p_before timestamptz, p_limit bigint, p_bound holdfast.place, p_consumers integer[],
     p_owners integer[], p_ended bigint[], p_kept bigint[]
@@ -151,12 +151,13 @@ CREATE FUNCTION holdfast.trimmable_released(
                SELECT FROM holdfast.dead_letters d
                WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
     FROM holdfast.released r LEFT JOIN LATERAL (
-        SELECT l.ctid, l.published_at FROM holdfast.log l
+        SELECT l.ctid, l.published_at, l FROM holdfast.log l
         WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.seq = r.seq OFFSET 0
     ) l ON true
     WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
       AND (r.epoch, r.seq) <= ((p_bound).epoch, (p_bound).seq)
       AND NOT holdfast.has_job(p_consumers, r.seq, p_owners, p_ended)
+      AND NOT holdfast.has_beyond(p_consumers, l.l, p_owners, p_ended)
     LIMIT p_limit;
 $$;
 
