@@ -242,6 +242,11 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE v_consumers <> '{}'
         ON CONFLICT DO NOTHING
+    ), unmarked AS (
+        -- The take-up never comes to these.
+        DELETE FROM holdfast.ahead WHERE ctid = ANY (ARRAY(
+            SELECT a.ctid FROM holdfast.ahead a
+            WHERE a.consumer_id = ANY (v_consumers) AND a.seq = ANY (ARRAY(SELECT seq FROM gone)) FOR UPDATE SKIP LOCKED))
     )
     SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
 
@@ -258,6 +263,11 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE v_consumers <> '{}'
         ON CONFLICT DO NOTHING
+    ), unmarked AS (
+        -- The take-up never comes to these.
+        DELETE FROM holdfast.ahead WHERE ctid = ANY (ARRAY(
+            SELECT a.ctid FROM holdfast.ahead a
+            WHERE a.consumer_id = ANY (v_consumers) AND a.seq = ANY (ARRAY(SELECT seq FROM gone)) FOR UPDATE SKIP LOCKED))
     )
     SELECT (SELECT count(*) FROM gone) AS removed,
            (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
