@@ -1,4 +1,4 @@
-"""Frontiers: the log is taken up in its order, nothing is skipped and nothing twice, whoever else is at work."""
+"""Frontiers: the log is taken up in order, nothing is skipped and nothing twice, whoever works beside it."""
 
 from __future__ import annotations
 
