@@ -16,7 +16,7 @@ from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Connection, Session
 from kit import until
 
-BIG = {"jobs", "log", "keys", "job_log", "dead_letters"}
+BIG = {"jobs", "log", "keys", "history", "frontiers", "ahead", "dead_letters", "trimmed", "released"}
 _PARAMETER = re.compile(r"%\((\w+)\)[sbt]")
 
 
@@ -77,7 +77,8 @@ async def explain(connection: Connection, name: str, *, run: bool = False, **par
     await connection.execute(f"PREPARE explained AS {text}")  # type: ignore[arg-type]
     options = "ANALYZE, BUFFERS, TIMING OFF, FORMAT json" if run else "FORMAT json"
     values = sql.SQL(", ").join(sql.Literal(parameters[each]) for each in names)
-    call = sql.SQL("EXPLAIN ({}) EXECUTE explained ({})").format(sql.SQL(options), values)
+    called = sql.SQL("explained ({})").format(values) if names else sql.SQL("explained")
+    call = sql.SQL("EXPLAIN ({}) EXECUTE {}").format(sql.SQL(options), called)
     cursor = await connection.execute(call)
     row = await cursor.fetchone()
     await connection.execute("DEALLOCATE explained")

@@ -139,7 +139,7 @@ async def test_a_requeue_in_flight_keeps_its_event(
     await publish(backend, "a")
     assert await bury(backend, await claim_one(backend))
     number = int((await record(backend, "a")).id)
-    transaction.execute("SELECT holdfast.requeue((SELECT id FROM holdfast.consumers), %s)", [number])
+    transaction.execute("SELECT holdfast.requeue(%s, %s, %s)", [CHANNEL, CONSUMER, number])
     trimming = asyncio.create_task(trim(backend, lock))
     await waiting(sql)
     transaction.commit()

@@ -141,8 +141,8 @@ RETURNS holdfast.place LANGUAGE sql STABLE AS $$
         ORDER BY n.epoch, n.seq LIMIT 1));
 $$;
 
--- Events below the trimmed place whose dead letters are gone and whose jobs, if any, have ended; `dead` where there is
--- a dead letter again, which keeps the event.
+-- Events below the trimmed place whose dead letters are gone and which nobody else needs: a consumer that was created
+-- since may have them before it. `dead` where there is a dead letter again, which keeps the event.
 CREATE FUNCTION holdfast.trimmable_released(
     p_channel_id integer, p_before timestamptz, p_limit bigint, p_bound holdfast.place, p_consumers integer[],
     p_owners integer[], p_ended bigint[], p_kept bigint[]
@@ -151,12 +151,13 @@ CREATE FUNCTION holdfast.trimmable_released(
                SELECT FROM holdfast.dead_letters d
                WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
     FROM holdfast.released r LEFT JOIN LATERAL (
-        SELECT l.ctid, l.published_at FROM holdfast.log l
+        SELECT l.ctid, l.published_at, l FROM holdfast.log l
         WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.seq = r.seq OFFSET 0
     ) l ON true
     WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
       AND (r.epoch, r.seq) <= ((p_bound).epoch, (p_bound).seq)
       AND NOT holdfast.has_job(p_consumers, r.seq, p_owners, p_ended)
+      AND NOT holdfast.has_beyond(p_consumers, l.l, p_owners, p_ended)
     LIMIT p_limit;
 $$;
 
@@ -243,6 +244,11 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE v_consumers <> '{}'
         ON CONFLICT DO NOTHING
+    ), unmarked AS (
+        -- The take-up never comes to these.
+        DELETE FROM holdfast.ahead WHERE ctid = ANY (ARRAY(
+            SELECT a.ctid FROM holdfast.ahead a
+            WHERE a.consumer_id = ANY (v_consumers) AND a.seq = ANY (ARRAY(SELECT seq FROM gone)) FOR UPDATE SKIP LOCKED))
     )
     SELECT (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM gone) AS removed INTO v_released;
 
@@ -261,6 +267,11 @@ BEGIN
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
         WHERE v_consumers <> '{}'
         ON CONFLICT DO NOTHING
+    ), unmarked AS (
+        -- The take-up never comes to these.
+        DELETE FROM holdfast.ahead WHERE ctid = ANY (ARRAY(
+            SELECT a.ctid FROM holdfast.ahead a
+            WHERE a.consumer_id = ANY (v_consumers) AND a.seq = ANY (ARRAY(SELECT seq FROM gone)) FOR UPDATE SKIP LOCKED))
     )
     SELECT (SELECT count(*) FROM gone) AS removed,
            (SELECT count(*) FROM free) > (SELECT count(*) FROM passed) AS more,
