@@ -237,8 +237,6 @@ BEGIN
     ), gone AS (
         DELETE FROM holdfast.log
         WHERE ctid = ANY (ARRAY(SELECT event FROM looked WHERE NOT dead AND event IS NOT NULL)) RETURNING *
-    ), unmarked AS (
-        DELETE FROM holdfast.ahead a USING gone g WHERE a.consumer_id = ANY (v_consumers) AND a.seq = g.seq
     ), noted AS (
         INSERT INTO holdfast.trimmed (channel_id, epoch, seq, id, source, type, trimmed_at)
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
@@ -260,8 +258,6 @@ BEGIN
         SELECT * FROM free WHERE n <= p_limit - v_released.removed AND (total <= 200000000 OR n = 1)
     ), gone AS (
         DELETE FROM holdfast.log WHERE ctid = ANY (ARRAY(SELECT event FROM passed WHERE NOT dead)) RETURNING *
-    ), unmarked AS (
-        DELETE FROM holdfast.ahead a USING gone g WHERE a.consumer_id = ANY (v_consumers) AND a.seq = g.seq
     ), noted AS (
         INSERT INTO holdfast.trimmed (channel_id, epoch, seq, id, source, type, trimmed_at)
         SELECT g.channel_id, g.epoch, g.seq, g.id, g.source, g.type, v_now FROM gone g
