@@ -198,10 +198,12 @@ BEGIN
 END $$;
 
 -- Whether an event waits beyond a consumer's frontier.
-CREATE FUNCTION holdfast.is_beyond(c holdfast.consumers, l holdfast.log) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT holdfast.has_passed(holdfast.frontier(c.id, l.special), l.epoch, l.tx, l.seq)
-       AND (l.published_at >= c.starts_at) IS NOT FALSE
-       AND NOT EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = l.seq OFFSET 0);
+CREATE FUNCTION holdfast.is_beyond(
+    c holdfast.consumers, p_special boolean, p_epoch integer, p_tx xid8, p_seq bigint, p_published_at timestamptz
+) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT holdfast.has_passed(holdfast.frontier(c.id, p_special), p_epoch, p_tx, p_seq)
+       AND (p_published_at >= c.starts_at) IS NOT FALSE
+       AND NOT EXISTS (SELECT FROM holdfast.ahead a WHERE a.consumer_id = c.id AND a.seq = p_seq OFFSET 0);
 $$;
 
 -- Whether special events may wait beyond a frontier: there is one that its snapshot does not see, or did not see when it

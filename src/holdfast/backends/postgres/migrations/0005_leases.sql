@@ -105,15 +105,18 @@ SELECT h.consumer_id, h.channel_id, h.epoch, m.seq, h.token, h.created_at, h.end
        h.abandonments, h.worker, h.reason, h.errors
 FROM holdfast.history h CROSS JOIN LATERAL unnest(coalesce(h.members, ARRAY[h.first])) AS m (seq);
 
--- An event by its number alone.
-CREATE FUNCTION holdfast.event(p_channel_id integer, p_seq bigint) RETURNS SETOF holdfast.log LANGUAGE sql STABLE AS $$
+-- What is known of an event without its data, by its number alone.
+CREATE FUNCTION holdfast.event(p_channel_id integer, p_seq bigint)
+RETURNS TABLE (epoch integer, seq bigint, tx xid8, special boolean, published_at timestamptz, at timestamptz, priority smallint)
+LANGUAGE sql STABLE AS $$
     WITH RECURSIVE epochs (epoch) AS (
         (SELECT l.epoch FROM holdfast.log l WHERE l.channel_id = p_channel_id ORDER BY l.epoch LIMIT 1)
         UNION ALL
         SELECT (SELECT l.epoch FROM holdfast.log l WHERE l.channel_id = p_channel_id AND l.epoch > e.epoch
                 ORDER BY l.epoch LIMIT 1) FROM epochs e WHERE e.epoch IS NOT NULL
     )
-    SELECT l.* FROM epochs e JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, e.epoch, p_seq);
+    SELECT l.epoch, l.seq, l.tx, l.special, l.published_at, l.at, l.priority
+    FROM epochs e JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, e.epoch, p_seq);
 $$;
 
 -- The live jobs one by one: those that have rows, and those that wait in the log.
@@ -238,10 +241,11 @@ DECLARE
 BEGIN
     PERFORM holdfast.lock_frontier(p_consumer_id);
     SELECT * INTO c FROM holdfast.consumers WHERE id = p_consumer_id;
-    v_before := holdfast.count_beyond(p_consumer_id, true, 20000);
-    IF FOUND THEN
-        PERFORM holdfast.take_up_all(c, true, holdfast.now());
+    IF NOT FOUND THEN
+        RETURN 0;
     END IF;
+    v_before := holdfast.count_beyond(p_consumer_id, true, 20000);
+    PERFORM holdfast.take_up_all(c, true, holdfast.now());
     RETURN v_before;
 END $$;
 
@@ -263,7 +267,8 @@ BEGIN
         WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held AND (j.expires_at IS NULL OR j.expires_at > p_now)
         ORDER BY j.priority DESC, j.due_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) r;
     IF v_higher < p_limit THEN
-        SELECT t.epochs, t.seqs, t.places, t.used_up INTO epochs, seqs, places, used_up FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
+        SELECT t.epochs, t.seqs, t.places, t.used_up INTO epochs, seqs, places, used_up
+        FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
         ready := ready[1:p_limit - cardinality(seqs)];
     END IF;
 END $$;
@@ -492,7 +497,7 @@ BEGIN
         v_seqs := ARRAY(SELECT t.seq FROM unnest(p_consumer_ids, p_seqs) AS t (consumer_id, seq) WHERE t.consumer_id = c.id);
         SELECT array_agg(l.epoch) AS epochs, array_agg(l.seq) AS seqs INTO v_left
         FROM unnest(v_seqs) AS s (seq) CROSS JOIN LATERAL holdfast.event(c.channel_id, s.seq) l
-        WHERE holdfast.is_beyond(c, l);
+        WHERE holdfast.is_beyond(c, l.special, l.epoch, l.tx, l.seq, l.published_at);
         IF v_left.seqs IS NOT NULL THEN
             PERFORM holdfast.add_jobs(c, v_left.epochs, v_left.seqs);
             INSERT INTO holdfast.ahead (consumer_id, seq) SELECT c.id, unnest(v_left.seqs);
@@ -708,7 +713,7 @@ RETURNS TABLE (
     UNION ALL
     SELECT l.seq, CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END, l.epoch, 0::smallint, 0::smallint, 0,
            l.priority, e.created_at, greatest(l.at, e.created_at), NULL, NULL, NULL, NULL, NULL
-    FROM l, e WHERE (SELECT holdfast.is_beyond(c, l) FROM c);
+    FROM l, e, c WHERE holdfast.is_beyond(c, l.special, l.epoch, l.tx, l.seq, l.published_at);
 $$;
 
 -- Back to ready at the tail with fresh budgets, from dead or from any live state. The token rises, so that a lease that

@@ -74,12 +74,15 @@ CREATE FUNCTION holdfast.first_jobs(
 $$;
 
 -- Whether one of these consumers still has the event before it.
-CREATE FUNCTION holdfast.has_beyond(p_consumers integer[], l holdfast.log, p_owners integer[], p_ended bigint[])
-RETURNS boolean LANGUAGE sql STABLE AS $$
+CREATE FUNCTION holdfast.has_beyond(
+    p_consumers integer[], p_special boolean, p_epoch integer, p_tx xid8, p_seq bigint, p_published_at timestamptz,
+    p_owners integer[], p_ended bigint[]
+) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
-        SELECT FROM holdfast.consumers c WHERE c.id = ANY (p_consumers) AND holdfast.is_beyond(c, l)
+        SELECT FROM holdfast.consumers c
+        WHERE c.id = ANY (p_consumers) AND holdfast.is_beyond(c, p_special, p_epoch, p_tx, p_seq, p_published_at)
           AND NOT EXISTS (
-            SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = c.id AND e.seq = l.seq));
+            SELECT FROM unnest(p_owners, p_ended) AS e (owner, seq) WHERE e.owner = c.id AND e.seq = p_seq));
 $$;
 
 -- Whether an event has a live job that has a row.
@@ -114,12 +117,13 @@ CREATE FUNCTION holdfast.holder(
         FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
         UNION ALL
         -- What ended the step, where the order in which the log is taken up is not that of numbers.
-        SELECT c.name, (e.f).epoch, (e.f).seq, NULL FROM holdfast.consumers c CROSS JOIN LATERAL (
-            SELECT l FROM holdfast.log l WHERE l.channel_id = p_channel_id
+        SELECT c.name, l.epoch, l.seq, NULL FROM holdfast.consumers c CROSS JOIN LATERAL (
+            SELECT l.special, l.epoch, l.tx, l.seq, l.published_at FROM holdfast.log l WHERE l.channel_id = p_channel_id
               AND (l.epoch, l.seq) > ((p_trimmed).epoch, (p_trimmed).seq)
             ORDER BY l.epoch, l.seq LIMIT 1
-        ) e (f)
-        WHERE c.channel_id = p_channel_id AND holdfast.has_beyond(ARRAY[c.id], e.f, p_owners, p_ended)
+        ) l
+        WHERE c.channel_id = p_channel_id
+          AND holdfast.has_beyond(ARRAY[c.id], l.special, l.epoch, l.tx, l.seq, l.published_at, p_owners, p_ended)
     ), oldest AS (
         SELECT * FROM needed ORDER BY epoch, seq, consumer LIMIT 1
     )
@@ -151,13 +155,13 @@ CREATE FUNCTION holdfast.trimmable_released(
                SELECT FROM holdfast.dead_letters d
                WHERE d.consumer_id = ANY (p_consumers) AND d.seq = r.seq OFFSET 0)
     FROM holdfast.released r LEFT JOIN LATERAL (
-        SELECT l.ctid, l.published_at, l FROM holdfast.log l
+        SELECT l.ctid, l.special, l.tx, l.published_at FROM holdfast.log l
         WHERE l.channel_id = r.channel_id AND l.epoch = r.epoch AND l.seq = r.seq OFFSET 0
     ) l ON true
     WHERE r.channel_id = p_channel_id AND (l.published_at < p_before) IS NOT FALSE
       AND (r.epoch, r.seq) <= ((p_bound).epoch, (p_bound).seq)
       AND NOT holdfast.has_job(p_consumers, r.seq, p_owners, p_ended)
-      AND NOT holdfast.has_beyond(p_consumers, l.l, p_owners, p_ended)
+      AND NOT holdfast.has_beyond(p_consumers, l.special, r.epoch, l.tx, r.seq, l.published_at, p_owners, p_ended)
     LIMIT p_limit;
 $$;
 
@@ -181,18 +185,18 @@ LANGUAGE sql STABLE AS $$
         CROSS JOIN unnest(ARRAY[false, true]) AS special CROSS JOIN LATERAL holdfast.frontier(c.id, special) f
         ORDER BY 1, 2 LIMIT 1
     ), page AS MATERIALIZED (
-        SELECT l.ctid, (l.l).epoch, (l.l).seq, row_number() OVER w AS n, sum(l.size) OVER w AS total,
-               (l.l).published_at >= p_before
-               OR EXISTS (SELECT FROM passed p WHERE ((l.l).epoch, (l.l).tx) >= (p.epoch, p.tx))
-                  AND holdfast.has_beyond(p_consumers, l.l, p_owners, p_ended) AS needed
+        SELECT l.*, row_number() OVER w AS n, sum(l.size) OVER w AS total,
+               l.published_at >= p_before
+               OR EXISTS (SELECT FROM passed p WHERE (l.epoch, l.tx) >= (p.epoch, p.tx)) AND holdfast.has_beyond(
+                   p_consumers, l.special, l.epoch, l.tx, l.seq, l.published_at, p_owners, p_ended) AS needed
         FROM (
-            SELECT l.ctid, l, octet_length(l.data) AS size FROM holdfast.log l
+            SELECT l.ctid, l.special, l.epoch, l.tx, l.seq, l.published_at, octet_length(l.data) AS size FROM holdfast.log l
             WHERE l.channel_id = p_channel_id
               AND (l.epoch, l.seq) > ((p_trimmed).epoch, (p_trimmed).seq)
               AND (l.epoch, l.seq) <= (
                   (SELECT (place).epoch FROM bound), (SELECT (place).seq FROM bound))
             ORDER BY l.epoch, l.seq LIMIT p_limit + 1
-        ) l WINDOW w AS (ORDER BY (l.l).epoch, (l.l).seq ROWS UNBOUNDED PRECEDING)
+        ) l WINDOW w AS (ORDER BY l.epoch, l.seq ROWS UNBOUNDED PRECEDING)
     )
     SELECT p.ctid, p.epoch, p.seq, p.n, p.total, p.seq IN (SELECT unnest(p_kept)) OR EXISTS (
                SELECT FROM holdfast.dead_letters d

@@ -167,7 +167,7 @@ CROSS JOIN LATERAL (
         SELECT greatest(l.published_at, c.created_at) FROM (
             SELECT * FROM holdfast.log l WHERE l.channel_id = c.channel_id AND NOT l.special
             ORDER BY l.epoch DESC, l.tx DESC, l.seq DESC LIMIT 1) l
-        WHERE holdfast.is_beyond(c, l)
+        WHERE holdfast.is_beyond(c, l.special, l.epoch, l.tx, l.seq, l.published_at)
         UNION ALL
         SELECT greatest(l.at, l.published_at, c.created_at) FROM holdfast.beyond(c.id, true, 1000) b
         JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
