@@ -33,8 +33,9 @@ _TABLES = (
 )
 _FUNCTIONS = """
 SELECT p.proname, pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
-WHERE p.pronamespace = 'holdfast'::regnamespace AND l.lanname = 'plpgsql' AND p.proname <> 'now'
+WHERE p.pronamespace = 'holdfast'::regnamespace AND l.lanname = 'plpgsql' AND p.provolatile = 'v'
 """
+"""A stable one looks with the snapshot of the statement that calls it: there it stops."""
 _ENDS = re.compile(r"^(?!\s*--)(.*;)[ \t]*(--.*)?$", re.MULTILINE)
 
 

@@ -125,7 +125,7 @@ class Watched(Recorded):
 async def prepare(backend: Watched, channel: str, kind: Kind, bulk: int, *, expiring: bool) -> World:
     """A channel with a consumer whose jobs are done, expired, overdue, dead, leased, scheduled and ready."""
     size = bulk if kind.bulk else 3 * SOME
-    # A consumer whose jobs expire has them one by one from the start: only where expiry is what is tried.
+    # A consumer whose jobs expire looks at each of them: only where expiry is what is tried.
     expires = EXPIRES if expiring or not kind.bulk else None
     bound = size + 10 * SOME if kind.bounded else None
     policy = Policy.of(lease=LEASE, ordered=kind.ordered, max_depth=bound, expires_after=expires)
@@ -143,7 +143,9 @@ async def prepare(backend: Watched, channel: str, kind: Kind, bulk: int, *, expi
     begun = await backend.now()
     due = _events("due", FEW)
     await backend.log.publish(channel, due, at=begun + timedelta(seconds=1))
-    await backend.log.publish(channel, [*_events("overdue", FEW), *_events("dead", SOME)], priority=HIGH)
+    # Jobs of a bulk round are taken from the log itself, those of others one by one before it.
+    first = 0 if kind.bulk else HIGH
+    await backend.log.publish(channel, [*_events("overdue", FEW), *_events("dead", SOME)], priority=first)
     claimed = await backend.leases.claim(channel, CONSUMER, FEW + SOME, "before")
     dead = [job for job in claimed if job.event.id.startswith("dead")]
     overdue = [job for job in claimed if job.event.id.startswith("overdue")]
@@ -151,7 +153,7 @@ async def prepare(backend: Watched, channel: str, kind: Kind, bulk: int, *, expi
     assert len(overdue) == FEW
     assert all(await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in dead]))
     await backend.advance(LEASE + timedelta(seconds=30))
-    await backend.log.publish(channel, _events("leased", SOME), priority=HIGH)
+    await backend.log.publish(channel, _events("leased", SOME), priority=first)
     leased = await backend.leases.claim(channel, CONSUMER, SOME, "before")
     assert len(leased) == SOME
     now = await backend.now()

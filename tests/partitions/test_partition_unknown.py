@@ -85,7 +85,7 @@ async def test_a_finalize_whose_answer_was_lost_was_applied_once(
 ) -> None:
     await bus.publish(CHANNEL, {}, id=id_of(1))
     [job] = await bus.poll(CHANNEL, CONSUMER)
-    await proxies[1].drop_reply(containing=b"holdfast.job_log")  # the statement that completes
+    await proxies[1].drop_reply(containing=b"holdfast.complete")  # the statement that completes
     with pytest.raises(holdfast.Unavailable):
         await bus.finalize(job, success=True)
     assert proxies[1].dropped == 1

@@ -25,7 +25,7 @@ from kit import CHANNEL, CONSUMER, claim_one, publish, record, states, subscribe
 REFUSING = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
         $$BEGIN RAISE unique_violation USING MESSAGE = 'jobs_pkey'; END$$;
-    CREATE TRIGGER refuse BEFORE UPDATE ON holdfast.jobs FOR EACH ROW EXECUTE FUNCTION refuse();
+    CREATE TRIGGER refuse BEFORE INSERT ON holdfast.jobs FOR EACH ROW EXECUTE FUNCTION refuse();
 """
 ODD: dict[str, BaseException] = {
     "its own cancellation": asyncio.CancelledError("a task of the handler was cancelled"),

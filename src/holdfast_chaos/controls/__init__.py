@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.model.errors import InvalidInput
-from holdfast_chaos.controls import deadletters, faultless, leases, log, mutations, serving
+from holdfast_chaos.controls import deadletters, faultless, frontiers, leases, log, mutations, serving
 from holdfast_chaos.controls.control import Control, ControlResult, Play, try_control
 from holdfast_chaos.final_state import ServerUnderTest
 from holdfast_chaos.rig import Rig
@@ -52,7 +52,7 @@ _PIPELINE = [
         ("unchecked-segment", "Segments are read without their checksums.", "I12", "damaged_segment"),
     )
 ]
-_LISTS = (module.CONTROLS for module in (log, deadletters, leases, serving))
+_LISTS = (module.CONTROLS for module in (log, deadletters, leases, frontiers, serving))
 CONTROLS: list[Control] = sorted(
     chain(*_LISTS, _PIPELINE, mutations.CONTROLS, faultless.CONTROLS),
     key=lambda control: int(control.breaks[1:]),

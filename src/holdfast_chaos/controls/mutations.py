@@ -48,22 +48,37 @@ def _sql(statement: str) -> Mutation:
 _POSTGRES: Mapping[str, Mutation] = {
     "an event is lost with its job": _sql("DELETE FROM holdfast.log WHERE seq = 2"),
     "an event changes": _sql("UPDATE holdfast.log SET data = '{}' WHERE seq = 2"),
-    "a done job vanishes": _sql("DELETE FROM holdfast.job_log WHERE seq = 1"),
+    "a done job vanishes": _sql(
+        "UPDATE holdfast.history SET members = '{2}', first = 2 WHERE members = '{1,2}'"
+    ),
     "a done job is live again": _sql(
-        "INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, state)"
+        "INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, state)"
         " SELECT consumer_id, channel_id, epoch, seq, ended_at, created_at, 'ready' FROM holdfast.job_log"
     ),
-    "a dead letter goes uncounted": _sql("DELETE FROM holdfast.dead_deltas"),
-    "a job gets an attempt too many": _sql("UPDATE holdfast.job_log SET attempts = 6"),
-    "a job is done that nobody completed": _sql(
-        "WITH j AS (DELETE FROM holdfast.jobs RETURNING *)"
-        " INSERT INTO holdfast.job_log SELECT consumer_id, channel_id, epoch, seq, token,"
-        " created_at, due_at, 'done', priority, attempts, abandonments FROM j"
+    "a running job vanishes": _sql("DELETE FROM holdfast.jobs WHERE members IS NOT NULL"),
+    "a waiting job vanishes": _sql(
+        "INSERT INTO holdfast.ahead (consumer_id, seq) SELECT consumer_id, seq FROM holdfast.live_jobs"
+        " WHERE state = 'ready' AND token = 0"
     ),
-    "a token falls": _sql("UPDATE holdfast.jobs SET token = 0"),
-    "a running lease is given to another": _sql("UPDATE holdfast.jobs SET token = token + 1"),
+    "a dead letter goes uncounted": _sql("DELETE FROM holdfast.dead_deltas"),
+    "a job gets an attempt too many": _sql("UPDATE holdfast.history SET attempts = 6"),
+    "a job is done that nobody completed": _sql(
+        "WITH j AS (DELETE FROM holdfast.jobs RETURNING *, coalesce(members, ARRAY[id]) AS of)"
+        " INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at,"
+        " ended_at, outcome, priority, attempts, abandonments, members)"
+        " SELECT consumer_id, channel_id, epoch, of[1], of[cardinality(of)], token, started_at, started_at,"
+        " 'done', priority, attempts, abandonments, members FROM j"
+    ),
+    "a token falls": _sql(
+        "UPDATE holdfast.jobs SET token = 0, id = CASE WHEN members IS NULL THEN id ELSE 0 END"
+    ),
+    "a running lease is given to another": _sql(
+        "UPDATE holdfast.jobs SET token = token + 1,"
+        " id = CASE WHEN members IS NULL THEN id ELSE -token - 1 END"
+    ),
     "a running lease is taken back": _sql(
         "UPDATE holdfast.jobs SET state = 'ready', lease_until = NULL, abandonments = abandonments + 1"
+        " WHERE members IS NULL"
     ),
     "a running job loses its event": _sql(
         "WITH gone AS (DELETE FROM holdfast.log WHERE seq = 5 RETURNING *)"
@@ -195,6 +210,8 @@ BREAKS: Mapping[str, str] = {
     "an event changes": "I1",
     "a done job vanishes": "I3",
     "a done job is live again": "I3",
+    "a running job vanishes": "I3",
+    "a waiting job vanishes": "I3",
     "a dead letter goes uncounted": "I3",
     "a job gets an attempt too many": "I4",
     "a job is done that nobody completed": "I4",
@@ -214,7 +231,7 @@ async def mutate(url: str, what: str) -> None:
 
 
 async def work_regularly(rig: Rig) -> None:
-    """Two jobs done, one dead, one retried and leased again, one still leased."""
+    """Two jobs done, one dead, one retried and leased again, one still leased, one that waits."""
     async with rig.bus("honest") as bus:
         await bus.subscribe(CHANNEL, CONSUMER, backoff=["0s"])
         await bus.publish_many(CHANNEL, [Event({"n": n}, f"e-{n}") for n in range(5)])
@@ -224,6 +241,7 @@ async def work_regularly(rig: Rig) -> None:
         await bus.finalize(fourth, success=False, error="not yet")
         [again] = await bus.poll(CHANNEL, CONSUMER)
         await bus.extend(again, _LEASE)
+        await bus.publish(CHANNEL, {"n": 5}, id="e-5")
 
 
 def _then(what: str) -> Play:

@@ -40,7 +40,14 @@ _ROWS = """
 _MOVES = """
     SELECT m.at, ch.name AS channel, c.name AS consumer, m.seq::text AS job, m.before, m.after, m.old_token,
            m.token, m.old_lease, m.lease, m.abandonments
-    FROM rig.moves m JOIN holdfast.consumers c ON c.id = m.consumer_id
+    FROM (
+        SELECT * FROM rig.moves
+        UNION ALL
+        -- What never had a row was created by its publish.
+        SELECT 0, p.published_at, p.consumer_id, p.seq, NULL, 'ready', NULL, 0, NULL, NULL, 0
+        FROM rig.published p WHERE NOT EXISTS (
+            SELECT FROM rig.moves o WHERE o.consumer_id = p.consumer_id AND o.seq = p.seq)
+    ) m JOIN holdfast.consumers c ON c.id = m.consumer_id
     JOIN holdfast.channels ch ON ch.id = c.channel_id ORDER BY m.id
 """
 _TERMS = """

@@ -1,4 +1,4 @@
-"""kill -9 of workers that take from ranges: every job ends once, and none is left out."""
+"""kill -9 of workers that hold rows of several jobs: every job ends once, and none is left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS = 1100
 OPTIONS = {"lease": "700ms", "max_attempts": 1, "max_abandonments": 20, "concurrency": 2, "prefetch": 70}
 
 
-async def test_killed_workers_leave_no_hole_in_a_stretch(rig: Rig) -> None:
+async def test_killed_workers_leave_no_hole_in_a_row(rig: Rig) -> None:
     async with rig.bus("publisher") as bus:
         await bus.subscribe(CHANNEL, CONSUMER)
         await bus.publish_many(CHANNEL, [Event({"n": n}, f"e-{n}") for n in range(EVENTS)])
