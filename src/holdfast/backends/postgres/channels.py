@@ -67,7 +67,8 @@ class Channels:
         return Removal(*row)
 
     async def _excluding(self, parameters: dict[str, Any], *queries: str) -> tuple[Any, ...]:
-        """Run queries in one transaction that keeps publishers out; returns the last one's first row."""
+        """Run queries in one transaction, which waits for publishers where it sets a bound; returns the last
+        one's first row."""
         for _ in range(_LOCK_TRIES):
             async with self._giving_way() as connection:
                 for query in queries:

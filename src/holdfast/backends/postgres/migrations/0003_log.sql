@@ -56,8 +56,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN substring(sha256(int4send(octet_length(type)) || convert_to(type, 'UTF8')
     || int4send(coalesce(octet_length(key), -1)) || convert_to(coalesce(key, ''), 'UTF8') || data) FOR 16);
 
--- Publish takes this lock shared and subscribe takes it exclusively, so that every event either is there
--- when a consumer is created or finds the consumer when it is published.
+-- Publish takes this lock of its channel shared; who sets a bound takes it exclusively, so that no publish is in flight
+-- meanwhile.
 -- (The two-number form is a key space of its own: no other lock of ours can collide with it.)
 CREATE FUNCTION holdfast.publish_lock() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1215655476;
 
@@ -153,7 +153,7 @@ CREATE FUNCTION holdfast.begin_publish(
 DECLARE
     v_first bigint;
 BEGIN
-    -- An older snapshot could miss a consumer that was created since, and its events with it.
+    -- An older snapshot could miss a bound that was set since.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'publish needs a READ COMMITTED transaction, this one is %',
             current_setting('transaction_isolation') USING ERRCODE = 'HF003';
@@ -173,7 +173,7 @@ BEGIN
     seqs := ARRAY(SELECT generate_series(v_first, v_first + p_count - 1));
 END $$;
 
--- How a bulk publish begins: keys, events and jobs follow by COPY in the same transaction. A key that exists
+-- How a bulk publish begins: keys and events follow by COPY in the same transaction. A key that exists
 -- breaks the COPY, and the batch goes through publish_many instead.
 CREATE FUNCTION holdfast.begin_bulk(p_channel text, p_count integer) RETURNS record LANGUAGE plpgsql AS $$
 DECLARE
@@ -274,7 +274,7 @@ CREATE FUNCTION holdfast.publish_one(
 #variable_conflict use_column
 BEGIN
     PERFORM holdfast.lock_publish(c.id) FROM holdfast.channels c WHERE c.name = p_channel;
-    -- A statement of its own, so that it sees the consumers that were created before the lock was granted.
+    -- A statement of its own, so that it sees what was changed before the lock was granted.
     RETURN QUERY
     WITH fresh AS (
         INSERT INTO holdfast.keys (channel_id, id, source, content_hash, epoch, seq, published_at)

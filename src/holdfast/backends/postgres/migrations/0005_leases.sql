@@ -121,21 +121,24 @@ $$;
 
 -- The live jobs one by one: those that have rows, and those that wait in the log.
 CREATE VIEW holdfast.live_jobs AS
-SELECT j.consumer_id, j.channel_id, j.epoch, m.seq, j.token, coalesce(j.due_at, greatest(l.published_at, c.created_at)) AS due_at,
+SELECT ch.name AS channel, c.name AS consumer, j.consumer_id, j.channel_id, j.epoch, m.seq, j.token,
+       coalesce(j.due_at, greatest(l.published_at, c.created_at)) AS due_at,
        coalesce(j.created_at, greatest(l.published_at, c.created_at)) AS created_at, j.lease_until,
        CASE WHEN j.members IS NULL THEN j.expires_at ELSE greatest(l.published_at, c.created_at) + c.expires_after END
            AS expires_at,
        j.state, j.priority, j.attempts, j.abandonments, j.held, j.order_key, j.worker, j.errors, j.started_at, j.renewed_at
 FROM holdfast.jobs j
-LEFT JOIN holdfast.consumers c ON c.id = j.consumer_id
+JOIN holdfast.consumers c ON c.id = j.consumer_id
+JOIN holdfast.channels ch ON ch.id = j.channel_id
 CROSS JOIN LATERAL unnest(coalesce(j.members, ARRAY[j.id])) AS m (seq)
 LEFT JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (j.channel_id, j.epoch, m.seq)
 UNION ALL
-SELECT c.id, c.channel_id, b.epoch, b.seq, 0, greatest(l.at, l.published_at, c.created_at),
+SELECT ch.name, c.name, c.id, c.channel_id, b.epoch, b.seq, 0, greatest(l.at, l.published_at, c.created_at),
        greatest(l.published_at, c.created_at), NULL, greatest(l.at, l.published_at, c.created_at) + c.expires_after,
        (CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state, l.priority, 0::smallint,
        0::smallint, false, CASE WHEN c.ordered THEN l.key END, NULL, NULL, NULL, NULL
-FROM holdfast.consumers c CROSS JOIN unnest(ARRAY[false, true]) AS special
+FROM holdfast.channels ch JOIN holdfast.consumers c ON c.channel_id = ch.id
+CROSS JOIN unnest(ARRAY[false, true]) AS special
 CROSS JOIN LATERAL holdfast.beyond(c.id, special, NULL) b
 JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq);
 
@@ -233,7 +236,7 @@ BEGIN
     RETURN false;
 END $$;
 
--- Make rows of the special events that wait; returns how many.
+-- Make rows of special events that wait; returns of how many.
 CREATE FUNCTION holdfast.take_up_special(p_consumer_id integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     c        holdfast.consumers;
@@ -244,9 +247,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    v_before := holdfast.count_beyond(p_consumer_id, true, 20000);
+    v_before := holdfast.count_beyond(p_consumer_id, true, NULL);
     PERFORM holdfast.take_up_all(c, true, holdfast.now());
-    RETURN v_before;
+    RETURN v_before - holdfast.count_beyond(p_consumer_id, true, NULL);
 END $$;
 
 -- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log. `used_up` as for

@@ -82,7 +82,7 @@ SELECT consumer_id, fingerprint, sum(n)::bigint AS dead FROM (
     UNION ALL SELECT consumer_id, fingerprint, change FROM holdfast.dead_deltas WHERE fingerprint IS NOT NULL
 ) t GROUP BY consumer_id, fingerprint;
 
--- Give up on jobs: into dead_letters, or into job_log where the policy discards, and from there into the
+-- Give up on jobs: into dead_letters, or into history where the policy discards, and from there into the
 -- dead-letter channel, all in the caller's transaction. `waiting` true buries what expired while it
 -- waited; false what is leased under the given token, and with `overdue` only past its deadline.
 CREATE FUNCTION holdfast.bury(

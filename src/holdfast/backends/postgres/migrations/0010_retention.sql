@@ -180,14 +180,13 @@ LANGUAGE sql STABLE AS $$
             FROM holdfast.first_jobs(p_channel_id, p_trimmed, p_owners, p_ended) j
             ORDER BY j.epoch, j.seq LIMIT 1)) AS place
     ), passed AS MATERIALIZED (
-        -- What is behind all frontiers for certain.
+        -- What is behind all frontiers for certain; of special events, which are few, each is looked at.
         SELECT f.epoch, pg_snapshot_xmin(f.passed) AS tx FROM unnest(p_consumers) AS c (id)
-        CROSS JOIN unnest(ARRAY[false, true]) AS special CROSS JOIN LATERAL holdfast.frontier(c.id, special) f
-        ORDER BY 1, 2 LIMIT 1
+        CROSS JOIN LATERAL holdfast.frontier(c.id, false) f ORDER BY 1, 2 LIMIT 1
     ), page AS MATERIALIZED (
         SELECT l.*, row_number() OVER w AS n, sum(l.size) OVER w AS total,
                l.published_at >= p_before
-               OR EXISTS (SELECT FROM passed p WHERE (l.epoch, l.tx) >= (p.epoch, p.tx)) AND holdfast.has_beyond(
+               OR (l.special OR EXISTS (SELECT FROM passed p WHERE (l.epoch, l.tx) >= (p.epoch, p.tx))) AND holdfast.has_beyond(
                    p_consumers, l.special, l.epoch, l.tx, l.seq, l.published_at, p_owners, p_ended) AS needed
         FROM (
             SELECT l.ctid, l.special, l.epoch, l.tx, l.seq, l.published_at, octet_length(l.data) AS size FROM holdfast.log l

@@ -18,10 +18,8 @@ SELECT j.seq AS id, holdfast.readable(e.data) AS event,
        greatest(j.created_at, j.started_at, j.renewed_at, (j.errors->-1->>'at')::timestamptz,
                 CASE WHEN j.state <> 'scheduled' THEN j.due_at END) AS updated_at,
        CASE WHEN j.state = 'leased' THEN j.started_at END AS processing_started_at, j.abandonments, j.lease_until,
-       j.errors, ch.name AS channel, c.name AS consumer, e.id AS event_id
+       j.errors, j.channel, j.consumer, e.id AS event_id
 FROM holdfast.live_jobs j
-JOIN holdfast.consumers c ON c.id = j.consumer_id
-JOIN holdfast.channels ch ON ch.id = j.channel_id
 LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (j.channel_id, j.epoch, j.seq);
 
 -- `trimmed`: retention has removed the event from the log, and with it the payload; `holdfast trace` finds it in the
