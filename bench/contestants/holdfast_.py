@@ -14,8 +14,10 @@ from .tables import Tables
 
 CHANNEL, CONSUMER = "bench", "worker"
 TABLES = """
-    SELECT (SELECT count(*) FROM holdfast.live_jobs),
-           (SELECT count(*) FROM holdfast.job_log WHERE outcome = 'done')
+    SELECT (SELECT coalesce(sum(n), 0) FROM holdfast.jobs)::bigint + (
+               SELECT coalesce(sum(holdfast.count_beyond(c.id, special, NULL)), 0)::bigint
+               FROM holdfast.consumers c, unnest(ARRAY[false, true]) AS special),
+           (SELECT coalesce(sum(n), 0)::bigint FROM holdfast.history WHERE outcome = 'done')
 """
 DONE = ("HGET", "{holdfast}:counts:1", "done")
 
