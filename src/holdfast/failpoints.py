@@ -58,7 +58,7 @@ KNOWN: Final[dict[str, str]] = {
     "archive.after_manifest": "a batch is in the archive; not announced, and the cursor is where it was",
     "archive.after_event": "a batch is in the archive and announced; the cursor is where it was",
     "archive.after_cursor": "a batch is archived; Spark's checkpoint does not know it yet",
-    "subscribe.mid_backfill": "a new consumer has some of the jobs for the events before it",
+    "subscribe.mid_backfill": "some of what waits for a consumer has become jobs, the rest has not",
     "wal.after_stage": "a segment is durable, no batch names it",
     "wal.before_plan": "all segments of a batch are durable, nothing says that they belong together",
     "wal.before_pending": "all segments of a batch and its plan are durable, the batch is not",

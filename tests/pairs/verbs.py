@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
-from round_state import CONSUMER, LEASE, READER, SIDE_READER, SOON, Notes, Watched, World
+from round_state import CONSUMER, FEW, LEASE, READER, SIDE_READER, SOON, Notes, Watched, World
 
 from holdfast.contracts import Backend, Capabilities
 from holdfast.model.decide import Due, DueKind, when_due
@@ -374,7 +374,8 @@ async def bury_crash_loop(actor: Actor) -> None:
 async def backfill(actor: Actor) -> None:
     if actor.turn == 0:
         await actor.backend.channels.subscribe(actor.world.channel, "late", _late(actor), "earliest")
-    for ref in (await actor.backend.lifecycle.due(STEP)).backfills:
+    # A store that only takes up special events ahead of claims does so for more than a reading has.
+    for ref in (await actor.backend.lifecycle.due(FEW)).backfills:
         await actor.backend.lifecycle.backfill(ref, 20)
 
 
