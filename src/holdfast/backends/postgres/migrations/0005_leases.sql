@@ -299,8 +299,8 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) p;
         -- A statement of its own, so that its snapshot is younger than the locks above.
         SELECT coalesce(array_agg(p.id ORDER BY p.place), '{}') INTO v_heads
-        FROM unnest(v_picked) WITH ORDINALITY AS p (id, place)
-        JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
+        FROM unnest(v_picked) WITH ORDINALITY AS p (id, place) CROSS JOIN LATERAL (
+            SELECT x.id, x.order_key FROM holdfast.jobs x WHERE x.consumer_id = p_consumer_id AND x.id = p.id OFFSET 0) j
         WHERE j.order_key IS NULL OR NOT EXISTS (
             SELECT FROM holdfast.jobs e
             WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key AND e.id < j.id);
@@ -309,8 +309,8 @@ BEGIN
         -- Mark a job held only under a lock on its head: then the head cannot leave before the mark is
         -- visible to the trigger that will look for the next one.
         WITH head AS MATERIALIZED (
-            SELECT j.id AS behind, h.id FROM unnest(v_picked) AS p (id)
-            JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
+            SELECT j.id AS behind, h.id FROM unnest(v_picked) AS p (id) CROSS JOIN LATERAL (
+                SELECT x.id, x.order_key FROM holdfast.jobs x WHERE x.consumer_id = p_consumer_id AND x.id = p.id OFFSET 0) j
             CROSS JOIN LATERAL (
                 SELECT e.id FROM holdfast.jobs e
                 WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
