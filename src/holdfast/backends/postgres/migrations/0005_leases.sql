@@ -116,7 +116,8 @@ LANGUAGE sql STABLE AS $$
                 ORDER BY l.epoch LIMIT 1) FROM epochs e WHERE e.epoch IS NOT NULL
     )
     SELECT l.epoch, l.seq, l.tx, l.special, l.published_at, l.at, l.priority
-    FROM epochs e JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, e.epoch, p_seq);
+    FROM epochs e CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log x WHERE x.channel_id = p_channel_id AND x.epoch = e.epoch AND x.seq = p_seq OFFSET 0) l;
 $$;
 
 -- The live jobs one by one: those that have rows, and those that wait in the log.
@@ -211,7 +212,9 @@ LANGUAGE sql AS $$
            (CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state, l.priority,
            CASE WHEN c.ordered THEN l.key END
     FROM unnest(p_epochs, p_seqs) AS e (epoch, seq)
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, e.epoch, e.seq)
+    CROSS JOIN LATERAL (
+        SELECT x.published_at, x.at, x.priority, x.key FROM holdfast.log x
+        WHERE x.channel_id = c.channel_id AND x.epoch = e.epoch AND x.seq = e.seq OFFSET 0) l
     CROSS JOIN LATERAL (SELECT greatest(l.at, l.published_at, c.created_at) AS due_at) d;
 $$;
 
@@ -475,7 +478,9 @@ BEGIN
            d.due_at + c.expires_after, p.started_at, p.renewed_at, p.state, p.priority, p.attempts, p.abandonments, p.worker
     FROM parts p CROSS JOIN LATERAL unnest(p.off) AS s (seq)
     JOIN holdfast.consumers c ON c.id = p.consumer_id
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p.channel_id, p.epoch, s.seq)
+    CROSS JOIN LATERAL (
+        SELECT x.published_at FROM holdfast.log x
+        WHERE x.channel_id = p.channel_id AND x.epoch = p.epoch AND x.seq = s.seq OFFSET 0) l
     CROSS JOIN LATERAL (SELECT greatest(l.published_at, c.created_at) AS due_at) d;
 END $$;
 
