@@ -25,8 +25,7 @@ CREATE TABLE holdfast.log (
     at           timestamptz,
     priority     smallint NOT NULL DEFAULT 0,
     -- Scheduled or prioritised: taken up before all others.
-    special      boolean NOT NULL GENERATED ALWAYS AS (at IS NOT NULL OR priority <> 0) STORED,
-    PRIMARY KEY (channel_id, epoch, seq)
+    special      boolean NOT NULL GENERATED ALWAYS AS (at IS NOT NULL OR priority <> 0) STORED
 -- A trim leaves dead entries at one end of the index, which readers from the beginning have to pass.
 ) WITH (
     autovacuum_vacuum_insert_scale_factor = 0.5,
@@ -35,6 +34,10 @@ CREATE TABLE holdfast.log (
 
 -- In the order in which frontiers take it up.
 CREATE INDEX log_take_up ON holdfast.log (channel_id, special, epoch, tx, seq);
+
+-- Made after the other one: while both seem equally good for a number, as on a log of one event, the planner takes the
+-- newest, and its plan outlives that.
+ALTER TABLE holdfast.log ADD PRIMARY KEY (channel_id, epoch, seq);
 
 -- Idempotency keys. They outlive their events, so the log can be trimmed. The id itself is the key, not a
 -- hash of it: nothing can collide, and ids that rise with time fill the index from one end.

@@ -116,7 +116,8 @@ LANGUAGE sql STABLE AS $$
                 ORDER BY l.epoch LIMIT 1) FROM epochs e WHERE e.epoch IS NOT NULL
     )
     SELECT l.epoch, l.seq, l.tx, l.special, l.published_at, l.at, l.priority
-    FROM epochs e JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, e.epoch, p_seq);
+    FROM epochs e CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log x WHERE x.channel_id = p_channel_id AND x.epoch = e.epoch AND x.seq = p_seq OFFSET 0) l;
 $$;
 
 -- The live jobs one by one: those that have rows, and those that wait in the log.
@@ -214,7 +215,9 @@ LANGUAGE sql AS $$
            (CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state, l.priority,
            CASE WHEN c.ordered THEN l.key END
     FROM unnest(p_epochs, p_seqs) AS e (epoch, seq)
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, e.epoch, e.seq)
+    CROSS JOIN LATERAL (
+        SELECT x.published_at, x.at, x.priority, x.key FROM holdfast.log x
+        WHERE x.channel_id = c.channel_id AND x.epoch = e.epoch AND x.seq = e.seq OFFSET 0) l
     CROSS JOIN LATERAL (SELECT greatest(l.at, l.published_at, c.created_at) AS due_at) d;
 $$;
 
@@ -302,8 +305,8 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) p;
         -- A statement of its own, so that its snapshot is younger than the locks above.
         SELECT coalesce(array_agg(p.id ORDER BY p.place), '{}') INTO v_heads
-        FROM unnest(v_picked) WITH ORDINALITY AS p (id, place)
-        JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
+        FROM unnest(v_picked) WITH ORDINALITY AS p (id, place) CROSS JOIN LATERAL (
+            SELECT x.id, x.order_key FROM holdfast.jobs x WHERE x.consumer_id = p_consumer_id AND x.id = p.id OFFSET 0) j
         WHERE j.order_key IS NULL OR NOT EXISTS (
             SELECT FROM holdfast.jobs e
             WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key AND e.id < j.id);
@@ -312,8 +315,8 @@ BEGIN
         -- Mark a job held only under a lock on its head: then the head cannot leave before the mark is
         -- visible to the trigger that will look for the next one.
         WITH head AS MATERIALIZED (
-            SELECT j.id AS behind, h.id FROM unnest(v_picked) AS p (id)
-            JOIN holdfast.jobs j ON j.consumer_id = p_consumer_id AND j.id = p.id
+            SELECT j.id AS behind, h.id FROM unnest(v_picked) AS p (id) CROSS JOIN LATERAL (
+                SELECT x.id, x.order_key FROM holdfast.jobs x WHERE x.consumer_id = p_consumer_id AND x.id = p.id OFFSET 0) j
             CROSS JOIN LATERAL (
                 SELECT e.id FROM holdfast.jobs e
                 WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key
@@ -478,7 +481,9 @@ BEGIN
            d.due_at + c.expires_after, p.started_at, p.renewed_at, p.state, p.priority, p.attempts, p.abandonments, p.worker
     FROM parts p CROSS JOIN LATERAL unnest(p.off) AS s (seq)
     JOIN holdfast.consumers c ON c.id = p.consumer_id
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (p.channel_id, p.epoch, s.seq)
+    CROSS JOIN LATERAL (
+        SELECT x.published_at FROM holdfast.log x
+        WHERE x.channel_id = p.channel_id AND x.epoch = p.epoch AND x.seq = s.seq OFFSET 0) l
     CROSS JOIN LATERAL (SELECT greatest(l.published_at, c.created_at) AS due_at) d;
 END $$;
 

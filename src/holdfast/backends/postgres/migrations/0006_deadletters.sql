@@ -145,13 +145,14 @@ BEGIN
                    'holdfast-id', e.id, 'holdfast-reason', d.reason,
                    'holdfast-error', d.errors->-1->>'error')) AS headers
         FROM unnest(v_owners, v_seqs) AS b (consumer_id, seq)
-        -- Row by row, by the whole key: planned on a young table, a join reads all dead letters of the consumer.
+        -- Row by row, by the whole key: planned on a young table, a join reads all dead letters of the consumer, or all the log.
         CROSS JOIN LATERAL (SELECT * FROM holdfast.dead_letters x
                             WHERE x.consumer_id = b.consumer_id AND x.seq = b.seq OFFSET 0) d
         JOIN holdfast.consumers c ON c.id = b.consumer_id
         JOIN holdfast.channels o ON o.id = c.channel_id
         JOIN holdfast.channels t ON t.id = c.dead_letter_id
-        JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (d.channel_id, d.epoch, d.seq)
+        CROSS JOIN LATERAL (SELECT * FROM holdfast.log x
+                            WHERE x.channel_id = d.channel_id AND x.epoch = d.epoch AND x.seq = d.seq OFFSET 0) e
         -- A job dies once under a token: an id that is there already is somebody else's.
         CROSS JOIN LATERAL (
             SELECT n.source, n.id || CASE WHEN EXISTS (

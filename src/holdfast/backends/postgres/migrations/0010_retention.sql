@@ -132,8 +132,9 @@ CREATE FUNCTION holdfast.holder(
           AND (b.epoch, b.seq) > ((p_trimmed).epoch, (p_trimmed).seq)
           AND (b.epoch, b.seq) < (o.epoch, o.seq)
         ORDER BY b.epoch DESC, b.seq DESC LIMIT 1), p_trimmed)).*
-    FROM oldest o JOIN holdfast.log l
-      ON (l.channel_id, l.epoch, l.seq) = (p_channel_id, o.epoch, o.seq)
+    FROM oldest o CROSS JOIN LATERAL (
+        SELECT x.published_at FROM holdfast.log x
+        WHERE x.channel_id = p_channel_id AND x.epoch = o.epoch AND x.seq = o.seq OFFSET 0) l
     WHERE l.published_at < p_before;
 $$;
 

@@ -58,13 +58,17 @@ UNION ALL
 SELECT 'ready', holdfast.count_beyond(%(consumer)s, false, NULL), (
     SELECT greatest(l.published_at, c.created_at) FROM holdfast.consumers c
     CROSS JOIN LATERAL holdfast.beyond(c.id, false, 1) b
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq) WHERE c.id = %(consumer)s)
+    CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log x
+        WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l WHERE c.id = %(consumer)s)
 UNION ALL
 SELECT CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END, count(*),
        min(greatest(l.at, l.published_at, c.created_at))
 FROM holdfast.consumers c
 CROSS JOIN LATERAL holdfast.beyond(c.id, true, NULL) b
-JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+CROSS JOIN LATERAL (
+    SELECT * FROM holdfast.log x
+    WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
 WHERE c.id = %(consumer)s GROUP BY 1
 UNION ALL
 SELECT outcome, sum(n), NULL FROM (
@@ -111,7 +115,9 @@ SELECT ch.name, c.name,
        coalesce(leased.jobs, 0)::bigint, coalesce(scheduled.jobs, 0) + special.scheduled,
        least(special.oldest, (
            SELECT greatest(l.published_at, c.created_at) FROM holdfast.beyond(c.id, false, 1) b
-           JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+           CROSS JOIN LATERAL (
+               SELECT * FROM holdfast.log x
+               WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
        ), (WITH RECURSIVE heads AS (
            (SELECT j.priority, j.due_at FROM holdfast.jobs j
             WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
@@ -131,7 +137,9 @@ CROSS JOIN LATERAL (
            count(*) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS ready,
            min(greatest(l.published_at, c.created_at)) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS oldest
     FROM holdfast.beyond(c.id, true, CASE WHEN holdfast.has_special(c) THEN %(limit)s ELSE 0 END) b
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+    CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log x
+        WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
 ) special
 ORDER BY ch.name, c.name;
 
@@ -162,7 +170,9 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT min(w.due_at) AS oldest, max(w.due_at) AS newest FROM (
         SELECT greatest(l.published_at, c.created_at) AS due_at FROM holdfast.beyond(c.id, false, 1) b
-        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+        CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.log x
+            WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
         UNION ALL
         SELECT greatest(l.published_at, c.created_at) FROM (
             SELECT * FROM holdfast.log l WHERE l.channel_id = c.channel_id AND NOT l.special
@@ -170,7 +180,9 @@ CROSS JOIN LATERAL (
         WHERE holdfast.is_beyond(c, l.special, l.epoch, l.tx, l.seq, l.published_at)
         UNION ALL
         SELECT greatest(l.at, l.published_at, c.created_at) FROM holdfast.beyond(c.id, true, 1000) b
-        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+        CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.log x
+            WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
         WHERE (l.at > l.published_at) IS NOT TRUE) w
 ) w
 ORDER BY ch.name, c.name;

@@ -56,7 +56,8 @@ FROM (
 CROSS JOIN LATERAL unnest(coalesce(j.members, ARRAY[j.id])) AS m (seq)
 JOIN holdfast.consumers c ON c.id = j.consumer_id
 JOIN holdfast.channels ch ON ch.id = j.channel_id
-LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (j.channel_id, j.epoch, m.seq)
+LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.log l WHERE l.channel_id = j.channel_id AND l.epoch = j.epoch AND l.seq = m.seq OFFSET 0) e ON true
 ORDER BY j.lease_until, m.seq LIMIT %(limit)s;
 
 -- name: job
@@ -66,8 +67,10 @@ SELECT t.seq, ch.name, c.name, t.state, coalesce(e.id, x.id), coalesce(e.source,
 FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 CROSS JOIN LATERAL holdfast.job(c.id, %(seq)s::bigint) t
-LEFT JOIN holdfast.log e ON (e.channel_id, e.epoch, e.seq) = (c.channel_id, t.epoch, t.seq)
-LEFT JOIN holdfast.trimmed x ON (x.channel_id, x.epoch, x.seq) = (c.channel_id, t.epoch, t.seq)
+LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.epoch = t.epoch AND l.seq = t.seq OFFSET 0) e ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.trimmed r WHERE r.channel_id = c.channel_id AND r.epoch = t.epoch AND r.seq = t.seq OFFSET 0) x ON true
 WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 
 -- name: find_jobs

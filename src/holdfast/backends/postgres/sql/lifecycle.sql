@@ -11,14 +11,18 @@ WITH t AS MATERIALIZED (
 ), expiring AS MATERIALIZED (
     SELECT c.id, false AS special FROM holdfast.consumers c WHERE c.expires_after IS NOT NULL AND EXISTS (
         SELECT FROM holdfast.beyond(c.id, false, 1) f
-        JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, f.epoch, f.seq)
+        CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.log x
+            WHERE x.channel_id = c.channel_id AND x.epoch = f.epoch AND x.seq = f.seq OFFSET 0) l
         WHERE greatest(l.published_at, c.created_at) + c.expires_after <= (SELECT now FROM t))
 ), waiting AS MATERIALIZED (
     SELECT c.id AS consumer_id, b.seq, greatest(l.at, l.published_at, c.created_at) AS due_at, c.expires_after,
            l.at > l.published_at AS scheduled
     FROM (SELECT * FROM special UNION ALL SELECT * FROM expiring) w JOIN holdfast.consumers c ON c.id = w.id
     CROSS JOIN LATERAL holdfast.beyond(c.id, w.special, %(limit)s) b
-    JOIN holdfast.log l ON (l.channel_id, l.epoch, l.seq) = (c.channel_id, b.epoch, b.seq)
+    CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.log x
+        WHERE x.channel_id = c.channel_id AND x.epoch = b.epoch AND x.seq = b.seq OFFSET 0) l
 )
 SELECT d.kind, d.consumer_id, d.seq, d.token, d.attempts, d.abandonments, d.expired,
        (c.policy->>'max_attempts')::integer, (c.policy->>'max_abandonments')::integer, d.worker,
