@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.model.job import Job
+from holdfast.model.job import Job, Retry
 from holdfast.model.states import State
 from kit import (
     CHANNEL,
@@ -90,10 +90,24 @@ async def test_the_lifecycle_tries_again_until_it_can(
     assert len(await read_all(backend, DEAD)) == 1
 
 
-async def test_a_job_cannot_be_done_twice_even_by_hand(backend: PostgresBackend, sql: Sql, job: Job) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_job_cannot_be_done_twice_even_by_hand(
+    backend: PostgresBackend, sql: Sql, job: Job, alone: bool
+) -> None:
+    if alone:
+        assert await backend.leases.retry([Retry(job, None, None)]) == [True]
+        job = await claim_one(backend)
     assert await complete(backend, job)
+    assert sql.execute("SELECT members IS NULL FROM holdfast.history").fetchall() == [(alone,)]
+    columns = ", ".join(
+        column
+        for (column,) in sql.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'holdfast'"
+            " AND table_name = 'history' AND is_generated = 'NEVER'"
+        ).fetchall()
+    )
     with pytest.raises(psycopg.errors.UniqueViolation):
-        sql.execute("INSERT INTO holdfast.job_log SELECT * FROM holdfast.job_log")
+        sql.execute(f"INSERT INTO holdfast.history ({columns}) SELECT {columns} FROM holdfast.history")  # type: ignore[arg-type]
 
 
 async def test_a_second_death_leaves_a_second_copy_and_one_dead_letter(

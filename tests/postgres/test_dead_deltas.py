@@ -78,7 +78,7 @@ async def test_what_commits_late_is_counted_once(
     assert await backend.deadletters.revive(CHANNEL, CONSUMER, [late.id]) == [True]
     job = await claim_one(backend)
     transaction.execute(
-        """SELECT holdfast.bury(ARRAY[consumer_id], ARRAY[seq], ARRAY[token], ARRAY['terminal'],
+        """SELECT holdfast.bury(ARRAY[consumer_id], ARRAY[id], ARRAY[token], ARRAY['terminal'],
                                 ARRAY['{}'::jsonb], ARRAY['f'], false, false) FROM holdfast.jobs"""
     )
     assert (await backend.deadletters.fold(NO_TIME, 0, lock)).folded == 2

@@ -1,5 +1,5 @@
-"""Batches of the same jobs at once: every statement locks its rows in the order of the log, so that no two of
-them wait for each other, in whatever order they are named and lie on the disk."""
+"""Batches of the same jobs at once: every statement locks its rows in the order of their ids, so that no two
+of them wait for each other, in whatever order they are named and lie on the disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from explain import waiting
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import DEFAULT_SOURCE
@@ -32,7 +33,7 @@ ORDERS: dict[str, Callable[[Sequence[Job]], Sequence[Job]]] = {
 
 
 async def leased(backend: PostgresBackend, **policy: Any) -> list[Job]:
-    """Five jobs, in the order of the log, whose rows lie on the disk the other way round."""
+    """Five jobs with rows of their own, in the order of the log, that lie on the disk the other way round."""
     await subscribe(backend, **policy)
     await publish(backend, *"abcde")
     jobs = await claim(backend)
@@ -41,11 +42,18 @@ async def leased(backend: PostgresBackend, **policy: Any) -> list[Job]:
     return jobs
 
 
+async def leased_together(backend: PostgresBackend, **policy: Any) -> list[Job]:
+    """Six jobs in three rows, each of members of one token."""
+    await subscribe(backend, **policy)
+    await publish(backend, *"abcdef")
+    return [job for _ in range(3) for job in await claim(backend, 2)]
+
+
 async def locks_in_order(
     call: Awaitable[object],
     first: Sql,
     other: Sql,
-    rows: LiteralString = "holdfast.jobs ORDER BY consumer_id, seq",
+    rows: LiteralString = "holdfast.jobs ORDER BY consumer_id, id",
 ) -> None:
     """Somebody has locked the first row: whoever waits for it has locked none of the others."""
     first.execute(f"SELECT FROM {rows} LIMIT 1 FOR UPDATE")
@@ -77,9 +85,23 @@ async def test_of_leased_jobs(
     await locks_in_order(ON_LEASED[verb](backend, jobs), transaction, sql)
 
 
+@pytest.mark.parametrize("part", ["all", "half"])
+@pytest.mark.parametrize("order", list(ORDERS))
+@pytest.mark.parametrize("verb", list(ON_LEASED))
+async def test_of_rows_of_members(
+    backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str, order: str, part: str
+) -> None:
+    jobs = await leased_together(backend)
+    named = ORDERS[order](jobs if part == "all" else jobs[::2])
+    await locks_in_order(ON_LEASED[verb](backend, named), transaction, sql)
+
+
+@pytest.mark.parametrize("lease", [leased, leased_together])
 @pytest.mark.parametrize("verb", list(ON_OVERDUE))
-async def test_of_overdue_leases(backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str) -> None:
-    await leased(backend, **ON_OVERDUE[verb])
+async def test_of_overdue_leases(
+    backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str, lease: Callable[..., Awaitable[object]]
+) -> None:
+    await lease(backend, **ON_OVERDUE[verb])
     await backend.advance(2 * LEASE)
     await locks_in_order(step(backend), transaction, sql)
 
@@ -126,3 +148,31 @@ async def test_of_the_depths_of_several_consumers(
         sql.execute("UPDATE holdfast.depths SET live = live WHERE consumer_id = %s", [ref])
     cancelled = backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None)
     await locks_in_order(cancelled, transaction, sql, "holdfast.depths ORDER BY consumer_id")
+
+
+FRONTIERS: dict[str, Callable[[PostgresBackend], Awaitable[object]]] = {
+    "cancel": lambda backend: backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None),
+    "expiry": step,
+}
+
+
+@pytest.mark.parametrize("verb", list(FRONTIERS))
+async def test_of_the_frontiers_of_several_consumers(
+    backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str
+) -> None:
+    """Whoever waits for the first holds none of the others."""
+    for name in "abcde":
+        await subscribe(backend, name, expires_after=MINUTE)
+    await publish(backend, "first")
+    if verb == "expiry":
+        await backend.advance(2 * MINUTE)
+    refs = [ref for (ref,) in sql.execute("SELECT id FROM holdfast.consumers ORDER BY id").fetchall()]
+    transaction.execute("SELECT holdfast.lock_frontier(%s)", refs[:1])
+    task = asyncio.ensure_future(FRONTIERS[verb](backend))
+    try:
+        await waiting(sql)
+        free = [sql.execute("SELECT pg_try_advisory_xact_lock(1215655477, %s)", [ref]) for ref in refs[1:]]
+        assert [each.fetchone() for each in free] == [(True,)] * 4
+    finally:
+        transaction.rollback()
+        await task

@@ -80,7 +80,7 @@ async def test_a_lock_on_the_next_in_line_that_leads_to_nothing(
     """A session that dies in the middle of a cancel leaves just this: a lock for a moment, and no change."""
     await subscribe(backend, ordered=True, max_abandonments=1)
     waiting = await record(backend, "k2")
-    transaction.execute("SELECT FROM holdfast.jobs WHERE seq = %s FOR UPDATE", [int(waiting.id)])
+    transaction.execute("SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE", [int(waiting.id)])
     ways = {"complete": complete(backend, head), "bury": bury(backend, head), "crash": abandon(backend)}
     mine = ways.pop(how)
     for other in ways.values():
@@ -98,7 +98,7 @@ async def test_a_claim_held_open_does_not_lose_its_lane(
     await publish(backend, "k1", "k2", key="k")
     [head] = await claim(backend, 1)
     transaction.execute(
-        QUERIES["claim_ordered"], {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "slow"}
+        QUERIES["claim"], {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "slow"}
     )
     await meanwhile(complete(backend, head), getattr(transaction, end))
     assert ids(await claim(backend)) == ["k2"]

@@ -330,7 +330,7 @@ def test_nothing_raises_a_token_or_takes_an_epoch_by_itself(sql: psycopg.Connect
             " AND proname NOT IN ('current_epoch', 'renew_epoch')"
         ).fetchall()
     )
-    assert {"claim_ordered", "requeue", "revive", "begin_publish", "publish_one", "horizons"} <= set(sources)
+    assert {"claim", "requeue", "revive", "begin_publish", "publish_one", "horizons"} <= set(sources)
     for name, source in (sources | QUERIES).items():
         text = str(source)
         assert not re.search(r"(?<!greatest\([a-z]\.)\btoken \+ 1", text), name

@@ -14,9 +14,10 @@ from psycopg.rows import dict_row
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
+from holdfast.contracts import Start
 from holdfast.model.event import Event
 from holdfast.model.states import State
-from kit import CHANNEL, CONSUMER, claim, claim_one, ids, publish, read_all, state, states, step, subscribe
+from kit import CHANNEL, CONSUMER, claim, claim_one, ids, publish, read_all, state, states, subscribe
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 
@@ -185,17 +186,41 @@ async def test_a_publish_held_open_does_not_stop_other_publishers_or_claims(
     assert ids(await claim(backend)) == ["held"]
 
 
-async def test_a_subscribe_waits_for_a_publish_held_open_and_misses_nothing(
-    bus: Bus, backend: PostgresBackend, transaction: Sql
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("kind", ["earliest", "latest", "before", "after"])
+async def test_a_subscribe_does_not_wait_for_a_publish_held_open_and_misses_nothing(
+    backend: PostgresBackend, transaction: Sql, kind: str, special: bool
+) -> None:
+    """What is committed after the subscribe is new to a consumer; a time goes by when it was published."""
+    priority = 3 if special else 0
+    start: Start = await backend.now() if kind == "before" else kind
+    await publish(backend, "there", priority=priority)
+    transaction.execute(
+        "SELECT holdfast.publish('orders', '1', id => 'held', priority => %s::smallint)", [priority]
+    )
+    if kind == "after":
+        start = await backend.now()
+    async with asyncio.timeout(60):
+        await subscribe(backend, "late", start=start)
+        await publish(backend, "meanwhile", priority=priority)
+    transaction.commit()
+    wanted = {"earliest": ["held", "meanwhile", "there"], "latest": ["held", "meanwhile"]}
+    wanted |= {"before": wanted["earliest"], "after": ["meanwhile"]}
+    assert sorted(ids(await claim(backend, consumer="late"))) == wanted[kind]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_a_first_bound_waits_for_a_publish_held_open_and_counts_it(
+    bus: Bus, backend: PostgresBackend, transaction: Sql, start: Start
 ) -> None:
     await bus.publish(CHANNEL, 1, id="held", connection=transaction)
-    waiting = asyncio.create_task(subscribe(backend, "late", start="earliest"))
-    done, _ = await asyncio.wait([waiting], timeout=0.2)
+    bounding = asyncio.create_task(subscribe(backend, "late", start=start, max_depth=2))
+    done, _ = await asyncio.wait([bounding], timeout=0.2)
     assert not done
     async with asyncio.timeout(60):
-        await publish(backend, "meanwhile")  # it gives way to publishers while it waits
         transaction.commit()
-        await waiting
-    while (await step(backend)).backfilled:
-        pass
-    assert sorted(ids(await claim(backend, consumer="late"))) == ["held", "meanwhile"]
+        await bounding
+        await publish(backend, "last")
+        with pytest.raises(holdfast.Overloaded, match="holds 2 live jobs; its max_depth is 2"):
+            await publish(backend, "too many")
+    assert ids(await claim(backend, consumer="late")) == ["held", "last"]

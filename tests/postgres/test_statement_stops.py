@@ -29,40 +29,46 @@ async def stoppable(database: str, backend: PostgresBackend, sql: Sql) -> AsyncI
 
 
 @pytest.mark.concurrency
-async def test_a_claim_beside_a_cancel_of_the_same_range(
-    database: str, backend: PostgresBackend, stoppable: PostgresBackend
+@pytest.mark.parametrize("number", [0, 5, 300])
+async def test_a_claim_beside_a_cancel_of_an_event_that_waits(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend, number: int
 ) -> None:
-    """The claim sees the range as it was; by the time it has the row, a cancel has shortened it."""
+    """The cancel waits for its turn, and finds its event where the claim left it: leased, or waiting."""
     await subscribe(backend)
     await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     await stops.stop_at(stoppable, 1)
-    (jobs, _), stopped = await stops.while_stopped(
-        database, claim(stoppable, 10), backend.leases.cancel(CHANNEL, "default", "b-300", None)
+    (jobs, cancelled), stopped = await stops.while_stopped(
+        database, claim(stoppable, 10), backend.leases.cancel(CHANNEL, "default", f"b-{number}", None)
     )
     assert stopped
-    assert ids(jobs) == [f"b-{number}" for number in range(10)]
+    assert ids(jobs) == [f"b-{n}" for n in range(10)]
+    assert cancelled == (number >= 10)
     rest = await claim(backend, 1000)
-    assert ids(rest) == [f"b-{number}" for number in range(10, 600) if number != 300]
-    assert await backend.leases.complete([*jobs, *rest]) == [True] * 599
+    assert ids(rest) == [f"b-{n}" for n in range(10, 600) if n != number]
+    assert await backend.leases.complete([*jobs, *rest]) == [True] * (600 - cancelled)
 
 
 @pytest.mark.concurrency
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
-async def test_a_claim_beside_a_requeue_of_the_same_range(
+async def test_a_claim_beside_a_requeue_of_an_event_that_waits(
     database: str, backend: PostgresBackend, stoppable: PostgresBackend, at: str
 ) -> None:
+    """The requeue waits for its turn. By then the job is leased with others, and it alone is lost."""
     await subscribe(backend)
     await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
     name = {"first": "b-0", "middle": "b-300", "last": "b-599"}[at]
     job = await record(backend, name)
     await stops.stop_at(stoppable, 1)
-    (jobs, _), stopped = await stops.while_stopped(
+    (jobs, requeued), stopped = await stops.while_stopped(
         database, claim(stoppable, 1000), backend.leases.requeue(CHANNEL, CONSUMER, job.id)
     )
     assert stopped
+    assert requeued
+    assert ids(jobs) == [f"b-{number}" for number in range(600)]
     rest = await claim(backend, 1000)
-    assert sorted(ids([*jobs, *rest])) == sorted(f"b-{number}" for number in range(600))
+    assert ids(rest) == [name]
     assert await states(backend) == {State.LEASED: 600}
+    assert await backend.leases.complete([*jobs, *rest]) == [each != name for each in ids(jobs)] + [True]
 
 
 async def test_an_ordered_claim_hands_out_what_was_published_while_it_waited(
@@ -79,24 +85,15 @@ async def test_an_ordered_claim_hands_out_what_was_published_while_it_waited(
     assert sorted(ids([*jobs, *await claim(backend)])) == ["e-1", "e-2", "e-3"]
 
 
-async def test_a_claim_that_fails_later_hands_out_what_it_has_leased(
-    backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await subscribe(backend)
-    await backend.log.publish(CHANNEL, [Event(b"{}", f"b-{number}") for number in range(600)])
-    rows, calls = backend._session.rows, 0
-
-    async def rows_once(name: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        nonlocal calls
-        calls += name == "claim"
-        if name == "claim" and calls == 2:
-            raise psycopg.errors.UniqueViolation("as if the store were damaged")
-        return await rows(name, **parameters)
-
-    monkeypatch.setattr(backend._session, "rows", rows_once)
-    jobs = await claim(backend, 1000)
-    assert calls == 2
-    assert await states(backend) == {State.LEASED: len(jobs)}
+async def test_a_claim_that_looks_at_very_many_events_asks_again(backend: PostgresBackend) -> None:
+    """One statement looks at so many only. It leases nothing then, and what it passed stays passed."""
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"early-{number}") for number in range(6000)])
+    await subscribe(backend, start=await backend.now())
+    await publish(backend, "e-1", "e-2")
+    names = {"channel": CHANNEL, "consumer": CONSUMER, "worker": "w", "limit": 10}
+    assert await backend._session.rows("claim", **names) == [(None,) * 13]
+    assert await states(backend) == {State.READY: 2}
+    assert ids(await claim(backend)) == ["e-1", "e-2"]
 
 
 @pytest.mark.concurrency
