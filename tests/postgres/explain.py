@@ -41,9 +41,21 @@ class Plan:
         return {n["Index Name"] for n in self.nodes if "Index Name" in n}
 
     @property
+    def looks(self) -> int:
+        """How many rows of a big table one step looked at, at the most."""
+        return max((round(_looks(node)) for node in self.nodes), default=0)
+
+    @property
     def buffers(self) -> int:
         """Pages that were looked at, wherever they came from."""
         return int(self.root.get("Shared Hit Blocks", 0) + self.root.get("Shared Read Blocks", 0))
+
+
+def _looks(node: dict[str, Any]) -> float:
+    if node.get("Relation Name") not in BIG or "Actual Rows" not in node:
+        return 0.0
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return float((node["Actual Rows"] + removed) * node["Actual Loops"])
 
 
 def _walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -109,6 +121,8 @@ async def watched(connection: Connection) -> AsyncIterator[list[Plan]]:
     connection.add_notice_handler(on_notice)
     try:
         yield plans
+        # A statement is over, and says how it went, when the next one begins.
+        await connection.execute("SELECT", prepare=False)
     finally:
         connection.remove_notice_handler(on_notice)
 

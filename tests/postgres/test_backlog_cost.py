@@ -11,23 +11,25 @@ import pytest
 from explain import Plan, explain, pooled
 
 from holdfast.backends.postgres import PostgresBackend
-from kit import subscribe
+from holdfast.model.event import Event
+from kit import MINUTE, subscribe
 
 FEW, MANY, LIMIT = 5_000, 50_000, 500
 
-# Of four consumers: one has ready jobs, one scheduled ones, one waits for keys, and one has what it ended.
+# Of five consumers with rows: one has ready jobs, one scheduled ones, one waits for keys, one has ready ones of keys, and
+# one has what it ended. Another channel has consumers with as many events before them: in the log, behind a mark, and
+# scheduled.
 FILL = """
     SET session_replication_role = replica;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, state, held,
-                               order_key)
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, state, held, order_key)
     SELECT c.id, c.channel_id, 1, n, now(), now(),
            (CASE c.name WHEN 'waits' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
-           c.name = 'keyed', CASE WHEN c.name = 'keyed' THEN 'k' END
-    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name <> 'ended';
-    INSERT INTO holdfast.job_log (consumer_id, channel_id, epoch, seq, token, created_at, ended_at,
-                                  outcome, priority, attempts, abandonments)
-    SELECT c.id, c.channel_id, 1, n, 1, now(), now(), 'done', 0, 1, 0
-    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name = 'ended';
+           c.name = 'keyed', CASE WHEN c.name IN ('keyed', 'heads') THEN 'k-' || n END
+    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name IN ('ready', 'waits', 'keyed', 'heads');
+    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                  priority, attempts, abandonments, members)
+    SELECT c.id, c.channel_id, 1, min(n), max(n), 1, now(), now(), 'done', 0, 1, 0, array_agg(n ORDER BY n)
+    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name = 'ended' GROUP BY c.id, c.channel_id, n / 128;
 """
 COUNTING = """
     EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT json)
@@ -46,6 +48,16 @@ async def stores(new_database: Callable[[], str]) -> dict[int, str]:
         for name in ("ready", "waits", "ended"):
             await subscribe(backend, name)
         await subscribe(backend, "keyed", ordered=True)
+        await subscribe(backend, "heads", ordered=True)
+        for name in ("logged", "marked"):
+            await subscribe(backend, name, channel="log")
+        await subscribe(backend, "later", channel="later")
+        later = await backend.now() + 60 * MINUTE
+        for start in range(0, count, 5000):
+            events = [Event(b"{}", f"e-{number}") for number in range(start, start + 5000)]
+            await backend.log.publish("log", events)
+            await backend.log.publish("later", events, at=later)
+        await backend.leases.cancel("log", "default", "e-10", "marked")
         await backend.close()
         await asyncio.to_thread(_fill, urls[count], count)
     return urls
@@ -53,9 +65,10 @@ async def stores(new_database: Callable[[], str]) -> dict[int, str]:
 
 def _fill(url: str, count: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("ALTER TABLE holdfast.jobs SET (autovacuum_enabled = false)")
+        for table in ("jobs", "log", "history"):
+            connection.execute(f"ALTER TABLE holdfast.{table} SET (autovacuum_enabled = false)")
         connection.execute(FILL.format(count=count))  # type: ignore[arg-type]
-        connection.execute("VACUUM ANALYZE holdfast.jobs")
+        connection.execute("VACUUM ANALYZE holdfast.jobs, holdfast.log, holdfast.history")
 
 
 async def _measured(url: str) -> Plan:
@@ -73,12 +86,13 @@ def _counting(url: str) -> int:
 async def test_a_look_costs_the_same_among_ten_times_as_many_jobs(stores: dict[int, str]) -> None:
     plans = {count: await _measured(url) for count, url in stores.items()}
     for plan in plans.values():
-        assert plan.root["Actual Rows"] == 4
+        assert plan.root["Actual Rows"] == 8
     assert plans[MANY].buffers <= 1.5 * plans[FEW].buffers
     # The positive control: this measure does see a read whose cost grows with what is stored.
     grown = {count: await asyncio.to_thread(_counting, url) for count, url in stores.items()}
     assert grown[MANY] > 5 * grown[FEW]
-    assert await _counts(stores[MANY]) == {"ready": LIMIT, "waits": LIMIT, "keyed": LIMIT, "ended": 0}
+    full = {"ready", "waits", "keyed", "heads", "logged", "marked", "later"}
+    assert await _counts(stores[MANY]) == dict.fromkeys(full, LIMIT) | {"ended": 0, "marked": LIMIT + 1}
 
 
 async def _counts(url: str) -> dict[str, int]:

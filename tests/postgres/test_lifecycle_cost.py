@@ -22,13 +22,12 @@ ROUNDS = 60
 # table, since the log plays no part in this read, and with no trigger to slow it down.
 FILL = """
     SET session_replication_role = replica;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, expires_at, state)
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at, state)
     SELECT c.id, c.channel_id, 1, n, now() + '1 hour', now(),
            CASE WHEN n % 100 < 20 THEN now() + '1 day'::interval + n * '1 ms'::interval END,
            (CASE WHEN n % 100 < 70 THEN 'ready' ELSE 'scheduled' END)::holdfast.job_state
     FROM generate_series(1, {waiting}) n, holdfast.consumers c;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, seq, due_at, created_at, expires_at,
-                               lease_until, state)
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at, lease_until, state)
     SELECT c.id, c.channel_id, 1, 10000000 + n, now() - '1 hour'::interval, now() - '1 hour'::interval,
            CASE n % 3 WHEN 0 THEN now() - '1 second'::interval END,
            CASE n % 3 WHEN 1 THEN now() - '1 second'::interval END,
@@ -39,14 +38,14 @@ FILL = """
 # The same question in the seed's way: one condition over all states, one index that begins with the state.
 SEEDS_INDEX = """
     DROP INDEX holdfast.jobs_scheduled, holdfast.jobs_leased, holdfast.jobs_expiring;
-    CREATE INDEX seed ON holdfast.jobs (state, due_at, seq)
+    CREATE INDEX seed ON holdfast.jobs (state, due_at, id)
 """
 SEEDS_QUERY = """
     EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT json)
     SELECT * FROM holdfast.jobs
     WHERE state = 'scheduled' AND due_at <= now() OR state = 'leased' AND lease_until <= now()
        OR state <> 'leased' AND expires_at <= now()
-    ORDER BY due_at, seq LIMIT 500
+    ORDER BY due_at, id LIMIT 500
 """
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -10,30 +11,50 @@ import pytest
 from explain import Plan, explain, pooled, watched
 
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.arrays import NumberArray
 from holdfast.backends.postgres.leases import error_entry
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Connection
 from holdfast.embedded import Postgres
 from holdfast.model.event import Event
-from kit import BOOM, CHANNEL, CONSUMER, MINUTE, claim, subscribe
+from kit import BOOM, CHANNEL, CONSUMER, MINUTE, claim, claim_one, fail, subscribe
 
 WAITING = 100_000
 FEW = 1000  # pages that a batch of 50 may look at; a look at every job is 100,000
+SOME = 2000  # rows that one step of a plan may look at; there are 100,000 of each kind
 OF = {"channel": CHANNEL, "consumer": CONSUMER}
 AT_THE_END = {"until_epoch": 9, "until_seq": 0}
+TABLES = ("jobs", "log", "keys", "history", "frontiers", "ahead")
+
+# As if everybody had done all events that are called old, 128 at a time.
+HISTORY = """
+    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                  priority, attempts, abandonments, members)
+    SELECT c.id, c.channel_id, l.epoch, min(l.seq), max(l.seq), 1, now(), now(), 'done', 0, 1, 0,
+           array_agg(l.seq ORDER BY l.seq)
+    FROM holdfast.consumers c
+    JOIN (SELECT *, row_number() OVER (ORDER BY seq) / 128 AS block FROM holdfast.log WHERE id LIKE 'old-%') l
+      ON l.channel_id = c.channel_id
+    GROUP BY c.id, c.channel_id, l.epoch, l.block
+"""
 
 
-@pytest.fixture(scope="module", params=["never analyzed", "analyzed"])
+@pytest.fixture(scope="module", params=["never analyzed", "analyzed", "analyzed with one event"])
 async def url(
     request: pytest.FixtureRequest, postgres: Postgres, admin: psycopg.Connection, template: str
 ) -> AsyncIterator[str]:
-    """A database with 100,000 waiting jobs, 50 leased ones, and as many that are done."""
+    """A database with 100,000 events that several consumers have before them, and as many that they have done."""
     name = f"plans_{request.param.replace(' ', '_')}"
     admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     address = postgres.database_url(name)
     with psycopg.connect(address, autocommit=True) as connection:
-        for table in ("jobs", "log", "keys", "job_log"):
+        for table in TABLES:
             connection.execute(f"ALTER TABLE holdfast.{table} SET (autovacuum_enabled = false)")
+        # Only tests have it, and it looks at each row.
+        connection.execute("ALTER TABLE holdfast.jobs DISABLE TRIGGER no_overlap")
+        if "one" in request.param:
+            connection.execute("SELECT holdfast.publish(%s, '{}')", [CHANNEL])
+            connection.execute("VACUUM ANALYZE")
     await fill(address)
     if request.param == "analyzed":
         with psycopg.connect(address, autocommit=True) as connection:
@@ -43,17 +64,31 @@ async def url(
 
 
 async def fill(address: str) -> None:
+    """Of the consumers, one has nothing but what waits in the log, one a retry beside it, one a mark in the middle of
+    it, and one is ordered and has taken all of it up. Another channel has scheduled jobs that will expire."""
     backend = PostgresBackend(address)
     await backend.open()
-    await subscribe(backend, expires_after="10d")
+    for start in range(0, WAITING, 10_000):
+        await backend.log.publish(CHANNEL, [Event(b"{}", f"old-{n}") for n in range(start, start + 10_000)])
+    await subscribe(backend)
+    await subscribe(backend, "retried")
+    await subscribe(backend, "marked", expires_after="10d")
     await subscribe(backend, "lanes", ordered=True)
+    await subscribe(backend, channel="later", expires_after="10d")
+    for start in range(0, WAITING, 10_000):
+        events = [Event(b"{}", f"e-{n}", key=f"k-{n % 5000}") for n in range(start, start + 10_000)]
+        await backend.log.publish(CHANNEL, events)
     later = await backend.now() + 60 * MINUTE
-    for start in range(0, WAITING // 2, 10_000):
-        lane = "k" if start else "scheduled"
-        events = [Event(b"{}", f"e-{n}", key=f"{lane}-{n % 5000}") for n in range(start, start + 10_000)]
-        await backend.log.publish(CHANNEL, events, at=later if start == 0 else None)
+    await backend.log.publish("later", [Event(b"{}", f"later-{n}") for n in range(1500)], at=later)
+    await claim(backend, channel="later")
+    assert await fail(backend, await claim_one(backend, consumer="retried"))
+    assert await backend.leases.cancel(CHANNEL, "default", "e-77777", "marked")
+    assert await claim(backend, 1, consumer="lanes")
     await backend.leases.complete(await claim(backend, 50))
     await claim(backend, 50)
+    await claim(backend, 100)
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(HISTORY)
     await backend.close()
 
 
@@ -63,14 +98,51 @@ async def connection(url: str) -> AsyncIterator[Connection]:
         yield opened
 
 
-async def leases(connection: Connection, count: int = 50) -> dict[str, list[int]]:
-    """The jobs that are leased, as a worker would name them."""
+async def ask(connection: Connection, query: str, **parameters: Any) -> list[Any]:
+    return await (await connection.execute(QUERIES[query], parameters)).fetchall()
+
+
+async def number(connection: Connection, event_id: str) -> int:
+    """The number of an event."""
+    [(seq,)] = await (
+        await connection.execute("SELECT seq FROM holdfast.keys WHERE id = %s", [event_id])
+    ).fetchall()
+    return int(seq)
+
+
+async def consumer_id(connection: Connection, consumer: str = CONSUMER) -> int:
+    cursor = await connection.execute("SELECT holdfast.consumer_id(%s, %s)", [CHANNEL, consumer])
+    [(found,)] = await cursor.fetchall()
+    return int(found)
+
+
+async def leases(connection: Connection, members: int = 100) -> dict[str, list[int]]:
+    """Fifty jobs that are leased, as a worker would name them: all of a row, or half of one."""
     cursor = await connection.execute(
-        "SELECT seq, token FROM holdfast.jobs WHERE lease_until IS NOT NULL ORDER BY seq LIMIT %s", [count]
+        """SELECT m.seq, j.token FROM holdfast.jobs j CROSS JOIN LATERAL unnest(j.members) AS m (seq)
+           WHERE j.consumer_id = %s AND j.n = %s ORDER BY m.seq LIMIT 50""",
+        [await consumer_id(connection), members],
     )
     rows = await cursor.fetchall()
-    assert len(rows) == count
-    return {"seqs": [seq for seq, _ in rows], "tokens": [token for _, token in rows]}
+    assert len(rows) == 50
+    return {"seqs": NumberArray(seq for seq, _ in rows), "tokens": NumberArray(token for _, token in rows)}
+
+
+async def errors(connection: Connection, members: int = 100) -> dict[str, Any]:
+    """Fifty leased jobs that fail for good."""
+    error = error_entry(BOOM, 1)
+    return await leases(connection, members) | {
+        "reasons": ["terminal"] * 50,
+        "errors": [error] * 50,
+        "fingerprints": ["f"] * 50,
+    }
+
+
+async def dead(connection: Connection) -> NumberArray:
+    """Ten dead jobs, among more."""
+    burial = await errors(connection)
+    await ask(connection, "bury", **OF, **burial)
+    return NumberArray(burial["seqs"][:10])
 
 
 def check(plan: Plan, *indexes: str, few: int = FEW) -> None:
@@ -79,31 +151,286 @@ def check(plan: Plan, *indexes: str, few: int = FEW) -> None:
     assert plan.buffers <= few, f"{plan.buffers} pages: {plan.text}"
 
 
-async def test_claim_walks_the_index_of_ready_jobs(connection: Connection) -> None:
-    check(await explain(connection, "claim", run=True, **OF, limit=50, worker="w"), "jobs_ready", "log_pkey")
+async def locked(connection: Connection) -> dict[str, Any]:
+    """The sweeper's lock, as parameters."""
+    [(token, _)] = await ask(connection, "lock", lock="sweeper", owner="me", ttl=MINUTE)
+    return {"lock": "sweeper", "token": token}
 
 
-async def test_complete_goes_by_the_primary_key(connection: Connection) -> None:
-    check(await explain(connection, "complete", run=True, **OF, **await leases(connection)), "jobs_pkey")
+async def run(connection: Connection, query: str, **parameters: Any) -> tuple[list[Any], list[Plan]]:
+    """What a query answers, and how everything inside it went about the big tables."""
+    async with watched(connection) as plans:
+        rows = await ask(connection, query, **parameters)
+    inner = [plan for plan in plans if is_about_a_big_table(plan)]
+    assert inner, "it looked into a big table, and we saw it"
+    for plan in inner:
+        assert plan.scanned == set(), plan.text
+    return rows, inner
 
 
-async def test_extend_goes_by_the_primary_key(connection: Connection) -> None:
-    plan = await explain(connection, "extend", run=True, **OF, **await leases(connection), by=MINUTE)
-    check(plan, "jobs_pkey")
+def is_about_a_big_table(plan: Plan) -> bool:
+    return any(node.get("Relation Name") in TABLES for node in plan.nodes)
 
 
-async def test_retry_goes_by_the_primary_key(connection: Connection) -> None:
+Setup = Callable[[Connection], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One use of a query: its parameters, how many rows it answers, and what it must go by."""
+
+    query: str
+    setup: Setup
+    rows: int
+    indexes: set[str]
+    few: int = FEW
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(query: str, rows: int, *indexes: str, few: int = FEW) -> Callable[[Setup], Setup]:
+    def add(setup: Setup) -> Setup:
+        CASES[setup.__name__.strip("_")] = Case(query, setup, rows, set(indexes), few)
+        return setup
+
+    return add
+
+
+CLAIM = {"channel": CHANNEL, "limit": 50, "worker": "w"}
+
+
+@case("claim", 50, "log_take_up")
+async def _claim_from_the_log(connection: Connection) -> dict[str, Any]:
+    return CLAIM | {"consumer": CONSUMER}
+
+
+@case("claim", 50, "log_take_up", "jobs_ready")
+async def _claim_of_a_retry_beside_the_log(connection: Connection) -> dict[str, Any]:
+    return CLAIM | {"consumer": "retried"}
+
+
+@case("claim", 50, "log_take_up", "ahead_pkey")
+async def _claim_before_a_mark(connection: Connection) -> dict[str, Any]:
+    return CLAIM | {"consumer": "marked"}
+
+
+@case("claim", 50, "jobs_ready", "jobs_ordered", few=10 * FEW)  # it looks at 500 candidates at once, by three indexes
+async def _claim_in_order(connection: Connection) -> dict[str, Any]:
+    return CLAIM | {"consumer": "lanes"}
+
+
+@case("complete", 0, "jobs_pkey")
+async def _complete_a_row(connection: Connection) -> dict[str, Any]:
+    held = await leases(connection, 50)
+    return {**OF, "tokens": held["tokens"][:1], "counts": [50], "seqs": held["seqs"]}
+
+
+@case("complete", 0, "jobs_pkey")
+async def _complete_half_a_row(connection: Connection) -> dict[str, Any]:
+    held = await leases(connection)
+    return {**OF, "tokens": held["tokens"][:1], "counts": [50], "seqs": held["seqs"]}
+
+
+@case("extend", 50, "jobs_pkey")
+async def _extend_a_row(connection: Connection) -> dict[str, Any]:
+    return {**OF, **await leases(connection, 50), "by": MINUTE}
+
+
+@case("extend", 50, "jobs_pkey", "log_pkey", few=2 * FEW)
+async def _extend_half_a_row(connection: Connection) -> dict[str, Any]:
+    return {**OF, **await leases(connection), "by": MINUTE}
+
+
+@case("retry", 50, "jobs_pkey", "log_pkey", few=2 * FEW)
+async def _retry_half_a_row(connection: Connection) -> dict[str, Any]:
     error = error_entry(BOOM, 1)
-    plan = await explain(
-        connection,
-        "retry",
-        run=True,
-        **OF,
-        **await leases(connection),
-        delays=[MINUTE] * 50,
-        errors=[error] * 50,
+    return {**OF, **await leases(connection), "delays": [MINUTE] * 50, "errors": [error] * 50}
+
+
+@case("bury", 50, "jobs_pkey", "log_pkey", few=2 * FEW)
+async def _bury_half_a_row(connection: Connection) -> dict[str, Any]:
+    return {**OF, **await errors(connection)}
+
+
+@case("bury", 50, "jobs_pkey", "log_pkey", few=2 * FEW)
+async def _bury_a_row(connection: Connection) -> dict[str, Any]:
+    return {**OF, **await errors(connection, 50)}
+
+
+@case("abandon", 1, "jobs_pkey", "log_pkey", few=2 * FEW)
+async def _abandon_half_a_row(connection: Connection) -> dict[str, Any]:
+    await connection.execute("UPDATE holdfast.store SET clock_offset = '1 day'")
+    owners = [await consumer_id(connection)] * 50
+    return {"consumers": owners, **await leases(connection), "errors": [error_entry(BOOM, 1)] * 50}
+
+
+@case("promote", 1, "log_pkey", "ahead_pkey")
+async def _promote_what_waits_in_the_log(connection: Connection) -> dict[str, Any]:
+    return {"consumers": [await consumer_id(connection)], "seqs": NumberArray([await number(connection, "e-33333")])}
+
+
+@case("cancel", 1, "keys_pkey", "log_pkey")
+async def _cancel_what_waits(connection: Connection) -> dict[str, Any]:
+    return {"channel": CHANNEL, "source": "default", "id": "e-33333", "consumer": None}
+
+
+@case("cancel", 1, "keys_pkey", "log_pkey")
+async def _cancel_what_is_done(connection: Connection) -> dict[str, Any]:
+    return {"channel": CHANNEL, "source": "default", "id": "old-33333", "consumer": None}
+
+
+@case("requeue", 1, "log_pkey")
+async def _requeue_what_waits(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": await number(connection, "e-33333")}
+
+
+@case("requeue", 1, "jobs_pkey", "log_pkey")
+async def _requeue_a_member(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": (await leases(connection))["seqs"][7]}
+
+
+@case("requeue", 1, "log_pkey")
+async def _requeue_what_is_done(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": await number(connection, "old-33333")}
+
+
+@case("requeue", 1, "dead_letters_pkey")
+async def _requeue_what_is_dead(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": (await dead(connection))[0]}
+
+
+@case("job", 1, "log_pkey", "jobs_pkey", few=FEW // 10)
+async def _job_that_waits(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": await number(connection, "e-33333")}
+
+
+@case("job", 1, "jobs_pkey", few=FEW // 10)
+async def _job_of_a_row(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": (await leases(connection))["seqs"][7]}
+
+
+@case("job", 1, "history_members", few=FEW // 10)
+async def _job_that_is_done(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seq": await number(connection, "old-33333")}
+
+
+@case("find_jobs", 4, "keys_pkey", "log_pkey", "jobs_pkey", few=FEW // 5)
+async def _find_jobs_that_wait(connection: Connection) -> dict[str, Any]:
+    return {"channel": CHANNEL, "source": "default", "id": "e-33333"}
+
+
+@case("find_jobs", 4, "keys_pkey", "history_members", few=FEW // 5)
+async def _find_jobs_that_are_done(connection: Connection) -> dict[str, Any]:
+    return {"channel": CHANNEL, "source": "default", "id": "old-33333"}
+
+
+@case("due", 0, "log_take_up", "jobs_leased", "jobs_scheduled", "jobs_expiring", few=FEW // 2)
+async def _due_while_all_wait(connection: Connection) -> dict[str, Any]:
+    return {"limit": 500}
+
+
+@case("due", 150, "jobs_leased", few=5 * FEW)
+async def _due_when_leases_are_over(connection: Connection) -> dict[str, Any]:
+    await connection.execute("UPDATE holdfast.store SET clock_offset = '30 minutes'")
+    return {"limit": 150}
+
+
+@case("due", 50 + 50 + 50, "log_take_up", "log_pkey", few=5 * FEW)
+async def _due_when_all_expired(connection: Connection) -> dict[str, Any]:
+    await connection.execute("UPDATE holdfast.store SET clock_offset = '11 days'")
+    return {"limit": 50}
+
+
+@case("backlogs", 5, "log_take_up", "jobs_ready", few=10 * FEW)
+async def _backlogs(connection: Connection) -> dict[str, Any]:
+    return {"limit": 500}
+
+
+@case("job_times", 5, "log_take_up", "jobs_ready")
+async def _job_times(connection: Connection) -> dict[str, Any]:
+    return {}
+
+
+@case("load", 1, "log_take_up", few=20 * FEW)  # of a consumer with a mark a thousand events are looked at
+async def _load(connection: Connection) -> dict[str, Any]:
+    return {}
+
+
+@case("stuck", 0, "jobs_leased", few=FEW // 10)
+async def _stuck(connection: Connection) -> dict[str, Any]:
+    return {"limit": 50}
+
+
+TRIM = {"channel": CHANNEL, "before": "infinity", "ignore": [], "groups": [], **AT_THE_END}
+
+
+@case("trim", 1, "log_pkey", "log_take_up", few=2 * FEW)
+async def _trim_what_all_have_done(connection: Connection) -> dict[str, Any]:
+    return TRIM | {"limit": 50} | await locked(connection)
+
+
+@case("trim", 1, "log_pkey", "log_take_up", few=2 * FEW)
+async def _trim_what_all_but_one_have_done(connection: Connection) -> dict[str, Any]:
+    """It is over before the first event that somebody needs, however large a step may be."""
+    await connection.execute(
+        """UPDATE holdfast.channels c SET trimmed_epoch = l.epoch, trimmed_seq = l.seq
+           FROM holdfast.log l WHERE l.channel_id = c.id AND l.id = 'old-99990'"""
     )
-    check(plan, "jobs_pkey")
+    return TRIM | {"limit": 10_000} | await locked(connection)
+
+
+@case("purge", 10, "dead_letters_pkey")
+async def _purge(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seqs": await dead(connection)}
+
+
+@case("purge_dead", 1, "dead_letters_died")
+async def _purge_dead(connection: Connection) -> dict[str, Any]:
+    await dead(connection)
+    return {"channel": CHANNEL, "before": "infinity", "limit": 20, **await locked(connection)}
+
+
+@case("revive", 10, "dead_letters_pkey")
+async def _revive(connection: Connection) -> dict[str, Any]:
+    return {**OF, "seqs": await dead(connection), "data": None}
+
+
+@case("remove_step", 1, "jobs_pkey", "history_members")
+async def _remove_step(connection: Connection) -> dict[str, Any]:
+    [(removed,)] = await ask(connection, "begin_removal", channel=CHANNEL, consumer="retried")
+    return {"consumer": removed, "limit": 50}
+
+
+NEW = {"channel": CHANNEL, "at": None, "priority": 0, "wake": False}
+
+
+@case("publish_one", 1)
+async def _publish_one(connection: Connection) -> dict[str, Any]:
+    single = {"id": "new", "data": b"{}", "source": "default", "type": "event", "key": "k-1"}
+    return NEW | single | {"time": None, "headers": None}
+
+
+@case("publish", 1, "keys_pkey")
+async def _publish_with_a_repeat(connection: Connection) -> dict[str, Any]:
+    batch = {"ids": ["new", "e-1"], "data": [b"{}", b"{}"], "keys": ["k-1", "k-1"]}
+    return NEW | batch | {"sources": None, "types": None, "times": None, "headers": None}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_every_statement_inside_finds_its_rows_by_an_index(connection: Connection, name: str) -> None:
+    case = CASES[name]
+    parameters = await case.setup(connection)
+    async with connection.transaction(force_rollback=True):
+        await ask(connection, case.query, **parameters)  # what it needs of the catalog is not counted
+    async with watched(connection) as plans:
+        rows = await ask(connection, case.query, **parameters)
+    assert len(rows) == case.rows
+    assert case.indexes <= {index for plan in plans for index in plan.indexes}
+    for plan in plans:
+        assert plan.scanned == set(), plan.text
+        assert plan.looks <= SOME, f"{plan.looks} rows: {plan.text}"
+        assert plan.buffers <= case.few, f"{plan.buffers} pages: {plan.text}"
 
 
 @pytest.mark.parametrize("kind", ["lease", "schedule", "expiry"])
@@ -150,104 +477,17 @@ async def test_what_waits_on_many_channels_is_found_at_the_end_of_the_log(connec
     check(await explain(connection, "parts", run=True, channels=channels, **ranges), "log_pkey")
 
 
-async def test_stuck_walks_the_index_of_deadlines(connection: Connection) -> None:
-    check(await explain(connection, "stuck", run=True, limit=50), "jobs_leased")
-
-
-async def test_an_event_is_found_by_its_key(connection: Connection) -> None:
-    names = {"channel": CHANNEL, "source": "default", "id": "e-33333"}
-    check(await explain(connection, "find_jobs", run=True, **names), "keys_pkey", "jobs_pkey")
-
-
-Call = Callable[[dict[str, list[int]]], dict[str, Any]]
-INSIDE: dict[str, Call] = {
-    "cancel": lambda _: {"channel": CHANNEL, "source": "default", "id": "e-33333", "consumer": None},
-    "claim_ordered": lambda _: {"channel": CHANNEL, "consumer": "lanes", "limit": 50, "worker": "w"},
-    "bury": lambda held: {
-        **OF,
-        **held,
-        "reasons": ["terminal"] * 50,
-        "errors": [error_entry(BOOM, 1)] * 50,
-        "fingerprints": ["f"] * 50,
-    },
-    "requeue": lambda held: {**OF, "seq": held["seqs"][0]},
-    "publish_one": lambda _: {
-        "channel": CHANNEL,
-        "id": "new",
-        "data": b"{}",
-        "source": "default",
-        "type": "event",
-        "key": "k-1",
-        "time": None,
-        "headers": None,
-        "at": None,
-        "priority": 0,
-        "wake": False,
-    },
-    "publish": lambda _: {
-        "channel": CHANNEL,
-        "ids": ["new", "e-1"],
-        "data": [b"{}", b"{}"],
-        "keys": ["k-1", "scheduled-1"],
-        "sources": None,
-        "types": None,
-        "times": None,
-        "headers": None,
-        "at": None,
-        "priority": 0,
-        "wake": False,
-    },
-}
-
-
-@pytest.mark.parametrize("query", INSIDE)
-async def test_statements_inside_functions_and_triggers_use_indexes_too(
-    connection: Connection, query: str
-) -> None:
-    parameters = INSIDE[query](await leases(connection))
-    async with watched(connection) as plans:
-        await connection.execute(QUERIES[query], parameters)
-    inner = [plan for plan in plans if is_about_a_big_table(plan)]
-    assert inner, "it looked into a big table, and we saw it"
-    for plan in inner:
-        check(plan, few=5 * FEW)  # an ordered claim looks at 500 candidates at once
-
-
-def is_about_a_big_table(plan: Plan) -> bool:
-    return any(node.get("Relation Name") in {"jobs", "log", "keys"} for node in plan.nodes)
-
-
 async def test_an_ordered_claim_behind_a_long_blocked_lane_costs_little(
     url: str, connection: Connection
 ) -> None:
     """Once they are known to wait, the events of a blocked key are not looked at again."""
-    cursor = connection.cursor()
     lanes = {"channel": CHANNEL, "consumer": "lanes", "worker": "w"}
-    for _ in range(3):
-        await cursor.execute(QUERIES["claim_ordered"], lanes | {"limit": 6000})
+    while await ask(connection, "claim", limit=6000, **lanes):
+        pass
     async with watched(connection) as plans:
-        await cursor.execute(QUERIES["claim_ordered"], lanes | {"limit": 50})
-    assert await cursor.fetchall() == [], "every key has its head at work"
-    assert sum(plan.buffers for plan in plans) <= 2 * FEW
-
-
-async def locked(connection: Connection) -> dict[str, Any]:
-    """The sweeper's lock, as parameters."""
-    [(token, _)] = await (
-        await connection.execute(QUERIES["lock"], {"lock": "sweeper", "owner": "me", "ttl": MINUTE})
-    ).fetchall()
-    return {"lock": "sweeper", "token": token}
-
-
-async def run(connection: Connection, query: str, **parameters: Any) -> tuple[list[Any], list[Plan]]:
-    """What a query answers, and how everything inside it went about the big tables."""
-    async with watched(connection) as plans:
-        rows = await (await connection.execute(QUERIES[query], parameters)).fetchall()
-    inner = [plan for plan in plans if is_about_a_big_table(plan)]
-    assert inner, "it looked into a big table, and we saw it"
-    for plan in inner:
-        assert plan.scanned == set(), plan.text
-    return rows, inner
+        rows = await ask(connection, "claim", limit=50, **lanes)
+    assert rows == [], "every key has its head at work"
+    assert sum(plan.buffers for plan in plans if is_about_a_big_table(plan)) <= 5 * FEW
 
 
 EVERYTHING = {"epoch": 0, "seq": 0} | AT_THE_END
@@ -260,7 +500,7 @@ async def test_cuts_hop_over_the_primary_key(url: str, connection: Connection) -
     assert len(hops) == 80
     for plan in hops:
         assert {node["Node Type"] for node in plan.nodes} == {"Limit", "Index Only Scan"}, plan.text
-    if "never" not in url:
+    if url.endswith("plans_analyzed"):  # and vacuumed
         pages = sum(plan.buffers for plan in plans)
         assert pages <= FEW, "nothing but the index, and a look at the data at each hop"
 
@@ -287,8 +527,11 @@ async def test_a_time_is_found_by_halving(connection: Connection) -> None:
 
 async def test_forget_walks_some_pages_and_no_index(connection: Connection) -> None:
     held = await locked(connection)
+    [(in_rows,)] = await (
+        await connection.execute("SELECT sum(n) FROM (SELECT n FROM holdfast.history ORDER BY ctid LIMIT 100) h")
+    ).fetchall()
     [row], plans = await run(connection, "forget", keys="infinity", jobs="infinity", limit=100, **held)
-    assert row == (100, 50)
+    assert row == (100, in_rows, True)
     assert {"Tid Range Scan"} <= {node["Node Type"] for plan in plans for node in plan.nodes}
     # What forgettable() reads is in its own plan and in that of the statement that calls it.
     assert sum(plan.buffers for plan in plans) <= 2 * FEW

@@ -210,7 +210,8 @@ $$;
 -- was taken.
 CREATE FUNCTION holdfast.has_special(c holdfast.consumers) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
-        SELECT FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.special AND (l.epoch, l.tx) >= (f.epoch, f.tx))
+        SELECT FROM holdfast.log l WHERE l.channel_id = c.channel_id AND l.special AND (l.epoch, l.tx) >= (f.epoch, f.tx)
+        ORDER BY l.epoch, l.tx OFFSET 0)
     FROM (SELECT f.epoch, pg_snapshot_xmin(f.passed) AS tx FROM holdfast.frontiers f
           WHERE f.consumer_id = c.id AND f.special ORDER BY f.number DESC LIMIT 1) f;
 $$;

@@ -105,10 +105,8 @@ WITH leased AS (
     GROUP BY s.consumer_id
 )
 SELECT ch.name, c.name,
-       least(%(limit)s, (SELECT count(*) FROM (
-           SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held
-           LIMIT %(limit)s) r) + holdfast.count_beyond(c.id, false, %(limit)s) + special.ready
-       + CASE WHEN c.ordered THEN (SELECT count(*) FROM (
+       least(%(limit)s, free.jobs + holdfast.count_beyond(c.id, false, %(limit)s) + special.ready
+       + CASE WHEN c.ordered AND free.jobs < %(limit)s THEN (SELECT count(*) FROM (
            SELECT FROM holdfast.jobs j
            WHERE j.consumer_id = c.id AND j.order_key IS NOT NULL AND j.state = 'ready' AND j.held
            LIMIT %(limit)s) h) ELSE 0 END),
@@ -132,6 +130,10 @@ FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 LEFT JOIN leased ON leased.consumer_id = c.id
 LEFT JOIN scheduled ON scheduled.consumer_id = c.id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs FROM (
+        SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held LIMIT %(limit)s) r
+) free
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE l.at > l.published_at) AS scheduled,
            count(*) FILTER (WHERE (l.at > l.published_at) IS NOT TRUE) AS ready,

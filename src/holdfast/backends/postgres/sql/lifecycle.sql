@@ -2,12 +2,15 @@
 
 -- name: due
 -- Phase one. Of what has rows, each branch walks one partial index from its oldest deadline, past what is being removed.
--- Of what waits in the log, the first that expired and the special events whose time has come.
+-- Of what waits in the log, the first that expired and the special events whose time has come. (Whether there is one: the
+-- order makes the planner take the index that has it.)
 WITH t AS MATERIALIZED (
     SELECT holdfast.now() AS now, ARRAY(SELECT consumer_id FROM holdfast.removals) AS removed
 ), special AS MATERIALIZED (
     SELECT c.id, true AS special FROM holdfast.channels ch JOIN holdfast.consumers c ON c.channel_id = ch.id
-    WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special) AND holdfast.has_special(c)
+    WHERE EXISTS (
+        SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special ORDER BY l.epoch, l.tx OFFSET 0)
+      AND holdfast.has_special(c)
 ), expiring AS MATERIALIZED (
     SELECT c.id, false AS special FROM holdfast.consumers c WHERE c.expires_after IS NOT NULL AND EXISTS (
         SELECT FROM holdfast.beyond(c.id, false, 1) f
@@ -64,7 +67,9 @@ FROM (
 -- Consumers with so many special events beyond their frontiers that the read above does not see them all.
 WITH special AS MATERIALIZED (
     SELECT c.id FROM holdfast.channels ch JOIN holdfast.consumers c ON c.channel_id = ch.id
-    WHERE EXISTS (SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special) AND holdfast.has_special(c)
+    WHERE EXISTS (
+        SELECT FROM holdfast.log l WHERE l.channel_id = ch.id AND l.special ORDER BY l.epoch, l.tx OFFSET 0)
+      AND holdfast.has_special(c)
 )
 SELECT id FROM special WHERE holdfast.count_beyond(id, true, %(limit)s) >= %(limit)s ORDER BY id;
 
