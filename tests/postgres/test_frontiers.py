@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -11,9 +14,12 @@ import pytest
 
 import stops
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.model.event import Event
 from holdfast.model.job import Retry
+from holdfast.model.states import State
 from holdfast.model.upkeep import Lock
 from kit import (
+    BOOM,
     CHANNEL,
     CONSUMER,
     MINUTE,
@@ -23,12 +29,15 @@ from kit import (
     ids,
     publish,
     record,
+    states,
     step,
     subscribe,
 )
 
 Sql = psycopg.Connection[tuple[Any, ...]]
+DEAD = "dead"
 MARKS = "SELECT count(*) FROM holdfast.ahead"
+FRONTIERS = "SELECT count(*) FROM holdfast.frontiers"
 EVENTS = [f"e-{number}" for number in range(8)]
 
 
@@ -79,12 +88,30 @@ async def test_a_trim_of_what_nobody_gets_moves_no_place_of_a_take_up(
     assert point > 10, "there are points at which it stopped"
 
 
+KINDS = ["plain", "marked", "expiring", "ordered"]
 OTHERS = ["cancel", "requeue", "trim", "subscribe", "complete", "release", "claim", "lifecycle", "publish"]
+TELLING = {
+    ("marked", "cancel"),
+    ("expiring", "requeue"),
+    ("marked", "trim"),
+    ("plain", "subscribe"),
+    ("ordered", "complete"),
+    ("plain", "release"),
+    ("plain", "claim"),
+    ("expiring", "lifecycle"),
+    ("ordered", "publish"),
+}
+"""Of each verb the kind of consumer that has the most to lose; the rest takes minutes."""
 
 
 @pytest.mark.concurrency
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("kind", ["plain", "marked", "expiring", "ordered"])
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        pytest.param(*pair, marks=() if pair in TELLING else pytest.mark.slow)
+        for pair in itertools.product(KINDS, OTHERS)
+    ],
+)
 async def test_a_claim_that_is_stopped_anywhere_neither_skips_nor_repeats(
     database: str, backend: PostgresBackend, stoppable: PostgresBackend, lock: Lock, other: str, kind: str
 ) -> None:
@@ -180,3 +207,217 @@ async def test_what_expired_at_the_beginning_of_the_backlog_leaves_no_marks(
     while (await step(backend)).total:
         assert sql.execute(MARKS).fetchone() == (0,)
     assert await claim(backend) == []
+
+
+def numbered(name: str, count: int) -> list[Event]:
+    return [Event(b"{}", f"{name}-{number}") for number in range(count)]
+
+
+class Publisher:
+    """Publishes in all the ways there are, and knows what it has committed."""
+
+    def __init__(self, backend: PostgresBackend, url: str, name: str) -> None:
+        self._backend, self._url, self._name = backend, url, name
+        self._dice = random.Random(name)
+        self.committed: list[str] = []
+
+    async def run(self, rounds: int) -> None:
+        for turn in range(rounds):
+            name = f"{self._name}-{turn}"
+            match self._dice.choice(["single", "batch", "bulk", "open", "open", "open"]):
+                case "single":
+                    await self._publish(numbered(name, 1))
+                case "batch":
+                    await self._publish(numbered(name, self._dice.randint(2, 30)))
+                case "bulk":
+                    await self._publish(numbered(name, 210))
+                case _:
+                    await self._in_a_transaction(name)
+
+    async def _publish(self, events: list[Event]) -> None:
+        await self._backend.log.publish(CHANNEL, events, priority=self._dice.choice([0, 0, 0, 2]))
+        self.committed += [event.id for event in events]
+
+    async def _in_a_transaction(self, name: str) -> None:
+        dice, names = self._dice, list[str]()
+        async with await psycopg.AsyncConnection.connect(self._url) as connection:
+            await connection.execute("SELECT 1")  # what follows are savepoints
+            if dice.random() < 0.5:
+                await connection.execute("SELECT pg_current_xact_id()")
+                await asyncio.sleep(dice.random() * 0.1)
+            for part in range(dice.randint(1, 4)):
+                kept = dice.random() < 0.7
+                events = numbered(f"{name}-{part}", dice.choice([1, 3, 40]))
+                priority = dice.choice([0, 0, 0, 1])
+                async with connection.transaction(force_rollback=not kept):
+                    await self._backend.log.publish(CHANNEL, events, priority=priority, connection=connection)
+                names += [event.id for event in events if kept]
+                await asyncio.sleep(dice.random() * 0.05)
+            if dice.random() < 0.25:
+                await connection.rollback()
+                return
+            await connection.commit()
+        self.committed += names
+
+
+@pytest.mark.concurrency
+async def test_publishers_of_every_kind_beside_claims_of_every_size_lose_nothing(
+    database: str, backend: PostgresBackend, sql: Sql
+) -> None:
+    consumers = (CONSUMER, "mail")
+    for consumer in consumers:
+        await subscribe(backend, consumer, max_attempts="unlimited", backoff=["0s"])
+    publishers = [Publisher(backend, database, name) for name in ("p", "q", "r")]
+    held: dict[str, set[str]] = {consumer: set() for consumer in consumers}
+    done: dict[str, list[str]] = {consumer: [] for consumer in consumers}
+    published = asyncio.Event()
+
+    async def work(consumer: str, limit: int) -> None:
+        dice = random.Random(limit)
+        while not published.is_set() or len(done[consumer]) < sum(len(p.committed) for p in publishers):
+            jobs = await claim(backend, limit, consumer=consumer)
+            assert held[consumer].isdisjoint(ids(jobs)), "nobody has what another one has"
+            held[consumer].update(ids(jobs))
+            dice.shuffle(jobs)
+            cut = dice.randint(0, len(jobs)) if dice.random() < 0.5 else len(jobs)
+            assert all(await backend.leases.complete(jobs[:cut]))
+            done[consumer] += ids(jobs[:cut])
+            back = [Retry(job, *dice.choice([(None, None), (timedelta(0), BOOM)])) for job in jobs[cut:]]
+            held[consumer].difference_update(ids(jobs[cut:]))
+            assert all(await backend.leases.retry(back))
+            await asyncio.sleep(0 if jobs else 0.01)
+
+    async def publish_all() -> None:
+        await asyncio.gather(*(publisher.run(30) for publisher in publishers))
+        published.set()
+
+    sizes = [(CONSUMER, 1), (CONSUMER, 500), ("mail", 20), ("mail", 500)]
+    async with asyncio.timeout(60):
+        await asyncio.gather(publish_all(), *(work(*each) for each in sizes))
+    committed = sorted(name for publisher in publishers for name in publisher.committed)
+    for consumer in consumers:
+        assert sorted(done[consumer]) == committed
+        assert await claim(backend, consumer=consumer) == []
+        assert await states(backend, consumer=consumer) == {State.DONE: len(committed)}
+    assert sql.execute(FRONTIERS).fetchone() == (4,)
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+async def test_a_window_of_an_old_epoch_is_finished_before_the_next_one_begins(
+    backend: PostgresBackend, sql: Sql, priority: int
+) -> None:
+    """Transaction ids of the new epoch may be lower than those of the old one, as on another server."""
+    for each in EVENTS[:4]:
+        await publish(backend, each, priority=priority)
+    await subscribe(backend, start="earliest")
+    assert ids(await claim(backend, 1)) == EVENTS[:1]
+    sql.execute("UPDATE holdfast.store SET epoch = epoch + 1")
+    for each in EVENTS[4:6]:
+        await publish(backend, each, priority=priority)
+    sql.execute("UPDATE holdfast.log SET tx = (seq % 131071 + 10)::text::xid8 WHERE epoch = 2")
+    assert await states(backend) == {State.LEASED: 1, State.READY: 5}
+    await subscribe(backend, "late", start="earliest")
+    assert ids(await claim(backend, 1)) == EVENTS[1:2]
+    assert ids(await claim(backend, 3)) == EVENTS[2:5]
+    await publish(backend, *EVENTS[6:], priority=priority)
+    assert await states(backend) == {State.LEASED: 5, State.READY: 3}
+    assert ids(await claim(backend)) == EVENTS[5:]
+    assert ids(await claim(backend, consumer="late")) == EVENTS
+    assert await claim(backend) == []
+
+
+async def test_a_consumer_that_is_up_to_date_goes_on_in_the_next_epoch(
+    backend: PostgresBackend, sql: Sql
+) -> None:
+    await subscribe(backend)
+    for epoch in range(4):
+        await publish(backend, f"e-{epoch}")
+        sql.execute("UPDATE holdfast.log SET tx = (100 - epoch)::text::xid8 WHERE epoch > 1")
+        assert ids(await claim(backend)) == [f"e-{epoch}"]
+        sql.execute("UPDATE holdfast.store SET epoch = epoch + 1")
+        assert await claim(backend) == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_dead_letter_reaches_a_consumer_whose_jobs_are_buried_with_it(
+    backend: PostgresBackend, order: int, at_once: bool
+) -> None:
+    """Its frontier is looked at in the transaction that publishes, before it does."""
+    await backend.channels.create(DEAD)
+    policies: list[tuple[str, dict[str, Any]]] = [(CHANNEL, {"dead_letter": DEAD}), (DEAD, {})]
+    for channel, policy in policies[::order]:
+        await subscribe(backend, channel=channel, expires_after="5m", **policy)
+        for each in ("first", *EVENTS):
+            await publish(backend, each, channel=channel)
+        if not at_once:
+            assert ids(await claim(backend, 1, channel=channel)) == ["first"]
+            assert ids(await claim(backend, 2, channel=channel)) == EVENTS[:2]
+    await backend.advance(6 * MINUTE)
+    steps = [(await step(backend)).buried for _ in range(3)]
+    assert sum(steps) == 2 * len(EVENTS) + 2
+    letters = await claim(backend, channel=DEAD)
+    wanted = ["first", *EVENTS]
+    assert sorted(job.event.headers["holdfast-id"] for job in letters) == sorted(wanted)
+    assert await claim(backend, channel=DEAD) == []
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+async def test_what_a_transaction_publishes_is_new_when_it_is_committed(
+    backend: PostgresBackend, transaction: Sql, assigned: bool
+) -> None:
+    """Also to a frontier that the same transaction has moved before, between or after."""
+    await subscribe(backend)
+    await publish(backend, "there")
+    published = "SELECT holdfast.publish('orders', '1', id => %s)"
+    claimed = "SELECT id FROM holdfast.claim('orders', 'billing', 10, 'w')"
+    if assigned:
+        transaction.execute("SELECT pg_current_xact_id()")
+    assert transaction.execute(claimed).fetchall() == [("there",)]
+    transaction.execute(published, ["own-1"])
+    await publish(backend, "meanwhile")
+    assert transaction.execute(claimed).fetchall() == [("meanwhile",)]
+    transaction.execute(published, ["own-2"])
+    assert transaction.execute(claimed).fetchall() == []
+    transaction.commit()
+    assert ids(await claim(backend)) == ["own-1", "own-2"]
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+async def test_a_start_at_a_time_gives_what_was_published_since(
+    backend: PostgresBackend, sql: Sql, priority: int
+) -> None:
+    beginning = await backend.now()
+    for each in EVENTS[:3]:
+        await publish(backend, each, priority=priority)
+    middle = await backend.now()
+    for each in EVENTS[3:6]:
+        await publish(backend, each, priority=priority)
+    starts = {
+        "earliest": ("earliest", 0),
+        "before": (beginning - MINUTE, 0),
+        "beginning": (beginning, 0),
+        "middle": (middle, 3),
+        "now": (await backend.now(), 6),
+        "later": (await backend.now() + MINUTE, 6),
+        "latest": ("latest", 6),
+    }
+    for consumer, (start, _) in starts.items():
+        await subscribe(backend, consumer, start=start)
+    await publish(backend, *EVENTS[6:], priority=priority)
+    for consumer, (_, first) in starts.items():
+        assert await states(backend, consumer=consumer) == {State.READY: len(EVENTS) - first}, consumer
+        assert ids(await claim(backend, consumer=consumer)) == EVENTS[first:], consumer
+
+
+async def test_frontiers_do_not_pile_up(backend: PostgresBackend, transaction: Sql, sql: Sql) -> None:
+    """The newest counts, and replaces the one before; also where publishes are held open all the time."""
+    await subscribe(backend)
+    transaction.execute("SELECT holdfast.publish('orders', '1', id => 'held')")
+    for turn in range(30):
+        await publish(backend, f"a-{turn}", f"b-{turn}")
+        await publish(backend, f"c-{turn}", priority=1)
+        assert len(await claim(backend, 2)) == 2
+        assert sql.execute(FRONTIERS).fetchone() == (2,)
+    transaction.commit()
+    assert len(await claim(backend)) == 31
