@@ -53,8 +53,8 @@ class PostgresStore(Store):
         """There are none."""
 
 
-class RangedStore(PostgresStore):
-    """The same, but every publish is a bulk publish, so that jobs begin in ranges."""
+class BulkStore(PostgresStore):
+    """The same, but every publish is a bulk publish."""
 
     def create(self, request: pytest.FixtureRequest) -> str:
         request.getfixturevalue("monkeypatch").setattr("holdfast.backends.postgres.log._BULK", 1)
@@ -105,5 +105,5 @@ class NatsStore(Store):
 
 
 STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}
-VARIANTS: dict[str, type[Store]] = {"postgres-ranges": RangedStore}
+VARIANTS: dict[str, type[Store]] = {"postgres-bulk": BulkStore}
 """Stores in another form; only in `make test-all`."""
