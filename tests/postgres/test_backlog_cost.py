@@ -16,20 +16,23 @@ from kit import MINUTE, subscribe
 
 FEW, MANY, LIMIT = 5_000, 50_000, 500
 
-# Of five consumers with rows: one has ready jobs, one scheduled ones, one waits for keys, one has ready ones of keys, and
-# one has what it ended. Another channel has consumers with as many events before them: in the log, behind a mark, and
-# scheduled.
+# Of five consumers with rows: one has ready jobs, one scheduled ones, one waits for keys, one has
+# ready ones of keys, and one has what it ended. Another channel has consumers with as many events
+# before them: in the log, behind a mark, and scheduled.
 FILL = """
     SET session_replication_role = replica;
     INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, state, held, order_key)
     SELECT c.id, c.channel_id, 1, n, now(), now(),
            (CASE c.name WHEN 'waits' THEN 'scheduled' ELSE 'ready' END)::holdfast.job_state,
            c.name = 'keyed', CASE WHEN c.name IN ('keyed', 'heads') THEN 'k-' || n END
-    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name IN ('ready', 'waits', 'keyed', 'heads');
-    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
-                                  priority, attempts, abandonments, members)
-    SELECT c.id, c.channel_id, 1, min(n), max(n), 1, now(), now(), 'done', 0, 1, 0, array_agg(n ORDER BY n)
-    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name = 'ended' GROUP BY c.id, c.channel_id, n / 128;
+    FROM generate_series(1, {count}) n, holdfast.consumers c
+    WHERE c.name IN ('ready', 'waits', 'keyed', 'heads');
+    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
+                                  outcome, priority, attempts, abandonments, members)
+    SELECT c.id, c.channel_id, 1, min(n), max(n), 1, now(), now(), 'done', 0, 1, 0,
+           array_agg(n ORDER BY n)
+    FROM generate_series(1, {count}) n, holdfast.consumers c WHERE c.name = 'ended'
+    GROUP BY c.id, c.channel_id, n / 128;
 """
 COUNTING = """
     EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT json)

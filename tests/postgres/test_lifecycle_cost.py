@@ -27,7 +27,8 @@ FILL = """
            CASE WHEN n % 100 < 20 THEN now() + '1 day'::interval + n * '1 ms'::interval END,
            (CASE WHEN n % 100 < 70 THEN 'ready' ELSE 'scheduled' END)::holdfast.job_state
     FROM generate_series(1, {waiting}) n, holdfast.consumers c;
-    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at, lease_until, state)
+    INSERT INTO holdfast.jobs (consumer_id, channel_id, epoch, id, due_at, created_at, expires_at,
+                               lease_until, state)
     SELECT c.id, c.channel_id, 1, 10000000 + n, now() - '1 hour'::interval, now() - '1 hour'::interval,
            CASE n % 3 WHEN 0 THEN now() - '1 second'::interval END,
            CASE n % 3 WHEN 1 THEN now() - '1 second'::interval END,

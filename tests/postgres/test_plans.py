@@ -28,8 +28,8 @@ TABLES = ("jobs", "log", "keys", "history", "frontiers", "ahead")
 
 # As if everybody had done all events that are called old, 128 at a time.
 HISTORY = """
-    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
-                                  priority, attempts, abandonments, members)
+    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
+                                  outcome, priority, attempts, abandonments, members)
     SELECT c.id, c.channel_id, l.epoch, min(l.seq), max(l.seq), 1, now(), now(), 'done', 0, 1, 0,
            array_agg(l.seq ORDER BY l.seq)
     FROM holdfast.consumers c
@@ -43,7 +43,7 @@ HISTORY = """
 async def url(
     request: pytest.FixtureRequest, postgres: Postgres, admin: psycopg.Connection, template: str
 ) -> AsyncIterator[str]:
-    """A database with 100,000 events that several consumers have before them, and as many that they have done."""
+    """A database with 100,000 events that several consumers have before them, and as many done ones."""
     name = f"plans_{request.param.replace(' ', '_')}"
     admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     address = postgres.database_url(name)
@@ -64,8 +64,9 @@ async def url(
 
 
 async def fill(address: str) -> None:
-    """Of the consumers, one has nothing but what waits in the log, one a retry beside it, one a mark in the middle of
-    it, and one is ordered and has taken all of it up. Another channel has scheduled jobs that will expire."""
+    """Of the consumers, one has nothing but what waits in the log, one a retry beside it, one a mark in the
+    middle of it, and one is ordered and has taken all of it up. Another channel has scheduled jobs that will
+    expire."""
     backend = PostgresBackend(address)
     await backend.open()
     for start in range(0, WAITING, 10_000):
@@ -215,7 +216,8 @@ async def _claim_before_a_mark(connection: Connection) -> dict[str, Any]:
     return CLAIM | {"consumer": "marked"}
 
 
-@case("claim", 50, "jobs_ready", "jobs_ordered", few=10 * FEW)  # it looks at 500 candidates at once, by three indexes
+# It looks at 500 candidates at once, by three indexes.
+@case("claim", 50, "jobs_ready", "jobs_ordered", few=10 * FEW)
 async def _claim_in_order(connection: Connection) -> dict[str, Any]:
     return CLAIM | {"consumer": "lanes"}
 
@@ -267,7 +269,10 @@ async def _abandon_half_a_row(connection: Connection) -> dict[str, Any]:
 
 @case("promote", 1, "log_pkey", "ahead_pkey")
 async def _promote_what_waits_in_the_log(connection: Connection) -> dict[str, Any]:
-    return {"consumers": [await consumer_id(connection)], "seqs": NumberArray([await number(connection, "e-33333")])}
+    return {
+        "consumers": [await consumer_id(connection)],
+        "seqs": NumberArray([await number(connection, "e-33333")]),
+    }
 
 
 @case("cancel", 1, "keys_pkey", "log_pkey")
@@ -528,7 +533,9 @@ async def test_a_time_is_found_by_halving(connection: Connection) -> None:
 async def test_forget_walks_some_pages_and_no_index(connection: Connection) -> None:
     held = await locked(connection)
     [(in_rows,)] = await (
-        await connection.execute("SELECT sum(n) FROM (SELECT n FROM holdfast.history ORDER BY ctid LIMIT 100) h")
+        await connection.execute(
+            "SELECT sum(n) FROM (SELECT n FROM holdfast.history ORDER BY ctid LIMIT 100) h"
+        )
     ).fetchall()
     [row], plans = await run(connection, "forget", keys="infinity", jobs="infinity", limit=100, **held)
     assert row == (100, in_rows, True)
