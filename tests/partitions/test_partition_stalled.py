@@ -31,9 +31,9 @@ async def bus(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @contextmanager
 def stalled(url: str) -> Iterator[psycopg.Connection]:
-    """No write of a job gets through in this store."""
+    """No claim and no write of a job gets through in this store."""
     with psycopg.connect(url) as own:
-        own.execute("LOCK TABLE holdfast.jobs IN SHARE MODE")
+        own.execute("LOCK TABLE holdfast.jobs IN EXCLUSIVE MODE")
         yield own
 
 

@@ -13,7 +13,7 @@ from holdfast.model.event import Event
 from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, publish, subscribe
 
 EVENTS = 20_000
-FEW = 500  # pages; the log has more than 400, its index 200, and a look at each event is 20,000
+FEW = 350  # pages; the log has more than 400, its index 200, and a look at each event is 20,000
 
 
 @pytest.fixture
@@ -30,8 +30,12 @@ async def trim(backend: PostgresBackend, limit: int, before: Any = "infinity") -
     assert held is not None
     parameters = {"channel": CHANNEL, "before": before, "limit": limit, "ignore": [], "groups": []}
     parameters |= {"lock": held.name, "token": held.token, "until_epoch": 9, "until_seq": 0}
-    async with pooled(backend.url) as connection, watched(connection) as plans:
-        [row] = await (await connection.execute(QUERIES["trim"], parameters)).fetchall()
+    async with pooled(backend.url) as connection:
+        # Once before: what a new connection reads to plan statements is no cost of a trim.
+        async with connection.transaction(force_rollback=True):
+            await connection.execute(QUERIES["trim"], parameters)
+        async with watched(connection) as plans:
+            [row] = await (await connection.execute(QUERIES["trim"], parameters)).fetchall()
     seen: list[Plan] = [plan for plan in plans if "holdfast.trim(" not in plan.text]
     assert seen, "we saw what it did"
     assert all(plan.scanned == set() for plan in seen)

@@ -39,13 +39,21 @@ def _on_frontiers(change: str) -> str:
 
 
 _ANY_TOKEN = """
-    ALTER FUNCTION holdfast.complete(text, text, bigint[], bigint[]) RENAME TO complete_fenced;
-    CREATE FUNCTION holdfast.complete(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[])
-    RETURNS TABLE (seq bigint, token bigint) LANGUAGE sql AS $$
-        SELECT * FROM holdfast.complete_fenced(p_channel, p_consumer, p_seqs, ARRAY(
-            SELECT max(j.token) FROM unnest(p_seqs) WITH ORDINALITY AS n (seq, i)
-            CROSS JOIN LATERAL holdfast.job(holdfast.consumer_id(p_channel, p_consumer), n.seq) j
-            GROUP BY n.i ORDER BY n.i))
+    ALTER FUNCTION holdfast.complete(text, text, bigint[], integer[], bigint[]) RENAME TO complete_fenced;
+    CREATE FUNCTION holdfast.complete(
+        p_channel text, p_consumer text, p_tokens bigint[], p_counts integer[], p_seqs bigint[]
+    ) RETURNS TABLE (seq bigint, token bigint) LANGUAGE sql AS $$
+        WITH newest AS (
+            SELECT n.seq, (SELECT max(j.token) FROM holdfast.job(holdfast.consumer_id(p_channel, p_consumer), n.seq) j)
+                   AS token
+            FROM unnest(p_seqs) AS n (seq)
+        ), grouped AS (
+            SELECT g.token, count(*)::integer AS n, array_agg(g.seq ORDER BY g.seq) AS seqs FROM newest g GROUP BY g.token
+        )
+        SELECT f.* FROM (
+            SELECT array_agg(token ORDER BY token) AS tokens, array_agg(n ORDER BY token) AS counts FROM grouped) t
+        CROSS JOIN LATERAL holdfast.complete_fenced(p_channel, p_consumer, t.tokens, t.counts, ARRAY(
+            SELECT s FROM grouped CROSS JOIN LATERAL unnest(seqs) AS s ORDER BY token, s)) f
     $$;"""
 _NO_RUNNING = _on_frontiers(
     """NEW.passed := regexp_replace(NEW.passed::text, '^\\d+:(\\d+):.*', '\\1:\\1:')::pg_snapshot;
