@@ -44,14 +44,15 @@ _ANY_TOKEN = """
         p_channel text, p_consumer text, p_tokens bigint[], p_counts integer[], p_seqs bigint[]
     ) RETURNS TABLE (seq bigint, token bigint) LANGUAGE sql AS $$
         WITH newest AS (
-            SELECT n.seq, (SELECT max(j.token) FROM holdfast.job(holdfast.consumer_id(p_channel, p_consumer), n.seq) j)
-                   AS token
-            FROM unnest(p_seqs) AS n (seq)
+            SELECT n.seq, (SELECT max(j.token) FROM holdfast.job(c.id, n.seq) j) AS token
+            FROM unnest(p_seqs) AS n (seq), holdfast.consumer_id(p_channel, p_consumer) AS c (id)
         ), grouped AS (
-            SELECT g.token, count(*)::integer AS n, array_agg(g.seq ORDER BY g.seq) AS seqs FROM newest g GROUP BY g.token
+            SELECT g.token, count(*)::integer AS n, array_agg(g.seq ORDER BY g.seq) AS seqs
+            FROM newest g GROUP BY g.token
         )
         SELECT f.* FROM (
-            SELECT array_agg(token ORDER BY token) AS tokens, array_agg(n ORDER BY token) AS counts FROM grouped) t
+            SELECT array_agg(token ORDER BY token) AS tokens, array_agg(n ORDER BY token) AS counts
+            FROM grouped) t
         CROSS JOIN LATERAL holdfast.complete_fenced(p_channel, p_consumer, t.tokens, t.counts, ARRAY(
             SELECT s FROM grouped CROSS JOIN LATERAL unnest(seqs) AS s ORDER BY token, s)) f
     $$;"""
