@@ -28,6 +28,7 @@ DONE, FAILED, BURIED, GIVEN_BACK, LOST = "done", "failed", "buried", "given_back
 _PAUSES = 0.1, 2.0
 _TRIES = 30  # with the pauses between them up to a minute
 _FAILURES_IN_A_ROW = 3
+_BATCH = 500
 
 
 class FailedAttempt(NamedTuple):
@@ -285,6 +286,7 @@ class FinalizeQueue:
     async def _flush(self) -> None:
         failures = 0
         while self.pending:
+            await self._gather()
             done, failed, retries = self.done, self.failed, self.retries
             self.done, self.failed, self.retries = [], [], []
             left_done = await self._apply(done, lambda job: job, self._finalizer.complete)
@@ -300,6 +302,13 @@ class FinalizeQueue:
             self.retries += left_retries
             failures += 1
             await asyncio.sleep(backoff_seconds(failures, *_PAUSES))
+
+    async def _gather(self) -> None:
+        """Wait while each turn of the event loop ends more attempts, up to a batch."""
+        pending = 0
+        while pending < self.pending < _BATCH:
+            pending = self.pending
+            await asyncio.sleep(0)
 
     async def _apply(
         self,

@@ -28,7 +28,7 @@ _SECONDS_AHEAD = 0.25
 _GROWTH = 8
 _POLL_PAUSES = 0.1, 1.0  # between polls that fail, whatever the reason, and whoever wakes us
 _SLOW_POLL = 0.5  # a store that has not returned by then no longer keeps the others from being polled
-_YIELD_EVERY = 64  # handlers that never wait still let the loop run others after so many jobs
+_TURN = 64  # handlers that never wait still let the loop run others after so many jobs
 _PATIENCE = 5.0  # how long a shutdown waits for a store that does not answer
 
 
@@ -49,6 +49,8 @@ class Worker:
         self._lost_while_running: set[int] = set()
         self._stuck: set[asyncio.Task[None]] = set()
         self._work, self._stopping = asyncio.Event(), False
+        self._begun_in_turn, self._turn = 0, max(_TURN, handler.concurrency)
+        self._plain = False
         self._runners: list[asyncio.Task[None]] = []
         self._polling: list[asyncio.Task[None]] = []
 
@@ -117,21 +119,29 @@ class Worker:
         assert task is not None  # noqa: S101 - runners are tasks
         thread = None if self._threads is None else ThreadSlot(self._threads)
         call = self.handler.bind(thread)
-        done = 0
         while not self._stopping:
             if not self._waiting:
                 self._work.clear()
                 await self._work.wait()
                 continue
+            if self._begun_in_turn >= self._turn:
+                await asyncio.sleep(0)
+                continue
+            if not self._begun_in_turn:
+                task.get_loop().call_soon(self._next_turn)
+                # Once a turn: a look for a tracer costs as much as all else around a quick handler.
+                self._plain = self._timeout is None and tracing.tracer() is None
+            self._begun_in_turn += 1
             job = self._waiting.popleft()
             self._fetcher.begun()
             await self._attempt(job, task, call)
             if thread is not None and thread.busy and not self._stopping:
                 await self._wait_for_thread(thread, task)
-            done += 1
             self._fetcher.finished()
-            if done % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+
+    def _next_turn(self) -> None:
+        """The event loop has gone round, and all that had to be read was."""
+        self._begun_in_turn = 0
 
     async def _attempt(
         self, job: Job, task: asyncio.Task[None], call: Callable[[Job], Awaitable[object]]
@@ -141,7 +151,7 @@ class Worker:
         outside = current_job.set(job)
         try:
             failpoints.hit("worker.mid_handler")
-            if self._timeout is None and tracing.tracer() is None:
+            if self._plain:
                 await call(job)
             else:
                 with tracing.handling(job):
@@ -240,8 +250,8 @@ class Fetcher:
 
     def begun(self) -> None:
         """A job has left those that wait."""
-        if self._prefetch.room(len(self._waiting)):
-            self.look_again()
+        if not self._room.is_set() and self._prefetch.room(len(self._waiting)):
+            self._room.set()
 
     def finished(self) -> None:
         """A job has ended."""

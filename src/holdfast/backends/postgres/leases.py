@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, TypeVar
 
 import orjson
@@ -13,14 +14,16 @@ from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.channels import Channels
 from holdfast.backends.postgres.session import Session
 from holdfast.model.errors import InvalidInput
-from holdfast.model.event import Event
+from holdfast.model.event import EventColumns
+from holdfast.model.gc_pause import gc_disabled
 from holdfast.model.job import Burial, Failure, Job, JobRecord, Retry
 from holdfast.model.position import format_position
 from holdfast.model.states import State
 
 T = TypeVar("T")
-Accepted = set[tuple[int, int]]  # seq and token
+Refused = set[tuple[int, int]]  # seq and token
 _POSITION = "%04x-%016x"  # of epoch and seq: format_position(), but for every job of every claim
+_NO_HEADERS: dict[str, str] = {}
 
 
 class Leases:
@@ -30,17 +33,18 @@ class Leases:
         self._session, self._channels = session, channels
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        names = {"channel": channel, "consumer": consumer}
         while True:
-            rows = await self._session.rows("claim", limit=limit, worker=worker, **names)
+            rows = await self._session.rows(
+                "claim", channel=channel, consumer=consumer, limit=limit, worker=worker
+            )
             if not rows:
                 await self._channels.consumer(channel, consumer)  # or there is none
             # A row without a job says that more has to be taken up first.
             if not rows or rows[0][1] is not None:
-                return [_job(names, row) for row in rows]
+                return _jobs(channel, consumer, rows)
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
-        async def end(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
+        async def end(of: dict[str, str], mine: Sequence[Job]) -> Refused:
             by_token: dict[int, set[int]] = defaultdict(set)
             for job in mine:
                 by_token[job.token].add(_seq(job))
@@ -51,19 +55,19 @@ class Leases:
                 seqs=NumberArray(seq for seqs in by_token.values() for seq in sorted(seqs)),
                 **of,
             )
-            return {(seq, token) for token, seqs in by_token.items() for seq in seqs} - set(rows)
+            return set(rows)
 
         return await _per_consumer(jobs, lambda job: job, end)
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
-        async def move(of: dict[str, str], mine: Sequence[Job]) -> Accepted:
-            return await self._accepted("extend", of, mine, by=by)
+        async def move(of: dict[str, str], mine: Sequence[Job]) -> Refused:
+            return await self._refused("extend", of, mine, by=by)
 
         return await _per_consumer(jobs, lambda job: job, move)
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
-        async def back(of: dict[str, str], mine: Sequence[Retry]) -> Accepted:
-            return await self._accepted(
+        async def back(of: dict[str, str], mine: Sequence[Retry]) -> Refused:
+            return await self._refused(
                 "retry",
                 of,
                 [retry.job for retry in mine],
@@ -74,8 +78,8 @@ class Leases:
         return await _per_consumer(retries, lambda retry: retry.job, back)
 
     async def bury(self, burials: Sequence[Burial]) -> list[bool]:
-        async def under(of: dict[str, str], mine: Sequence[Burial]) -> Accepted:
-            return await self._accepted(
+        async def under(of: dict[str, str], mine: Sequence[Burial]) -> Refused:
+            return await self._refused(
                 "bury",
                 of,
                 [burial.job for burial in mine],
@@ -113,36 +117,45 @@ class Leases:
         row = await self._session.row("job", channel=channel, consumer=consumer, seq=seq)
         return record(row) if row else None
 
-    async def _accepted(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> Accepted:
-        seqs = NumberArray([_seq(job) for job in jobs])
-        tokens = NumberArray([job.token for job in jobs])
-        rows = await self._session.rows(query, seqs=seqs, tokens=tokens, **of, **more)
-        return {(row[0], row[1]) for row in rows}
+    async def _refused(self, query: str, of: dict[str, str], jobs: Sequence[Job], **more: Any) -> Refused:
+        """Run a statement that returns the jobs it changed."""
+        seqs, tokens = [_seq(job) for job in jobs], [job.token for job in jobs]
+        arrays = {"seqs": NumberArray(seqs), "tokens": NumberArray(tokens)}
+        changed = {(row[0], row[1]) for row in await self._session.rows(query, **arrays, **of, **more)}
+        return set(zip(seqs, tokens, strict=True)) - changed
 
 
 async def _per_consumer(
     items: Sequence[T],
     job_of: Callable[[T], Job],
-    apply: Callable[[dict[str, str], Sequence[T]], Awaitable[Accepted]],
+    apply: Callable[[dict[str, str], Sequence[T]], Awaitable[Refused]],
 ) -> list[bool]:
     """One statement per consumer; the results come back in the order of the items."""
     groups: dict[tuple[str, str], list[T]] = defaultdict(list)
     for item in items:
         job = job_of(item)
         groups[job.channel, job.consumer].append(item)
-    accepted: dict[tuple[str, str], Accepted] = {}
+    refused: dict[tuple[str, str], Refused] = {}
     for (channel, consumer), mine in groups.items():
-        accepted[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
-    if sum(map(len, accepted.values())) == len(items):
+        refused[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
+    if not any(refused.values()):
         return [True] * len(items)
     jobs = (job_of(item) for item in items)
-    return [(_seq(job), job.token) in accepted[job.channel, job.consumer] for job in jobs]
+    return [(_seq(job), job.token) not in refused[job.channel, job.consumer] for job in jobs]
 
 
-def _job(names: dict[str, str], row: tuple[Any, ...]) -> Job:
-    return Job(
-        str(row[1]), names["channel"], names["consumer"], Event(*row[6:13]), _POSITION % row[:2], *row[2:6]
-    )
+def _jobs(channel: str, consumer: str, rows: Sequence[tuple[Any, ...]]) -> list[Job]:
+    """The jobs of a claim: column by column, since it is done for each of them."""
+    if not rows:
+        return []
+    with gc_disabled():
+        epochs, seqs, attempts, abandonments, tokens, deadlines, *columns, headers = zip(*rows, strict=True)
+        events = EventColumns([*columns, [each or _NO_HEADERS for each in headers]])[:]
+        positions = map(_POSITION.__mod__, zip(epochs, seqs, strict=True))
+        ids, channels, consumers = map(str, seqs), repeat(channel), repeat(consumer)
+        return list(
+            map(Job, ids, channels, consumers, events, positions, attempts, abandonments, tokens, deadlines)
+        )
 
 
 def _seq(job: Job) -> int:
