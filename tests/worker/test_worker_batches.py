@@ -57,6 +57,31 @@ async def test_quick_jobs_are_leased_and_completed_many_at_a_time(
         assert statements["claim"] <= JOBS / 10
 
 
+async def test_the_event_loop_goes_round_while_quick_jobs_run(bus: holdfast.Bus, backend: Backend) -> None:
+    """However many may run at once: else the next claim waits for all that was leased before it."""
+    app, handled, between = holdfast.App(), 0, list[int]()
+
+    @app.handler(CHANNEL, CONSUMER, concurrency=20, start="earliest")
+    async def work(event: holdfast.Event) -> None:
+        nonlocal handled
+        handled += 1
+
+    async def look() -> None:
+        while handled < JOBS:
+            before = handled
+            await asyncio.sleep(0)
+            between.append(handled - before)
+
+    await subscribe(backend)
+    await publish(backend, *(f"e-{n}" for n in range(JOBS)))
+    looking = asyncio.create_task(look())
+    async with shift(app, bus):
+        await settled(backend, JOBS)
+    await looking
+    assert sum(between) == JOBS
+    assert max(between) <= 2 * 64
+
+
 async def test_failures_are_settled_many_at_a_time_too(
     bus: holdfast.Bus, backend: Backend, statements: Counter[str]
 ) -> None:

@@ -16,7 +16,7 @@ from holdfast.bus.partitions import Partition, Partitions, home
 from holdfast.bus.spool import Spool, Spooled
 from holdfast.model.backoff import backoff_seconds
 from holdfast.model.errors import HoldfastError, InvalidInput, Overloaded, TooLarge, Unavailable
-from holdfast.model.event import Event, EventColumns, Receipt, check_event, check_time, new_ids
+from holdfast.model.event import Event, EventColumns, Receipt, check_event, check_time, new_id, new_ids
 from holdfast.model.names import check_name
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,10 @@ def prepared(channel: str, events: Sequence[Event], at: datetime | None, priorit
         check_time("at", at)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority {priority} is outside -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    if len(events) == 1:
+        [event] = events
+        check_event(event)
+        return events if event.id else [Event(event.data, new_id(), *event[2:])]
     if not events:
         return []
     batch = EventColumns.of(events)

@@ -98,14 +98,34 @@ class Log:
                 return receipts
         failpoints.hit("publish.before_commit")
         wake = self._waker.take_turn(channel)
-        rows: list[tuple[Any, ...]] = []
-        if len(events) == 1:
-            rows = await self._session.rows("publish_one", **_single(channel, events[0], at, priority, wake))
-        if not rows:
+        receipts = await self._append_one(channel, events[0], at, priority, wake) if len(events) == 1 else []
+        if not receipts:
             rows = await self._session.rows("publish", **_columns(channel, events, at, priority, wake=wake))
+            receipts = _receipts(events, *rows[0])
         if not wake:
             self._waker.later(channel)
-        return _receipts(events, *rows[0])
+        return receipts
+
+    async def _append_one(
+        self, channel: str, event: Event, at: datetime | None, priority: int, wake: bool
+    ) -> list[Receipt]:
+        """The quick way for a fresh event in an unbounded channel; else it does and returns nothing."""
+        data, name, source, kind, key, time, headers = event
+        rows = await self._session.rows(
+            "publish_one",
+            channel=channel,
+            id=name,
+            data=data,
+            source=source,
+            type=kind,
+            key=key,
+            time=time,
+            headers=orjson.dumps(dict(headers)).decode() if headers else None,
+            at=at,
+            priority=priority,
+            wake=wake,
+        )
+        return [Receipt(name, format_position(*row)) for row in rows]
 
     async def read(self, channel: str, after: str | None, limit: int) -> list[LogEntry]:
         start, end = following(after), await self._end(channel)
@@ -215,12 +235,6 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
 def _patience(batch: EventColumns) -> float:
     """A large batch takes its time: a second a megabyte is long for any server that answers at all."""
     return PATIENCE + sum(map(len, batch.data)) / 1_000_000
-
-
-def _single(channel: str, event: Event, at: datetime | None, priority: int, wake: bool) -> dict[str, Any]:
-    headers = orjson.dumps(dict(event.headers)).decode() if event.headers else None
-    values = {"channel": channel, "at": at, "priority": priority, "wake": wake}
-    return event._asdict() | values | {"headers": headers}
 
 
 def _columns(

@@ -273,7 +273,7 @@ END $$;
 CREATE FUNCTION holdfast.publish_one(
     p_channel text, p_id text, p_data bytea, p_source text, p_type text, p_key text, p_time timestamptz,
     p_headers jsonb, p_at timestamptz, p_priority smallint, p_wake boolean
-) RETURNS TABLE (epoch integer, seqs bigint[]) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (epoch integer, seq bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM holdfast.lock_publish(c.id) FROM holdfast.channels c WHERE c.name = p_channel;
@@ -294,7 +294,7 @@ BEGIN
         SELECT f.channel_id, f.epoch, f.seq, p_id, p_source, p_type, p_key, p_time, p_headers, p_data,
                f.published_at, p_at, p_priority FROM fresh f
     )
-    SELECT f.epoch, ARRAY[f.seq] FROM fresh f
+    SELECT f.epoch, f.seq FROM fresh f
     LEFT JOIN LATERAL (SELECT pg_notify('holdfast', p_channel) WHERE p_wake) told ON true;
 END $$;
 
