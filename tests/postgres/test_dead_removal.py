@@ -124,3 +124,19 @@ async def test_what_is_being_removed_is_in_nobodys_way(backend: PostgresBackend,
     assert not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1)).done
     assert [due.kind.value for due in (await backend.lifecycle.due(2)).due] == [kind] * 2
     assert {job.consumer for job in await backend.leases.stuck(2)} == ({"mail"} if kind == "lease" else set())
+
+
+async def test_a_requeue_that_waited_for_a_removal_finds_no_job(
+    backend: PostgresBackend, sql: Sql, transaction: Sql
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    job = await claim_one(backend)
+    assert await backend.leases.retry([Retry(job, None)]) == [True]
+    transaction.execute("SELECT holdfast.begin_removal(%s, %s)", [CHANNEL, CONSUMER])
+    requeued = asyncio.create_task(backend.leases.requeue(CHANNEL, CONSUMER, job.id))
+    await waiting(sql)
+    transaction.commit()
+    assert not await asyncio.wait_for(requeued, 10)
+    assert (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done
+    assert left(sql) == {}

@@ -743,8 +743,10 @@ BEGIN
         IF FOUND THEN
             RETURN true;
         END IF;
-        -- Neither live nor dead, unless somebody else revived it between these statements.
-        IF NOT EXISTS (SELECT FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = p_seq) THEN
+        -- Neither live nor dead, unless somebody else revived it between these statements. Of a consumer that was taken
+        -- out meanwhile, rows of jobs are there until they are removed.
+        IF NOT EXISTS (SELECT FROM holdfast.jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
+                       WHERE j.consumer_id = v_consumer AND j.id = p_seq) THEN
             RETURN false;
         END IF;
     END LOOP;
