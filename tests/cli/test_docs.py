@@ -17,6 +17,7 @@ import pytest
 import holdfast
 from holdfast import App
 from holdfast.model.states import NEXT, State, Verb
+from holdfast.testing import drain
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -64,6 +65,32 @@ async def test_the_worker_of_the_readme_works(database: str) -> None:
 def _job(data: object) -> holdfast.Job:
     event = holdfast.Event(data)
     return holdfast.Job("1", "orders", "billing", event, "", 1, 0, 1, lease_until=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("page", ["concepts", "handlers", "tasks"])
+async def test_the_python_of_a_page_runs(page: str, database: str, tmp_path: Path) -> None:
+    """Programs as they stand; of modules with handlers, what those make of an event."""
+    for number, code in enumerate(blocks(f"docs/{page}.md", "python")):
+        if "asyncio.run(" in code:
+            (tmp_path / "program.py").write_text(code)
+            environment = os.environ | {"HOLDFAST_URL": database}
+            command = [sys.executable, "-W", "error", "program.py"]
+            done = await asyncio.to_thread(
+                subprocess.run, command, cwd=tmp_path, env=environment, capture_output=True, timeout=60
+            )
+            assert (done.returncode, done.stderr) == (0, b"")
+            continue
+        names: dict[str, object] = {}
+        exec(code, names)  # noqa: S102 - our own page
+        app = names["app"]
+        assert isinstance(app, holdfast.App)
+        [handler] = app.handlers
+        async with holdfast.connect(database) as hf:
+            await hf.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
+            await hf.publish(handler.channel, {"total": 12, "amount": 12}, id=f"e-{number}", key="k")
+            drained = await drain(app, hf)
+        assert drained.done > 0
+        assert not drained.dead
 
 
 def test_the_transaction_of_the_postgres_page_joins(database: str) -> None:
