@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.embedded import S3
 
@@ -42,6 +43,11 @@ class FaultyS3(ThreadingHTTPServer):
     def endpoint(self) -> str:
         """For AWS_ENDPOINT_URL."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a traceback, but not of a connection that ended: clients are killed, and so is the server."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -289,6 +289,17 @@ def test_a_put_survives_what_servers_and_networks_do(
     assert store.get("a") == b"content"
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError(), ValueError("a defect")])
+def test_the_proxy_tells_of_its_own_errors_only(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """A client that was killed is what a run is made of."""
+    with FaultyS3(1) as proxy:
+        try:
+            raise error
+        except Exception:
+            proxy.handle_error(None, ("127.0.0.1", 1))
+    assert ("a defect" in capsys.readouterr().err) is isinstance(error, ValueError)
+
+
 def test_a_swap_whose_answer_was_lost_is_still_ours(way: FaultyS3, tmp_path: Path) -> None:
     store = open_store(f"s3://bucket/{tmp_path.name}")
     store.put("a", b"one")
