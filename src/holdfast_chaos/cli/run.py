@@ -28,7 +28,7 @@ Chosen = Annotated[
     ),
 ]
 Minutes = Annotated[float, typer.Option("--minutes", min=0.05, help="How long faults go on at the most.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Deals the same blows again. Default: a new one.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Repeats the faults of an earlier run. Default: a new one.")]
 Kills = Annotated[
     int | None, typer.Option("--kills", min=1, help="Enough: so many SIGKILLs of processes of each store.")
 ]
@@ -68,11 +68,11 @@ def run(
     keep: Keep = None,
     as_json: Json = False,
 ) -> None:
-    """Break everything on private servers, heal it, and judge whether anything was lost or doubled.
+    """Break everything on private servers, heal it, and check whether anything was lost or doubled.
 
     Publishers, workers, operators, sweeper, archiver and ingest go on while they are killed, stopped, cut off
-    and restarted with their server. The same seed deals the same blows; only moments vary. With `--faults
-    none` nobody is hurt, and more must hold: nothing comes twice, nothing stalls, nothing fails. Ends with 1
+    and restarted with their server. The same seed brings the same faults; only moments vary. With `--faults
+    none` there are none, and more must hold: nothing comes twice, nothing stalls, nothing fails. Ends with 1
     where an invariant is violated, and shows the history around it; with 4 where none is, but the machine was
     too slow for a run without faults to prove anything.
     """
