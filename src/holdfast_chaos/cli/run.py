@@ -68,7 +68,7 @@ def run(
     keep: Keep = None,
     as_json: Json = False,
 ) -> None:
-    """Break everything on private servers, heal it, and check whether anything was lost or doubled.
+    """Break everything on private servers, heal it, and check that nothing was lost or doubled.
 
     Publishers, workers, operators, sweeper, archiver and ingest go on while they are killed, stopped, cut off
     and restarted with their server. The same seed brings the same faults; only moments vary. With `--faults
