@@ -28,7 +28,7 @@ Chosen = Annotated[
     ),
 ]
 Minutes = Annotated[float, typer.Option("--minutes", min=0.05, help="How long faults go on at the most.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Repeats an earlier run's faults. Default: a new one.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Repeats a run's faults. Default: a new one.")]
 Kills = Annotated[
     int | None, typer.Option("--kills", min=1, help="Enough: so many SIGKILLs of processes of each store.")
 ]
