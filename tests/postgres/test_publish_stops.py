@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
+from explain import waiting
 
+import holdfast
 import stops
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
@@ -114,3 +117,19 @@ async def test_a_reader_that_is_stopped_anywhere_passes_nothing(
         if not stopped:
             break
     assert point > 1, "there is a point at which it stopped"
+
+
+async def test_an_id_that_an_open_transaction_holds_stops_no_other(
+    database: str, backend: PostgresBackend, transaction: Sql, sql: Sql
+) -> None:
+    """Single publishes of one process share appends: two at a time, so that one may hang."""
+    transaction.execute("SELECT holdfast.publish(%s, '{}', id => 'held')", [CHANNEL])
+    async with holdfast.connect(database) as bus:
+        held = asyncio.create_task(bus.publish(CHANNEL, {}, id="held"))
+        await waiting(sql)
+        others = await asyncio.gather(*(bus.publish(CHANNEL, {}, id=f"e-{number}") for number in range(50)))
+        assert not held.done()
+        transaction.commit()
+        assert (await held).duplicate
+    assert not any(receipt.duplicate for receipt in others)
+    assert len(await backend.log.read(CHANNEL, None, 100)) == 51

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast import failpoints, tracing
 from holdfast.bus.partitions import Partition, Partitions, home
@@ -26,6 +26,7 @@ MAX_PRIORITY = 100
 _TRIES = 4
 _PAUSE = 0.2
 _PATIENCE = 5.0
+_SHARED, _AT_ONCE = 100, 2  # single events in one append, and appends to one channel
 _SPOOL_BATCH = 500
 _SPOOL_PAUSES = 0.2, 15.0
 
@@ -39,6 +40,7 @@ class Publisher:
 
     def __init__(self, partitions: Partitions, spool: Spool | None = None) -> None:
         self._partitions, self._spool = partitions, spool
+        self._shared = _SharedAppends(partitions)
         self._spool_turn = asyncio.Lock()
         self._spool_filled = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
@@ -55,6 +57,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Stop sending from the spool. What is left stays there for the next process."""
+        await self._shared.close()
         if self._spool is not None and self._draining is not None:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)
@@ -117,7 +120,7 @@ class Publisher:
         deadline = time.monotonic() + _PATIENCE
         for attempt in range(1, tries + 1):
             try:
-                receipts = await partition.backend.log.publish(channel, events, **options)
+                receipts = await self._append(partition, channel, events, options)
             except Unavailable as error:
                 partition.count_error("publish", error)
                 if attempt == tries or time.monotonic() > deadline:
@@ -131,6 +134,14 @@ class Publisher:
                 partition.health.load += len(events)
                 return receipts
         raise AssertionError("a loop of at least one try returns or raises")
+
+    async def _append(
+        self, partition: Partition, channel: str, events: Sequence[Event], options: dict[str, Any]
+    ) -> list[Receipt]:
+        if len(events) == 1 and options["connection"] is None:
+            to = _Target(partition.index, channel, options["at"], options["priority"])
+            return [await self._shared.publish(to, events[0])]
+        return await partition.backend.log.publish(channel, events, **options)
 
     async def _keep(self, spool: Spool, entries: list[Spooled]) -> list[Receipt]:
         async with self._spool_turn:
@@ -180,6 +191,101 @@ class Publisher:
                 return
             log.error("event %s of the spool is refused: %s", first.event.id, error)
             await asyncio.to_thread(spool.set_aside, first, error)
+
+
+class _Target(NamedTuple):
+    """Where single events go that can share an append."""
+
+    partition: int
+    channel: str
+    at: datetime | None
+    priority: int
+
+
+class _Entry(NamedTuple):
+    event: Event
+    result: asyncio.Future[Receipt]
+
+
+class _Queue:
+    """Events of one target: how many appends are on their way, and what waits for one to end."""
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.waiting: list[_Entry] = []
+
+
+class _SharedAppends:
+    """Single events that are published at the same time share an append, and so a commit.
+
+    The first ones go out at once. While they are on their way others wait, and then go together. Two appends
+    at a time: one that waits for somebody's open transaction does not hold up all.
+    """
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._queues: dict[_Target, _Queue] = defaultdict(_Queue)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def publish(self, to: _Target, event: Event) -> Receipt:
+        """Append an event. Raises what it would raise by itself."""
+        queue = self._queues[to]
+        if queue.appends < _AT_ONCE:
+            queue.appends += 1
+            try:
+                [receipt] = await self._append(to, [event])
+            finally:
+                self._go_on(to, queue)
+            return receipt
+        result: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        queue.waiting.append(_Entry(event, result))
+        return await result
+
+    async def close(self) -> None:
+        """Wait for what is on its way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _go_on(self, to: _Target, queue: _Queue) -> None:
+        """Send what waits; an event whose publisher was cancelled meanwhile is not sent."""
+        waiting = [entry for entry in queue.waiting if not entry.result.done()]
+        queue.waiting = waiting[_SHARED:]
+        if waiting:
+            task = asyncio.create_task(self._send(to, queue, waiting[:_SHARED]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        queue.appends -= 1
+        if not queue.appends:
+            del self._queues[to]
+
+    async def _send(self, to: _Target, queue: _Queue, entries: Sequence[_Entry]) -> None:
+        try:
+            await self._append_all(to, entries)
+        finally:
+            for entry in entries:
+                entry.result.cancel()  # does nothing to what is done
+            self._go_on(to, queue)
+
+    async def _append_all(self, to: _Target, entries: Sequence[_Entry]) -> None:
+        try:
+            receipts = await self._append(to, [entry.event for entry in entries])
+        except Exception as error:
+            if len(entries) > 1 and not isinstance(error, Unavailable):
+                # Something is wrong with one of them, and all were refused.
+                for entry in entries:
+                    await self._append_all(to, [entry])
+                return
+            for entry in entries:
+                if not entry.result.done():
+                    entry.result.set_exception(error)
+        else:
+            for entry, receipt in zip(entries, receipts, strict=True):
+                if not entry.result.done():
+                    entry.result.set_result(receipt)
+
+    async def _append(self, to: _Target, events: Sequence[Event]) -> list[Receipt]:
+        log = self._partitions.all[to.partition].backend.log
+        return await log.publish(to.channel, events, at=to.at, priority=to.priority)
 
 
 def prepared(channel: str, events: Sequence[Event], at: datetime | None, priority: int) -> Sequence[Event]:
