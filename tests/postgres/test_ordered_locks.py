@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.queries import QUERIES
+from holdfast.model.event import Event
 from holdfast.model.job import Job
 from kit import (
     CHANNEL,
@@ -118,3 +119,19 @@ async def test_a_late_commit_of_an_earlier_event_takes_its_turn_first(
         job = await claim_one(backend)
         assert (job.event.id, await claim(backend)) == (name, [])
         assert await complete(backend, job)
+
+
+async def test_one_claim_looks_at_a_part_of_a_long_lane(backend: PostgresBackend, sql: Sql) -> None:
+    """What one call marks as held has an end, however many jobs of one key wait. The head of another key
+    behind all of them is found by later calls."""
+    await subscribe(backend, ordered=True)
+    for start in range(0, 20_000, 5000):
+        events = [Event(b"{}", f"e-{number}", key="k") for number in range(start, start + 5000)]
+        await backend.log.publish(CHANNEL, events)
+    await publish(backend, "other", key="l")
+    assert ids(await claim(backend, 10)) == ["e-0"]
+    held = "SELECT count(*) FROM holdfast.jobs WHERE held"
+    assert 0 < next(iter(sql.execute(held)))[0] < 6000
+    assert ids(await claim(backend, 10)) == ["other"]
+    assert next(iter(sql.execute(held)))[0] == 19_999
+    assert await claim(backend, 10) == []

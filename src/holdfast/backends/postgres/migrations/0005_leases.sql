@@ -279,16 +279,20 @@ BEGIN
     END IF;
 END $$;
 
--- Jobs of an ordered consumer to lease: only the head of each key.
-CREATE FUNCTION holdfast.pick_heads(p_consumer_id integer, p_limit integer, p_now timestamptz) RETURNS bigint[]
-LANGUAGE plpgsql SET enable_sort = off AS $$
+-- Jobs of an ordered consumer to lease: only the head of each key. `used_up` is false where more may follow: one call marks
+-- so many jobs held at the most, since each look passes what the looks before it in the same transaction have marked.
+CREATE FUNCTION holdfast.pick_heads(
+    p_consumer_id integer, p_limit integer, p_now timestamptz, OUT ready bigint[], OUT used_up boolean
+) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
-    v_ready  bigint[] := '{}';
+    v_most   constant integer := 5000;
     v_picked bigint[];
     v_heads  bigint[];
     v_held   bigint;
+    v_marked bigint := 0;
     v_again  text[];
 BEGIN
+    ready := '{}'; used_up := true;
     WITH again AS (
         DELETE FROM holdfast.keys_to_wake WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM holdfast.keys_to_wake WHERE consumer_id = p_consumer_id LIMIT 100
@@ -296,12 +300,12 @@ BEGIN
     )
     SELECT array_agg(DISTINCT order_key ORDER BY order_key) INTO v_again FROM again;
     PERFORM holdfast.wake_key(p_consumer_id, l.order_key) FROM unnest(v_again) AS l (order_key);
-    WHILE cardinality(v_ready) < p_limit LOOP
+    WHILE cardinality(ready) < p_limit LOOP
         SELECT array_agg(p.id) INTO v_picked FROM (
             SELECT j.id FROM holdfast.jobs j
             WHERE j.consumer_id = p_consumer_id AND j.state = 'ready' AND NOT j.held
-              AND (j.expires_at IS NULL OR j.expires_at > p_now) AND j.id <> ALL (v_ready)
-            ORDER BY j.priority DESC, j.due_at, j.id LIMIT greatest(p_limit - cardinality(v_ready), 500)
+              AND (j.expires_at IS NULL OR j.expires_at > p_now) AND j.id <> ALL (ready)
+            ORDER BY j.priority DESC, j.due_at, j.id LIMIT greatest(p_limit - cardinality(ready), 500)
             FOR NO KEY UPDATE SKIP LOCKED) p;
         -- A statement of its own, so that its snapshot is younger than the locks above.
         SELECT coalesce(array_agg(p.id ORDER BY p.place), '{}') INTO v_heads
@@ -310,7 +314,7 @@ BEGIN
         WHERE j.order_key IS NULL OR NOT EXISTS (
             SELECT FROM holdfast.jobs e
             WHERE e.consumer_id = p_consumer_id AND e.order_key = j.order_key AND e.id < j.id);
-        v_ready := v_ready || v_heads[1:p_limit - cardinality(v_ready)];
+        ready := ready || v_heads[1:p_limit - cardinality(ready)];
 
         -- Mark a job held only under a lock on its head: then the head cannot leave before the mark is
         -- visible to the trigger that will look for the next one.
@@ -332,8 +336,10 @@ BEGIN
           AND j.id = ANY (ARRAY(SELECT behind FROM head WHERE id = ANY (ARRAY(SELECT id FROM locked))));
         GET DIAGNOSTICS v_held = ROW_COUNT;
         EXIT WHEN v_held = 0;
+        v_marked := v_marked + v_held;
+        used_up := v_marked < v_most;
+        EXIT WHEN NOT used_up;
     END LOOP;
-    RETURN v_ready;
 END $$;
 
 -- Lease events of the log, up to 128 in one row. Returns the token of each.
@@ -396,8 +402,8 @@ BEGIN
         v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
     END IF;
     IF c.ordered THEN
-        SELECT holdfast.pick_heads(c.id, p_limit, v_now) AS ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs,
-               '{}'::tid[] AS places, true AS used_up INTO v_picked WHERE v_all;
+        SELECT h.ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs, '{}'::tid[] AS places, h.used_up INTO v_picked
+        FROM holdfast.pick_heads(c.id, p_limit, v_now) h WHERE v_all;
     ELSE
         SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now) WHERE v_all;
     END IF;
