@@ -11,9 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from explain import pooled, watched
 
 import stops
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.queries import QUERIES
 from holdfast.model.event import Event
 from holdfast.model.job import Retry
 from holdfast.model.states import State
@@ -421,3 +423,39 @@ async def test_frontiers_do_not_pile_up(backend: PostgresBackend, transaction: S
         assert sql.execute(FRONTIERS).fetchone() == (2,)
     transaction.commit()
     assert len(await claim(backend)) == 31
+
+
+async def test_what_comes_late_in_one_transaction_is_looked_at_once(
+    database: str, backend: PostgresBackend, transaction: Sql, sql: Sql
+) -> None:
+    """A claim in the middle of many events that were committed late begins where the one before ended, and a
+    count of them ends at its limit."""
+    await subscribe(backend)
+    names = [f"late-{number}" for number in range(20_000)]
+    events = "SELECT epoch FROM holdfast.publish_many(%s, %s, array_fill('{}'::bytea, ARRAY[%s]))"
+    transaction.execute(events, [CHANNEL, names, len(names)])
+    # A claim at that time has not seen them, and another transaction has ended since they began.
+    await publish(backend, "early")
+    assert ids(await claim(backend)) == ["early"]
+    transaction.commit()
+    assert [each.live[State.READY] for each in await backend.channels.backlogs(100)] == [100]
+    assert await states(backend) == {State.READY: 20_000, State.LEASED: 1}
+    costs = [await looks(database, "backlogs", limit=100)]
+    assert ids(await claim(backend, 19_000)) == names[:19_000]
+    of = {"channel": CHANNEL, "consumer": CONSUMER}
+    costs += [
+        await looks(database, "backlogs", limit=100),
+        await looks(database, "claim", limit=10, worker="me", **of),
+    ]
+    assert max(costs) < 1000
+    # The positive control: this measure sees whoever looks at all of them.
+    assert await looks(database, "states", consumer=1) >= 1000
+    assert await states(backend) == {State.READY: 1000, State.LEASED: 19_001}
+    assert ids(await claim(backend, 2000)) == names[19_000:]
+
+
+async def looks(database: str, query: str, **parameters: Any) -> int:
+    """How many rows one step of a named query looks at, at the most, also within functions."""
+    async with pooled(database) as connection, watched(connection) as plans:
+        await connection.execute(QUERIES[query], parameters, prepare=False)
+    return max(plan.looks for plan in plans)

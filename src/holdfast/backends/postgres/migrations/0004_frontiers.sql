@@ -109,9 +109,9 @@ BEGIN
         RETURN QUERY SELECT l.tx, l.seq, l.ctid FROM unnest(v_running) AS r (tx) CROSS JOIN LATERAL (
             SELECT e.tx, e.seq, e.ctid FROM holdfast.log e
             WHERE e.channel_id = p_channel_id AND e.special = f.special AND e.epoch = f.epoch AND e.tx = r.tx
-              AND (f.at_tx IS NULL OR (e.tx, e.seq) > (f.at_tx, f.at_seq))
+              AND e.seq > CASE WHEN r.tx = f.at_tx THEN f.at_seq ELSE -1 END
             ORDER BY e.tx, e.seq OFFSET 0) l
-        WHERE pg_visible_in_snapshot(r.tx, f.reach) LIMIT p_limit;
+        WHERE pg_visible_in_snapshot(r.tx, f.reach) AND (r.tx >= f.at_tx) IS NOT FALSE LIMIT p_limit;
         GET DIAGNOSTICS v_found = ROW_COUNT;
     END IF;
     IF (v_found < p_limit) IS NOT FALSE THEN
@@ -189,12 +189,13 @@ BEGIN
         WHERE l.channel_id = c.channel_id AND l.special = p_special AND l.epoch = f.epoch AND (l.tx, l.seq) > (v_tx, v_seq)
         ORDER BY l.tx, l.seq LIMIT p_limit) w;
     RETURN least(p_limit, v_count + (
-        SELECT count(*) FROM (SELECT pg_snapshot_xip(f.passed) UNION SELECT pg_snapshot_xip(f.reach)) AS r (tx)
-        CROSS JOIN LATERAL (
-            SELECT l.seq FROM holdfast.log l
-            WHERE l.channel_id = c.channel_id AND l.special = p_special AND l.epoch = f.epoch AND l.tx = r.tx
-              AND (l.tx, l.seq) <= (v_tx, v_seq) OFFSET 0) l
-        WHERE NOT holdfast.has_passed(f, f.epoch, r.tx, l.seq)));
+        SELECT count(*) FROM (
+            SELECT FROM (SELECT pg_snapshot_xip(f.passed) UNION SELECT pg_snapshot_xip(f.reach)) AS r (tx)
+            CROSS JOIN LATERAL (
+                SELECT l.seq FROM holdfast.log l
+                WHERE l.channel_id = c.channel_id AND l.special = p_special AND l.epoch = f.epoch AND l.tx = r.tx
+                  AND l.seq > CASE WHEN r.tx = f.at_tx THEN f.at_seq ELSE -1 END AND (l.tx, l.seq) <= (v_tx, v_seq) OFFSET 0) l
+            WHERE NOT holdfast.has_passed(f, f.epoch, r.tx, l.seq) LIMIT p_limit - v_count) w));
 END $$;
 
 -- Whether an event waits beyond a consumer's frontier.
