@@ -454,6 +454,37 @@ async def test_what_comes_late_in_one_transaction_is_looked_at_once(
     assert ids(await claim(backend, 2000)) == names[19_000:]
 
 
+@pytest.mark.parametrize("published", ["before", "both", "after", "nothing"])
+async def test_a_start_at_a_time_passes_what_is_older_at_once(
+    database: str, backend: PostgresBackend, transaction: Sql, published: str
+) -> None:
+    """A consumer that starts at a time in a long log: the first look at what waits walks over nothing that
+    does not. What an open transaction has published, and what is published later, is taken up as well."""
+    if published in ("before", "both"):
+        for start in range(0, 20_000, 5000):
+            await backend.log.publish(CHANNEL, [Event(b"{}", f"old-{n}") for n in range(start, start + 5000)])
+        await publish(backend, "old special", priority=1)
+    await backend.advance(60 * MINUTE)
+    if published == "both":
+        await publish(backend, "before start")
+    start = await backend.now()
+    await backend.channels.create(CHANNEL)
+    transaction.execute("SELECT holdfast.publish(%s, '{}', id => 'open')", [CHANNEL])
+    wanted = []
+    if published in ("both", "after"):
+        await publish(backend, "plain")
+        await publish(backend, "special", priority=1)
+        wanted = ["special", "plain"]
+    await subscribe(backend, start=start)
+    assert await states(backend) == ({State.READY: len(wanted)} if wanted else {})
+    assert await looks(database, "backlogs", limit=100) < 1000
+    assert await looks(database, "claim", limit=10, worker="me", channel=CHANNEL, consumer=CONSUMER) < 1000
+    await publish(backend, "later")
+    assert ids(await claim(backend)) == [*wanted, "later"]
+    transaction.commit()
+    assert ids(await claim(backend)) == ["open"]
+
+
 async def looks(database: str, query: str, **parameters: Any) -> int:
     """How many rows one step of a named query looks at, at the most, also within functions."""
     async with pooled(database) as connection, watched(connection) as plans:

@@ -161,7 +161,7 @@ BEGIN
         VALUES (v_channel, p_consumer, p_policy, p_lease, p_expires_after, p_ordered, p_discard, v_target,
                 CASE WHEN p_from > '0001-01-02' THEN least(p_from, holdfast.now()) END)
         RETURNING id INTO v_consumer;
-        PERFORM holdfast.begin_frontiers(v_consumer, p_from IS NOT NULL);
+        PERFORM holdfast.begin_frontiers(v_consumer, v_channel, p_from);
     ELSIF v_ordered <> p_ordered THEN
         RAISE EXCEPTION 'consumer % of channel % was created with ordered = %; create another consumer',
             p_consumer, p_channel, v_ordered USING ERRCODE = 'HF004';

@@ -40,13 +40,44 @@ RETURN pg_snapshot_xmax(s) = '9223372036854775807'::xid8;
 CREATE FUNCTION holdfast.lock_frontier(p_consumer_id integer) RETURNS void LANGUAGE sql AS
     'SELECT pg_advisory_xact_lock(1215655477, p_consumer_id)';
 
--- A new consumer begins with what is not committed yet, or with everything: after all epochs below the first one.
-CREATE FUNCTION holdfast.begin_frontiers(p_consumer_id integer, p_from_beginning boolean) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed)
-    SELECT p_consumer_id, special, 0, CASE WHEN p_from_beginning THEN 0 ELSE holdfast.current_epoch(s) END,
-           CASE WHEN p_from_beginning THEN holdfast.everything() ELSE holdfast.snapshot() END
-    FROM holdfast.store s, unnest(ARRAY[false, true]) AS special;
-$$;
+-- A new consumer begins with what is not committed yet; or with everything, after all epochs below the first one; or
+-- before the first event that was published after a time, or up to ten minutes before it, since times rise with numbers
+-- only nearly. So what is older is passed once, in the index, and not by each look at what waits.
+CREATE FUNCTION holdfast.begin_frontiers(p_consumer_id integer, p_channel_id integer, p_from timestamptz) RETURNS void
+LANGUAGE plpgsql SET enable_sort = off AS $$
+DECLARE
+    v_newest integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
+    -- What it does not see falls into a later window. Everything that it sees is there for the statements below.
+    v_reach  pg_snapshot := holdfast.snapshot();
+    v_before holdfast.place := ROW(0, 0)::holdfast.place;
+    v_epoch  integer;
+    v_tx     xid8;
+BEGIN
+    IF p_from > '0001-01-02' THEN
+        v_before := holdfast.seek(p_channel_id, p_from - interval '10 minutes', ROW(v_newest, 9223372036854775807)::holdfast.place);
+        SELECT l.epoch INTO v_epoch FROM holdfast.log l
+        WHERE l.channel_id = p_channel_id AND (l.epoch, l.seq) > (v_before.epoch, v_before.seq)
+        ORDER BY l.epoch, l.seq LIMIT 1;
+    END IF;
+    IF p_from IS NULL OR v_before.epoch > 0 AND v_epoch IS NULL THEN
+        INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed)
+        SELECT p_consumer_id, special, 0, v_newest, v_reach FROM unnest(ARRAY[false, true]) AS special;
+    ELSIF v_before.epoch = v_epoch THEN
+        -- In the order of the take-up, of which numbers are not quite the order.
+        SELECT l.tx INTO v_tx FROM unnest(ARRAY[false, true]) AS special CROSS JOIN LATERAL (
+            SELECT e.tx FROM holdfast.log e
+            WHERE e.channel_id = p_channel_id AND e.special = special.special AND e.epoch = v_epoch AND e.seq > v_before.seq
+            ORDER BY e.tx, e.seq LIMIT 1) l
+        ORDER BY l.tx LIMIT 1;
+        INSERT INTO holdfast.frontiers
+        SELECT p_consumer_id, special, 0, v_epoch, holdfast.nothing(),
+               CASE WHEN v_epoch < v_newest THEN holdfast.everything() ELSE v_reach END, v_tx, 0
+        FROM unnest(ARRAY[false, true]) AS special;
+    ELSE
+        INSERT INTO holdfast.frontiers (consumer_id, special, number, epoch, passed)
+        SELECT p_consumer_id, special, 0, v_before.epoch, holdfast.everything() FROM unnest(ARRAY[false, true]) AS special;
+    END IF;
+END $$;
 
 CREATE FUNCTION holdfast.frontier(p_consumer_id integer, p_special boolean) RETURNS holdfast.frontiers
 LANGUAGE sql STABLE AS $$
