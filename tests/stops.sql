@@ -3,7 +3,7 @@ CREATE SCHEMA stops;
 
 -- Waits where the session's countdown ends. Always true, so that an ASSERT can call it: that changes neither FOUND nor
 -- the row count, as PERFORM would.
-CREATE FUNCTION stops.here(p_point text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION stops.here(p_point text) RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = 0 AS $$
 DECLARE
     v_left integer := nullif(current_setting('stops.left', true), '');
 BEGIN

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import psycopg
 
 from holdfast import failpoints
 from holdfast.backends.postgres.queries import QUERIES
-from holdfast.backends.postgres.session import Session
+from holdfast.backends.postgres.session import LOCK_TRIES, LOCK_WAIT, Session, gave_way
 from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, JobTimes, Start
 from holdfast.model.deadletters import Removal
 from holdfast.model.errors import NotFound, Unavailable
@@ -69,7 +68,7 @@ class Channels:
     async def _excluding(self, parameters: dict[str, Any], *queries: str) -> tuple[Any, ...]:
         """Run queries in one transaction, which waits for publishers where it sets a bound; returns the last
         one's first row."""
-        for _ in range(_LOCK_TRIES):
+        for _ in range(LOCK_TRIES):
             async with self._giving_way() as connection:
                 for query in queries:
                     cursor = await connection.execute(QUERIES[query], parameters)
@@ -82,13 +81,15 @@ class Channels:
 
     @asynccontextmanager
     async def _giving_way(self) -> AsyncIterator[Any]:
+        # Whoever waits for a publisher's open transaction makes later publishes wait behind it; a subscribe
+        # or a removal therefore waits briefly, gives way, and tries again.
         try:
             # Bounding a consumer that has many jobs counts them once.
             async with self._session.connection(patience=60) as connection, connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'")
                 yield connection
         except Unavailable as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            if not gave_way(error):
                 raise
 
     async def consumer(self, channel: str, consumer: str) -> Consumer:

@@ -91,17 +91,17 @@ class Leases:
         return await _per_consumer(burials, lambda burial: burial.job, under)
 
     async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        row = await self._session.row(
+        rows = await self._session.in_turn(
             "cancel", channel=channel, source=source, id=event_id, consumer=consumer
         )
-        return int(row[0]) if row else 0
+        return int(rows[0][0])
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         seq = number(job_id)
         if seq is None:
             raise InvalidInput(f"job id {job_id!r} is not a number; 'holdfast jobs show' prints it")
-        row = await self._session.row("requeue", channel=channel, consumer=consumer, seq=seq)
-        return bool(row and row[0])
+        rows = await self._session.in_turn("requeue", channel=channel, consumer=consumer, seq=seq)
+        return bool(rows[0][0])
 
     async def stuck(self, limit: int) -> list[JobRecord]:
         return [record(row) for row in await self._session.rows("stuck", limit=limit)]

@@ -39,6 +39,10 @@ _SETTINGS = """
 
 
 PATIENCE = 8.0
+# Some functions wait for no lock longer than this, since others wait for what they hold already. They are
+# tried again.
+LOCK_WAIT = "500ms"
+LOCK_TRIES = 20
 
 
 class Session:
@@ -99,6 +103,16 @@ class Session:
         rows = await self.rows(name, **parameters)
         return rows[0] if rows else None
 
+    async def in_turn(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a named query that gives way where it would wait for a lock, until it has its turn."""
+        for _ in range(LOCK_TRIES - 1):
+            try:
+                return await self.rows(name, **parameters)
+            except Unavailable as error:
+                if not gave_way(error):
+                    raise
+        return await self.rows(name, **parameters)
+
     async def run(self, name: str, **parameters: Any) -> int:
         """Run a named query that returns nothing; answers how many rows it changed."""
         async with self.connection() as connection:
@@ -115,6 +129,9 @@ class Session:
     async def _configure(self, connection: Connection) -> None:
         set_json_loads(orjson.loads, connection)
         await connection.execute(_SETTINGS)
+        # A statement that we hung up on ends, and leases nothing to nobody. (Not on every system.)
+        with suppress(psycopg.errors.InvalidParameterValue):
+            await connection.execute("SET client_connection_check_interval = '500ms'")
         await self.recognise(connection)
 
     async def recognise(self, connection: Connection) -> None:
@@ -143,6 +160,11 @@ class Session:
                 await connection.close()  # or it would be taken again, to a server that is no use
             await self._pool.clear()
         return translated
+
+
+def gave_way(error: Unavailable) -> bool:
+    """Whether a call did nothing, since it had waited for a lock for as long as it may."""
+    return isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
 
 
 def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:

@@ -733,7 +733,7 @@ $$;
 -- Back to ready at the tail with fresh budgets, from dead or from any live state. The token rises, so that a lease that
 -- still runs is lost.
 CREATE FUNCTION holdfast.requeue(p_channel text, p_consumer text, p_seq bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
     v_now      timestamptz := holdfast.now();
@@ -762,7 +762,7 @@ END $$;
 
 -- scheduled | ready → cancelled, for one consumer of the channel or, where none is named, for all.
 CREATE FUNCTION holdfast.cancel(p_channel text, p_source text, p_id text, p_consumer text) RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_seq       bigint;
     v_consumers integer[];
@@ -793,10 +793,11 @@ BEGIN
     RETURN v_cancelled;
 END $$;
 
--- What time does to jobs.
+-- What time does to jobs. These functions, and those of operators, may wait for a publisher of a bounded channel while they
+-- hold locks that claims need, of many consumers at once. So they give way, and whoever calls them tries again, or later.
 
 -- scheduled → ready, for what is still due.
-CREATE FUNCTION holdfast.promote(p_consumer_ids integer[], p_seqs bigint[]) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION holdfast.promote(p_consumer_ids integer[], p_seqs bigint[]) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_now      timestamptz := holdfast.now();
     v_channels integer[];
@@ -820,7 +821,7 @@ END $$;
 -- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an abandonment is
 -- counted, for each job by itself.
 CREATE FUNCTION holdfast.abandon(p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[], p_errors jsonb[])
-RETURNS bigint LANGUAGE plpgsql AS $$
+RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_now      timestamptz := holdfast.now();
     v_channels integer[];

@@ -169,6 +169,15 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(v_owners, v_seqs, v_tokens);
 END $$;
 
+-- The same for the lifecycle, which buries jobs of many consumers at once, and gives way where it would have to wait.
+CREATE FUNCTION holdfast.bury_due(
+    p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[], p_reasons text[], p_errors jsonb[],
+    p_fingerprints text[], p_waiting boolean
+) RETURNS bigint LANGUAGE sql SET lock_timeout = '500ms' AS $$
+    SELECT count(*) FROM holdfast.bury(p_consumer_ids, p_seqs, p_tokens, p_reasons, p_errors, p_fingerprints,
+                                       p_waiting, NOT p_waiting);
+$$;
+
 -- dead → ready at the tail with fresh budgets and a higher token, with other data where some is given.
 CREATE FUNCTION holdfast.revive(p_consumer_id integer, p_seqs bigint[], p_data bytea) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $$

@@ -91,6 +91,6 @@ SELECT holdfast.abandon(%(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s
 
 -- name: bury_due
 -- Overdue leases, or what expired while it waited, → dead.
-SELECT count(*) FROM holdfast.bury(
+SELECT holdfast.bury_due(
     %(consumers)s::integer[], %(seqs)s::bigint[], %(tokens)s::bigint[], %(reasons)s::text[],
-    %(errors)s::jsonb[], %(fingerprints)s::text[], %(waiting)s::boolean, NOT %(waiting)s::boolean);
+    %(errors)s::jsonb[], %(fingerprints)s::text[], %(waiting)s::boolean);
