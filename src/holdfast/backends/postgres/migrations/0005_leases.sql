@@ -86,17 +86,25 @@ CREATE TABLE holdfast.history (
 -- A second completion of a job is impossible.
 CREATE UNIQUE INDEX history_job ON holdfast.history (consumer_id, last) WHERE members IS NULL;
 
-CREATE UNIQUE INDEX history_members ON holdfast.history (consumer_id, last, first) WHERE members IS NOT NULL;
+-- How far apart a row's first and last numbers are: less than 8 to the power of this.
+CREATE FUNCTION holdfast.width(first bigint, last bigint) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN width_bucket(last - first, ARRAY[1, 8, 64, 512, 4096, 32768, 262144, 2097152, 16777216, 134217728]::bigint[]);
+
+-- By width: of the rows that can have a job there are few of each, while 2^30 numbers may be those of millions of rows.
+CREATE UNIQUE INDEX history_members ON holdfast.history (consumer_id, holdfast.width(first, last), last, first)
+    WHERE members IS NOT NULL;
 
 -- The history of one job.
 CREATE FUNCTION holdfast.ended(p_consumer_id integer, p_seq bigint) RETURNS SETOF holdfast.history
 LANGUAGE sql STABLE AS $$
     SELECT * FROM holdfast.history WHERE consumer_id = p_consumer_id AND last = p_seq AND members IS NULL
     UNION ALL
-    (SELECT * FROM holdfast.history
-     WHERE consumer_id = p_consumer_id AND members IS NOT NULL AND last >= p_seq AND last < p_seq + (1::bigint << 30)
-       AND first <= p_seq AND p_seq = ANY (members)
-     ORDER BY last LIMIT 1);
+    (SELECT h.* FROM generate_series(0, 10) AS w (width) CROSS JOIN LATERAL (
+        SELECT * FROM holdfast.history x
+        WHERE x.consumer_id = p_consumer_id AND x.members IS NOT NULL AND holdfast.width(x.first, x.last) = w.width
+          AND x.last >= p_seq AND x.last < p_seq + (1::bigint << 3 * w.width) AND x.first <= p_seq
+          AND p_seq = ANY (x.members)
+        ORDER BY x.last LIMIT 1) h LIMIT 1);
 $$;
 
 -- The same for people, job by job.
