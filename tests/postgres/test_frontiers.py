@@ -485,6 +485,37 @@ async def test_a_start_at_a_time_passes_what_is_older_at_once(
     assert ids(await claim(backend)) == ["open"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "prioritised",
+        "scheduled",
+        pytest.param(
+            "ordered",
+            marks=pytest.mark.xfail(strict=True, reason="an ordered claim first takes up all of the log"),
+        ),
+    ],
+)
+async def test_a_claim_has_jobs_while_more_is_published_than_one_call_takes_up(
+    backend: PostgresBackend, database: str, kind: str
+) -> None:
+    """Between any two calls of a claim somebody publishes more than one call makes rows of. What is ready
+    must not wait for the end of that."""
+    await subscribe(backend, ordered=kind == "ordered")
+    await publish(backend, "plain", key="l")
+    at = await backend.now() + 60 * MINUTE if kind == "scheduled" else None
+    parameters = {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "me"}
+    async with pooled(database) as connection:
+        for turn in range(4):
+            events = [Event(b"{}", f"e-{turn}-{number}", key="k") for number in range(22_000)]
+            await backend.log.publish(CHANNEL, events, at=at, priority=int(kind == "prioritised"))
+            rows = await (await connection.execute(QUERIES["claim"], parameters)).fetchall()
+            if rows and rows[0][1] is not None:
+                break
+        assert rows[0][1] is not None
+        assert len(rows) == (1 if kind == "scheduled" else 10)
+
+
 async def looks(database: str, query: str, **parameters: Any) -> int:
     """How many rows one step of a named query looks at, at the most, also within functions."""
     async with pooled(database) as connection, watched(connection) as plans:

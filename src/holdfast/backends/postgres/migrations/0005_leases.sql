@@ -404,18 +404,18 @@ BEGIN
         RETURN;
     END IF;
     v_now := holdfast.now();
+    -- With very many special events, those that one call does not come to may be of a higher priority. Nobody waits for
+    -- that: somebody may publish more of them than calls take up.
     v_all := NOT holdfast.has_special(c) OR holdfast.take_up_all(c, true, v_now);
     IF c.ordered THEN
         -- An event that is not taken up yet may be an earlier one of its key.
         v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
-    END IF;
-    IF c.ordered THEN
         SELECT h.ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs, '{}'::tid[] AS places, h.used_up INTO v_picked
         FROM holdfast.pick_heads(c.id, p_limit, v_now) h WHERE v_all;
     ELSE
-        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now) WHERE v_all;
+        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
     END IF;
-    IF NOT v_all OR v_picked.ready = '{}' AND v_picked.seqs = '{}' AND NOT v_picked.used_up THEN
+    IF c.ordered AND NOT v_all OR v_picked.ready = '{}' AND v_picked.seqs = '{}' AND NOT (v_picked.used_up AND v_all) THEN
         RETURN NEXT;
         RETURN;
     END IF;
