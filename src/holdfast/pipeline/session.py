@@ -38,6 +38,7 @@ SETTINGS = {
     "spark.executor.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # checkpoints, as all that commands write
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
