@@ -123,6 +123,7 @@ async def test_an_id_that_an_open_transaction_holds_stops_no_other(
     database: str, backend: PostgresBackend, transaction: Sql, sql: Sql
 ) -> None:
     """Single publishes of one process share appends: two at a time, so that one may hang."""
+    await subscribe(backend)  # a channel that is made in an open transaction does hold up all
     transaction.execute("SELECT holdfast.publish(%s, '{}', id => 'held')", [CHANNEL])
     async with holdfast.connect(database) as bus:
         held = asyncio.create_task(bus.publish(CHANNEL, {}, id="held"))
