@@ -306,6 +306,11 @@ class Leases(Protocol):
     async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
         """scheduled | ready → cancelled, for one consumer or for all. Returns how many."""
 
+    async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
+        """scheduled | ready → cancelled, for up to `limit` jobs of one consumer, also those that its start in
+        the past has yet to make. Returns how many: a store may take fewer in one step, but none only where
+        none waits. Raises `NotFound` where there is no such consumer."""
+
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         """dead or live → ready at the tail with fresh budgets. Raises the token, so that a live lease on it
         is lost. Returns False when there is no such job."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _Decision = Callable[[Member], Callable[[StoredJob, int], StoredJob]]
 _MOST, _MOST_RIVALS = 900, 8
+_CANCELLED = 400
+"""Jobs that one batch cancels: the end of most of them takes two messages."""
 _WAITING = (State.READY, State.SCHEDULED)
 _LOST = describe("its event was removed from the log by another client")
 
@@ -204,6 +206,36 @@ class Leases:
         steps = [TransitionStep(member.ref, seq, waits, _cancelled) for member in chosen]
         return sum(await self._transitions.apply(steps, now))
 
+    async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
+        for races in range(1, TRIES):
+            now = await self._store.fresh()
+            member = self._store.registry.member(channel, consumer)
+            try:
+                full = await self._make_some(member, limit, now)
+            except Stale:
+                await self._store.look_again(races)
+                continue
+            waiting = self._store.mirror.queues.waiting(member.ref, min(limit, _CANCELLED))
+            steps = [TransitionStep(member.ref, record.seq, _waits, _cancelled) for record in waiting]
+            if (cancelled := sum(await self._transitions.apply(steps, now))) or not waiting:
+                if full is not None and not cancelled:
+                    raise full
+                return cancelled
+        raise Unavailable(f"the jobs of {consumer!r} of {channel!r} change too often; try again")
+
+    async def _make_some(self, member: Member, limit: int, now: int) -> Overloaded | None:
+        """Make jobs of the past and of what was appended, until some wait or all are made. Raises `Stale`."""
+        while self._is_in_the_past(member):
+            if not await self._ingest.backfill(member.ref, _MOST) and self._is_in_the_past(member):
+                raise Stale("others make the jobs of the past, or the store is full")
+            if self._store.mirror.queues.waiting(member.ref, 1):
+                return None
+        return await self._catch_up(member, min(limit, _MOST), now)
+
+    def _is_in_the_past(self, member: Member) -> bool:
+        cursor = self._store.mirror.cursors.get(member.ref)
+        return cursor is not None and cursor.target is not None
+
     async def _seq(self, channel: str, source: str, event_id: str) -> int | None:
         """Return an event's sequence. What others have appended becomes jobs first, and gets its keys."""
         try:
@@ -344,6 +376,10 @@ def _bury_lost(record: StoredJob, member: Member) -> TransitionStep:
         return found.revision == record.revision
 
     return TransitionStep(record.ref, record.seq, unchanged, buried(member, Reason.TERMINAL, _LOST))
+
+
+def _waits(record: StoredJob, now: int) -> bool:
+    return record.state in _WAITING
 
 
 def _cancelled(record: StoredJob, now: int) -> StoredJob:

@@ -96,6 +96,16 @@ class Leases:
         )
         return int(rows[0][0])
 
+    async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
+        while True:
+            [(cancelled, more)] = await self._session.rows(
+                "cancel_waiting", channel=channel, consumer=consumer, limit=limit
+            )
+            if cancelled is None:
+                await self._channels.consumer(channel, consumer)  # or there is none
+            elif not more:
+                return int(cancelled)
+
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         seq = number(job_id)
         if seq is None:

@@ -115,6 +115,20 @@ class Leases:
         await catch_up(self._session, channel)
         return int(await self._session.run("leases/cancel", channel, source, event_id, consumer or ""))
 
+    async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
+        """Each script looks at some jobs. One that met only leased ones, or has more of the log to turn into
+        jobs, is followed by another."""
+        passed = 0
+        while True:
+            options = (f"{channel}/{consumer}", passed, MOST_ROWS, limit)
+            try:
+                cancelled, met, all_seen = await self._session.run("leases/cancel_waiting", *options)
+            except NotFound:
+                raise no_consumer(channel, consumer) from None
+            if cancelled or all_seen or limit < 1:
+                return int(cancelled)
+            passed += met
+
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         if not is_id(job_id):
             raise InvalidInput(f"job id {job_id!r} is not of the form 1700000000000-0; 'jobs show' prints it")

@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from holdfast.backends.nats.state import job_records
 from holdfast.backends.nats.state.job_records import StoredJob
@@ -225,6 +226,12 @@ class Queues:
             return record.state is State.READY and unexpired and self._order.is_free(record)
 
         return claimable
+
+    def waiting(self, ref: str, limit: int) -> list[StoredJob]:
+        """Return some of a consumer's jobs that are not leased, about the oldest of them."""
+        self._read(ref)
+        jobs = (job for (owner, _), job in self._jobs.items() if owner == ref)
+        return list(islice((job for job in jobs if job.state is not State.LEASED), max(limit, 0)))
 
     def give_back(self, records: list[StoredJob]) -> None:
         """What was taken and not leased; those that have changed since count no more."""

@@ -768,13 +768,44 @@ BEGIN
     RETURN true;
 END $$;
 
+-- The end of waiting jobs that have rows, which the caller has locked; returns how many there were.
+CREATE FUNCTION holdfast.cancel_rows(p_consumer_ids integer[], p_seqs bigint[], p_now timestamptz) RETURNS bigint
+LANGUAGE sql AS $$
+    WITH gone AS (
+        DELETE FROM holdfast.jobs
+        WHERE consumer_id = ANY (p_consumer_ids) AND id = ANY (p_seqs) AND state <> 'leased' RETURNING *
+    ), logged AS (
+        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
+                                      outcome, priority, attempts, abandonments, worker, errors)
+        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, p_now,
+               'cancelled', priority, attempts, abandonments, worker, errors FROM gone
+    )
+    SELECT count(*) FROM gone;
+$$;
+
+-- The end of events that were taken up and never became jobs in rows: up to 128 in one row of history.
+CREATE FUNCTION holdfast.cancel_events(
+    c holdfast.consumers, p_epochs integer[], p_seqs bigint[], p_now timestamptz
+) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
+                                  priority, attempts, abandonments, members)
+    SELECT c.id, c.channel_id, r.epoch, r.members[1], r.members[cardinality(r.members)], 0,
+           holdfast.created_at(c.channel_id, r.epoch, r.members[1], p_now), p_now, 'cancelled', 0, 0, 0, r.members
+    FROM (
+        SELECT n.epoch, array_agg(n.seq ORDER BY n.seq) AS members
+        FROM (
+            SELECT e.epoch, e.seq,
+                   (row_number() OVER (PARTITION BY e.epoch, e.seq >> 30 ORDER BY e.seq) - 1) / 128 AS part
+            FROM unnest(p_epochs, p_seqs) AS e (epoch, seq)) n
+        GROUP BY n.epoch, n.seq >> 30, n.part) r;
+$$;
+
 -- scheduled | ready → cancelled, for one consumer of the channel or, where none is named, for all.
 CREATE FUNCTION holdfast.cancel(p_channel text, p_source text, p_id text, p_consumer text) RETURNS bigint
 LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_seq       bigint;
     v_consumers integer[];
-    v_cancelled bigint;
 BEGIN
     SELECT k.seq, ARRAY(SELECT c.id FROM holdfast.consumers c
                         WHERE c.channel_id = k.channel_id AND (p_consumer IS NULL OR c.name = p_consumer) ORDER BY c.id)
@@ -788,17 +819,47 @@ BEGIN
     PERFORM holdfast.take_out(v_consumers, array_fill(v_seq, ARRAY[cardinality(v_consumers)]));
     PERFORM FROM holdfast.jobs WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased'
     ORDER BY consumer_id FOR UPDATE;
-    WITH gone AS (
-        DELETE FROM holdfast.jobs
-        WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased' RETURNING *
-    ), logged AS (
-        INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
-                                      outcome, priority, attempts, abandonments, worker, errors)
-        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, (SELECT holdfast.now()),
-               'cancelled', priority, attempts, abandonments, worker, errors FROM gone
-    )
-    SELECT count(*) INTO v_cancelled FROM gone;
-    RETURN v_cancelled;
+    RETURN holdfast.cancel_rows(v_consumers, ARRAY[v_seq], holdfast.now());
+END $$;
+
+-- scheduled | ready → cancelled, for up to `p_limit` jobs of one consumer: rows first, then the next events of the log,
+-- which need none. Without a job to cancel, `more` says that there may be some behind what was passed over: ask again.
+-- All null where there is no such consumer.
+CREATE FUNCTION holdfast.cancel_waiting(
+    p_channel text, p_consumer text, p_limit integer, OUT cancelled bigint, OUT more boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    -- Each row of an ordered consumer may take a lock on its key, and the server has room for some thousands.
+    v_rows     constant integer := least(p_limit, 2000);
+    v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
+    v_now      timestamptz;
+    v_step     record;
+    v_all      boolean := true;
+    c          holdfast.consumers;
+BEGIN
+    PERFORM holdfast.lock_frontier(v_consumer);
+    SELECT * INTO c FROM holdfast.consumers WHERE id = v_consumer;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    v_now := holdfast.now();
+    IF v_rows > 0 AND holdfast.has_special(c) THEN
+        SELECT * INTO v_step FROM holdfast.take_up(c, true, v_rows, v_now);
+        PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs);
+        v_all := v_step.used_up;
+    END IF;
+    cancelled := holdfast.cancel_rows(ARRAY[c.id], ARRAY(
+        SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.id > 0 AND j.state <> 'leased'
+        ORDER BY j.id LIMIT v_rows FOR UPDATE), v_now);
+    IF cancelled < v_rows THEN
+        SELECT * INTO v_step FROM holdfast.take_up(c, false, p_limit - cancelled::integer, v_now);
+        PERFORM holdfast.cancel_events(c, v_step.epochs, v_step.seqs, v_now);
+        cancelled := cancelled + cardinality(v_step.seqs);
+        v_all := v_all AND v_step.used_up;
+    END IF;
+    -- What expired in the log has become rows.
+    more := cancelled = 0 AND (NOT v_all OR EXISTS (
+        SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held));
 END $$;
 
 -- What time does to jobs. These functions, and those of operators, may wait for a publisher of a bounded channel while they

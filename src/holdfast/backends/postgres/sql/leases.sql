@@ -40,6 +40,9 @@ SELECT * FROM holdfast.extend(
 -- name: cancel
 SELECT holdfast.cancel(%(channel)s, %(source)s, %(id)s, %(consumer)s);
 
+-- name: cancel_waiting
+SELECT * FROM holdfast.cancel_waiting(%(channel)s, %(consumer)s, %(limit)s::integer);
+
 -- name: requeue
 SELECT holdfast.requeue(%(channel)s, %(consumer)s, %(seq)s);
 
