@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,26 @@ def test_a_monitor_is_told_when_nothing_can_be_said(run: Run) -> None:
         "dlq", "check", "--warn", "1", "--crit", "2", "--url", "postgresql://nobody@127.0.0.1:1/none"
     )
     assert (answer.code, answer.out.startswith("DEAD LETTERS UNKNOWN - ")) == (3, True)
+
+
+def test_a_consumer_is_emptied(start: Start, run: Run, deaths: SyncBus) -> None:
+    deaths.publish(CHANNEL, {}, id="waits")
+    deaths.publish(CHANNEL, {}, id="later", at=datetime.now(UTC) + timedelta(hours=1))
+    answer = run("consumers", "empty", CHANNEL, CONSUMER, "--dry-run")
+    assert "2 jobs would be cancelled; nothing was changed" in answer.out
+    told = run("consumers", "empty", CHANNEL, CONSUMER, "--dry-run", "--json").json
+    assert (told["kind"], told["preview"]["count"]) == ("empty_consumer", 2)
+    for said, left in (("n\n", 2), ("y\n", 0)):
+        process = start("consumers", "empty", CHANNEL, CONSUMER, "--by", "ann")
+        _, asked = process.communicate(said, timeout=60)
+        assert "2 jobs will be cancelled. Go on?" in asked
+        stats = run("consumers", "show", CHANNEL, CONSUMER, "--json").json["stats"]["states"]
+        assert stats.get("ready", 0) + stats.get("scheduled", 0) == left
+    assert "is done: 2 of 2 done, 0 skipped" in asked
+    assert (stats["cancelled"], dead(run)) == (2, 6)
+    done = run("consumers", "empty", CHANNEL, CONSUMER, "--yes", "--json")
+    assert (done.code, done.json["state"], done.json["progress"]["done"]) == (0, "done", 0)
+    assert run("consumers", "empty", CHANNEL, "nobody", "--yes").code == 1
 
 
 def test_a_consumer_is_removed(run: Run, deaths: SyncBus) -> None:

@@ -26,6 +26,8 @@ import holdfast
 from holdfast.deadletters import Canary, DeadLetters, Filter, OperationOptions, Operations, Request, Runner
 from holdfast.deadletters.runner import RunClock
 from holdfast.model.errors import InvalidInput, NotFound, Outdated
+from holdfast.model.event import Event
+from holdfast.model.states import State
 from holdfast.tasks import Tasks, TaskType
 from kit import CHANNEL, CONSUMER
 
@@ -177,6 +179,8 @@ async def test_a_dry_run_changes_nothing(each: holdfast.Bus) -> None:
         Request("purge", items=("stream:gbe._deadletter.mail:0001-0001",)),
         Request("purge", Filter.of(kinds=["stream"], channel="orders")),
         Request("remove_consumer", Filter.of(channel="orders")),
+        Request("empty_consumer", Filter.of(channel="orders")),
+        Request("empty_consumer", items=("job:orders:billing:1",)),
         Request("redrive", BILLING, options=OperationOptions(rate=0)),
         Request("redrive", BILLING, options=OperationOptions(rate=float("nan"))),
         Request("redrive", BILLING, options=OperationOptions(canary=Canary(0))),
@@ -290,6 +294,78 @@ async def test_a_consumer_is_removed_with_all_that_it_had(each: holdfast.Bus) ->
     assert len(await store(each).log.read(CHANNEL, None, 10)) == 4
 
 
+def empty_billing() -> Request:
+    return Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
+
+
+async def test_a_consumer_is_emptied_of_what_waits(each: holdfast.Bus) -> None:
+    runner = runner_on(each)
+    await subscribe(each)
+    await subscribe(each, "audit")
+    await die(each, "a", "b")
+    await each.publish(CHANNEL, {}, id="held")
+    [held] = await each.poll(CHANNEL, CONSUMER)
+    for number in range(70):
+        await each.publish(CHANNEL, {}, id=f"waits-{number}")
+    await each.publish(CHANNEL, {}, id="later", at=await store(each).now() + timedelta(hours=1))
+    preview = await runner.operations.preview(empty_billing())
+    assert (preview.count, preview.exact) == (71, True)
+    assert await runner.operations.jobs_of(empty_billing()) == {State.READY: 70, State.SCHEDULED: 1}
+    assert (await states(each)).get("cancelled") is None
+    done = await runner.do(empty_billing(), "ann")
+    assert (done.state, done.outcome) == ("done", "71 of 71 done, 0 skipped")
+    assert await states(each) == {"dead": 2, "leased": 1, "cancelled": 71}
+    assert (await states(each, "audit"))["ready"] == 73
+    await each.finalize(held, success=True)
+    await each.publish(CHANNEL, {}, id="new")
+    assert await work(each) == ["new"]
+    again = await runner.do(empty_billing(), "ann")
+    assert (again.state, again.progress.done, again.progress.expected) == ("done", 0, 0)
+    with pytest.raises(NotFound):
+        await runner.operations.ask(
+            Request("empty_consumer", Filter.of(channel=CHANNEL, consumer="nobody")), "ann"
+        )
+
+
+async def test_a_consumer_is_emptied_on_all_stores(two: holdfast.Bus) -> None:
+    await subscribe(two)
+    for number in range(20):
+        await two.publish(CHANNEL, {}, id=f"o-{number}")
+    done = await runner_on(two).do(empty_billing(), "ann")
+    assert (done.progress.done, done.progress.expected) == (20, 20)
+    assert await states(two) == {"cancelled": 20}
+
+
+async def test_a_consumer_that_catches_up_is_emptied_too(each: holdfast.Bus) -> None:
+    await each.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(1500)])
+    await each.subscribe(CHANNEL, CONSUMER, start="earliest")
+    done = await runner_on(each).do(empty_billing(), "ann")
+    assert (done.progress.done, done.progress.expected) == (1500, 1500)
+    assert await states(each) == {"cancelled": 1500}
+
+
+async def test_what_is_published_while_a_consumer_is_emptied_may_be_cancelled_only_for_what_was_taken(
+    bus: holdfast.Bus, runner: Runner
+) -> None:
+    """A busy publisher does not keep it running: it cancels as many as waited, the oldest first."""
+    await subscribe(bus)
+    await bus.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(100)])
+    cancel, steps = store(bus).leases.cancel_waiting, 0
+
+    async def beside(channel: str, consumer: str, limit: int) -> int:
+        nonlocal steps
+        steps += 1
+        await bus.publish_many(CHANNEL, [Event(n, f"n-{steps}-{n}") for n in range(100)])
+        return await cancel(channel, consumer, limit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store(bus).leases, "cancel_waiting", beside)
+        done = await runner.do(empty_billing(), "ann")
+    assert (done.outcome, steps) == ("100 of 100 done, 0 skipped", 4)
+    assert await states(bus) == {"cancelled": 100, "ready": 400}
+    assert len(await work(bus)) == 400
+
+
 async def test_messages_are_published_again_where_they_came_from_once(each: holdfast.Bus) -> None:
     runner = runner_on(each)
     tasks = Tasks(each, types={"mail": TaskType(timedelta(minutes=1), max_retries=0)})
@@ -372,6 +448,7 @@ async def test_the_audit_tells_of_every_action(each: holdfast.Bus) -> None:
         Request("patch", items=(items["b"],), options=OperationOptions(patch=(ADD,))),
         Request("delete", items=(items["c"],)),
         Request("purge", BILLING),
+        Request("empty_consumer", BILLING),
         Request("remove_consumer", BILLING),
     ]
     for request in requests:

@@ -30,6 +30,7 @@ from holdfast.deadletters import (
 from holdfast.deadletters.runner import RunClock
 from holdfast.failpoints import VARIABLE
 from holdfast.model.errors import LockLost, Overloaded, Unavailable
+from holdfast.model.event import Event
 from holdfast.model.upkeep import StateRecord
 from kit import CHANNEL, CONSUMER, until
 
@@ -417,3 +418,42 @@ async def test_a_killed_removal_is_finished(bus: holdfast.Bus, runner: Runner, d
     assert (await runner.operations.show(asked.id)).state == "done"
     await subscribe(bus)
     assert sorted(await work(bus)) == IDS
+
+
+@pytest.mark.parametrize("point", ["after_lock", "after_intent", "after_act", "before_end"])
+async def test_a_killed_emptying_goes_on_and_takes_nothing_new(
+    bus: holdfast.Bus, runner: Runner, database: str, point: str
+) -> None:
+    """What a step may have done is not done a second time to what was published since."""
+    await subscribe(bus)
+    await bus.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(20)])
+    request = Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
+    asked = await runner.operations.ask(request, "ann")
+    await killed(database, f"operation.{point}=kill")
+    await later(bus, LAPSE)
+    if point in ("after_act", "before_end"):
+        assert await states(bus) == {"cancelled": 20}
+        await bus.publish(CHANNEL, {}, id="new")
+    assert await runner.resume_all() == 1
+    done = await runner.operations.show(asked.id)
+    assert done.state == "done"
+    match point:
+        case "after_lock":
+            assert (done.outcome, await states(bus)) == ("20 of 20 done, 0 skipped", {"cancelled": 20})
+        case "after_intent":  # nobody can know that it was not made
+            assert await states(bus) == {"ready": 20}
+        case _:
+            assert await work(bus) == ["new"]
+
+
+async def test_an_emptying_is_cancelled_between_two_steps(bus: holdfast.Bus, runner: Runner) -> None:
+    await subscribe(bus)
+    await bus.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(100)])
+    request = Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
+    asked, stop = await runner.operations.ask(request, "ann"), asyncio.Event()
+    ended = await runner.follow(asked.id, stop=stop, on_progress=lambda each: stop.set())
+    assert ended.state == "cancelled"
+    assert 0 < (done := ended.progress.done) < 100
+    assert await states(bus) == {"cancelled": done, "ready": 100 - done}
+    await runner.operations.resume(asked.id, "bob")
+    assert (await runner.follow(asked.id)).outcome == "100 of 100 done, 0 skipped"

@@ -11,7 +11,7 @@ from application import Application, application, problem
 
 import holdfast
 from holdfast.model.event import Event
-from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, complete, publish, states, subscribe
 
 V1 = "/api/v1"
 LIST = f"{V1}/channels/{CHANNEL}/consumers"
@@ -136,3 +136,25 @@ async def test_a_consumer_goes_with_its_jobs_dead_letters_and_counts(each: holdf
         assert (await put(found, {"start": "earliest"})).status_code == 201
     await each.publish_many(CHANNEL, [Event({}, "d")])
     assert len(await each.poll(CHANNEL, "other", limit=10)) == 4
+
+
+async def test_a_consumer_is_emptied_of_what_waits(each: holdfast.Bus) -> None:
+    store = each.partitions.all[0].backend
+    await subscribe(store)
+    await publish(store, "a", "b", "c", "d")
+    dead, held = await claim(store, 2)
+    await bury(store, dead)
+    await publish(store, "later", at=await store.now() + MINUTE)
+    async with application(each) as found:
+        dry = await found.client.post(f"{PATH}/empty", params={"dry_run": True})
+        assert (dry.status_code, dry.json()) == (200, {"jobs": {"ready": 2, "scheduled": 1}})
+        problem(await found.client.post(f"{PATH}/empty", headers={"If-Match": '"99"'}), 412)
+        asked = await found.client.post(f"{PATH}/empty")
+        assert asked.status_code == 202
+        assert await found.system.runner.resume_all() == 1
+        done = (await found.client.get(asked.headers["Location"])).json()
+        assert (done["kind"], done["state"]) == ("empty_consumer", "done")
+        assert done["outcome"] == "3 of 3 done, 0 skipped"
+        problem(await found.client.post(f"{LIST}/nobody/empty"), 404)
+    assert await states(store) == {"leased": 1, "dead": 1, "cancelled": 3}
+    assert await complete(store, held)

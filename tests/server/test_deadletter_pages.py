@@ -107,6 +107,7 @@ async def test_only_those_without_attempts_left_are_counted_and_purged(bus: hold
         "/deadletters?after=%00",
         "/deadletters/ask?act=drop",
         "/deadletters/ask?act=remove_consumer&channel=orders&consumer=billing",
+        "/deadletters/ask?act=empty_consumer&channel=orders&consumer=billing",
         "/deadletters/ask?act=delete&channel=orders",
         "/deadletters/ask?act=redrive&channel=orders&rate=nan",
         "/deadletters/ask?act=redrive&channel=orders&canary=many",

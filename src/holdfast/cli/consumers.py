@@ -1,4 +1,4 @@
-"""`holdfast consumers` and `holdfast cursors`: who reads, how far behind; pause, name and remove them."""
+"""`holdfast consumers` and `holdfast cursors`: who reads, how far behind; pause, name, empty, remove them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from holdfast.model.errors import NotFound
 from holdfast.model.states import State
 from holdfast.upkeep.retention import Stream, remove_stream, streams, warning
 
-app = typer.Typer(help="Look at worker consumers, name, pause, resume and remove them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at worker consumers, name, pause, resume, empty and remove them.", no_args_is_help=True
+)
 cursors = typer.Typer(help="Look at stream consumers, and remove those that are gone.", no_args_is_help=True)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
 OfChannel = Annotated[str | None, typer.Argument(metavar="CHANNEL", help="Only this channel's.")]
@@ -139,6 +141,29 @@ def remove(
     It gets no work from the first step on. The events stay in their channel.
     """
     request = Request("remove_consumer", Filter.of(kinds=["job"], channel=channel, consumer=consumer))
+    run_operation(request, by, urls, config, None, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "holdfast consumers empty orders billing --dry-run", "holdfast consumers empty orders billing --yes"
+    )
+)
+def empty(
+    channel: Channel,
+    consumer: ConsumerName,
+    by: By,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel every job of a consumer that waits, ready or scheduled, as it is when this begins.
+
+    Leased jobs go on, and what is published later is delivered. The events stay in their channel.
+    """
+    request = Request("empty_consumer", Filter.of(kinds=["job"], channel=channel, consumer=consumer))
     run_operation(request, by, urls, config, None, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

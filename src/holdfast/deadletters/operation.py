@@ -20,11 +20,13 @@ from holdfast.model.event import encode_data
 from holdfast.model.scopes import ADMIN, Right, Scope, Verb
 from holdfast.model.upkeep import StateRecord
 
-OperationKind = Literal["requeue", "redrive", "patch", "purge", "delete", "remove_consumer"]
+OperationKind = Literal["requeue", "redrive", "patch", "purge", "delete", "remove_consumer", "empty_consumer"]
 OperationState = Literal["waiting", "running", "done", "cancelled", "stopped", "failed"]
 OPERATION_KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 GENTLE = 10_000.0
 """Purged per second where nobody says otherwise: workers beside it hardly notice."""
+ON_CONSUMERS: frozenset[OperationKind] = frozenset({"remove_consumer", "empty_consumer"})
+"""Those that are about a consumer with its jobs, and not about dead letters."""
 ACTIVE: frozenset[OperationState] = frozenset({"waiting", "running"})
 MOST_ITEMS = 1_000
 _LONGEST = 200
@@ -61,8 +63,9 @@ class OperationOptions:
 class Request:
     """What is asked for: a kind, and either a filter or items by their public ids.
 
-    `remove_consumer` takes a filter of channel and consumer. An empty filter needs `all`. A filter that names
-    no kinds means jobs: a message of a dead-letter channel is most often the copy of a job that is dead too.
+    `remove_consumer` and `empty_consumer` take a filter of channel and consumer. An empty filter needs
+    `all`. A filter that names no kinds means jobs: a message of a dead-letter channel is most often the copy
+    of a job that is dead too.
     """
 
     kind: OperationKind
@@ -123,6 +126,8 @@ class Checkpoint:
     """Since when all of the canary are on their way."""
     cleared: bool = False
     """Whether the canary is over, and the rest may go."""
+    left: tuple[int, ...] = ()
+    """Of each partition, how many jobs `empty_consumer` may still cancel; none before they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +215,8 @@ def _check_items(request: Request) -> None:
         raise InvalidInput(f"{len(request.items)} items; name at most {MOST_ITEMS}, or use a filter")
     if request.kind == "delete" and len(request.items) > 1:
         raise InvalidInput("delete takes one item; use purge for several")
-    if request.kind == "remove_consumer":
-        raise InvalidInput("remove_consumer takes a filter of channel and consumer, no items")
+    if request.kind in ON_CONSUMERS:
+        raise InvalidInput(f"{request.kind} takes a filter of channel and consumer, no items")
     for each in request.items:
         _check_kind(request, parse_item(each).kind)
 
@@ -219,9 +224,9 @@ def _check_items(request: Request) -> None:
 def _check_filter(request: Request, wanted: Filter, now: datetime) -> None:
     if request.kind == "delete":
         raise InvalidInput("delete takes one item; use purge with a filter")
-    if request.kind == "remove_consumer":
+    if request.kind in ON_CONSUMERS:
         if not wanted.where.channel or not wanted.where.consumer:
-            raise InvalidInput("remove_consumer needs a channel and a consumer")
+            raise InvalidInput(f"{request.kind} needs a channel and a consumer")
         return
     if wanted.excludes_nothing(now) and not request.all:
         raise InvalidInput(
@@ -344,7 +349,8 @@ def options_of(stored: Mapping[str, Any]) -> OperationOptions:
 def _checkpoint(stored: dict[str, Any]) -> Checkpoint:
     texts = {name: tuple(stored[name]) for name in ("pending", "trying")}
     asked = tuple(datetime.fromisoformat(each) for each in stored["asked"])
-    return Checkpoint(**(stored | texts | {"asked": asked, "tried": _time(stored["tried"])}))
+    left = tuple(stored.get("left", ()))  # a record of an older version has none
+    return Checkpoint(**(stored | texts | {"asked": asked, "tried": _time(stored["tried"]), "left": left}))
 
 
 def _dump(value: Any) -> str:

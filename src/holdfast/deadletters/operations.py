@@ -14,6 +14,7 @@ from holdfast.deadletters.audit import Audit
 from holdfast.deadletters.items import Count, Filter, Item
 from holdfast.deadletters.operation import (
     ACTIVE,
+    ON_CONSUMERS,
     Checkpoint,
     Operation,
     Progress,
@@ -29,11 +30,12 @@ from holdfast.model.errors import InvalidInput, NotFound, Outdated, Overloaded
 from holdfast.model.event import new_id
 from holdfast.model.names import check_token
 from holdfast.model.scopes import ADMIN, Right, Scope
-from holdfast.model.states import State
+from holdfast.model.states import NEXT, State, Verb
 from holdfast.model.upkeep import StateRecord
 
 LOOK = 10_000
 """Dead letters that are looked at to know how many are meant, where no count says so."""
+CANCELLABLE = frozenset(state for state in State if Verb.CANCEL in NEXT[state])
 _SAMPLE = 5
 _RECORDS = 8
 """Records that one call of the store brings to a list: a patch makes one of up to four megabytes."""
@@ -331,15 +333,17 @@ class Operations:
         if request.items:
             return Count(len(request.items), True)
         wanted = request.filter or Filter()
-        if request.kind == "remove_consumer":
-            return Count(sum((await self.jobs_of(wanted)).values()), True)
+        if request.kind in ON_CONSUMERS:
+            return Count(sum((await self.jobs_of(request)).values()), True)
         if request.options.only_exhausted:
             return await Actions(self.letters).count_exhausted(wanted, most, right)
         return await self.letters.count(wanted, most, right)
 
-    async def jobs_of(self, wanted: Filter) -> dict[State, int]:
-        """The jobs of a consumer by state, all partitions together, or `NotFound`."""
-        channel, consumer = wanted.where.channel or "", wanted.where.consumer or ""
+    async def jobs_of(self, request: Request) -> dict[State, int]:
+        """The jobs of a consumer that are to be removed or cancelled, by state, all partitions together; or
+        `NotFound`."""
+        where = (request.filter or Filter()).where
+        channel, consumer = where.channel or "", where.consumer or ""
         found, missing = dict.fromkeys(State, 0), None
         known = 0
         for store in await self.letters.stores():
@@ -353,7 +357,8 @@ class Operations:
                 found[state] += count
         if not known and missing is not None:
             raise missing
-        return {state: count for state, count in found.items() if count}
+        chosen = CANCELLABLE if request.kind == "empty_consumer" else State
+        return {state: count for state, count in found.items() if count and state in chosen}
 
     async def _changes(self, request: Request, sample: list[Item]) -> list[Change]:
         """What the patch makes of those that it fits; `InvalidInput` where it fits none."""
@@ -370,7 +375,7 @@ class Operations:
     async def _sample(self, request: Request, right: Right) -> list[Item]:
         if request.items:
             return [(await self.letters.show(each)).item for each in request.items[:_SAMPLE]]
-        if request.kind == "remove_consumer" or request.filter is None:
+        if request.kind in ON_CONSUMERS or request.filter is None:
             return []
         return (await self.letters.find(request.filter, None, _SAMPLE, right)).items
 

@@ -16,11 +16,12 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from holdfast import failpoints
+from holdfast.contracts import Backend
 from holdfast.correlation import correlated
 from holdfast.deadletters.actions import GONE, Actions, Chunk, ItemOutcome
 from holdfast.deadletters.items import Filter, parse_item
 from holdfast.deadletters.operation import Checkpoint, Operation, OperationState, Request
-from holdfast.deadletters.operations import Operations, Unfinished, done_so_far
+from holdfast.deadletters.operations import CANCELLABLE, Operations, Unfinished, done_so_far
 from holdfast.model.errors import HoldfastError, LockLost, NotFound, Transient
 from holdfast.model.scopes import ADMIN, Scope
 from holdfast.upkeep.lock import holding
@@ -36,6 +37,8 @@ CHUNK = 1_000
 _PATCHES = 100
 """A chunk of patches: each is a step of its own."""
 _ROWS = 1_000
+_CANCELLED = 10
+"""Chunks of jobs that one step cancels: most of them have no record of their own."""
 _PROBLEMS, _LONGEST = 10, 500
 _STEP = 0.5
 
@@ -230,11 +233,14 @@ class _Run:
         raise AssertionError("a run ends with _Ended")
 
     async def _work(self) -> None:
-        if self.operation.kind == "remove_consumer":
-            await self._remove_consumer()
-        else:
-            await self._finish_chunk()
-            await self._go_on()
+        match self.operation.kind:
+            case "remove_consumer":
+                await self._remove_consumer()
+            case "empty_consumer":
+                await self._empty_consumer()
+            case _:
+                await self._finish_chunk()
+                await self._go_on()
         await self._end("done", done_so_far(self.operation))
 
     async def _end(self, state: OperationState, outcome: str) -> None:
@@ -306,6 +312,46 @@ class _Run:
                 progress = progress.plus(step.jobs + step.dead + step.history, 0)
                 await self._save(replace(self.operation, progress=progress))
 
+    async def _empty_consumer(self) -> None:
+        """Cancel as many jobs of each partition as waited there when this began. The record takes a step off
+        before it is made: after a crash some jobs may stay, but none that was published since is cancelled in
+        place of one that this has cancelled already."""
+        where = (self.operation.request.filter or Filter()).where
+        stores = await self._letters.stores()
+        if not self.operation.checkpoint.left:
+            left = [await self._waiting(store, where.channel or "", where.consumer or "") for store in stores]
+            progress = replace(self.operation.progress, expected=sum(left), exact=True)
+            self.operation = replace(_with_left(self.operation, left), progress=progress)
+        left = list(self.operation.checkpoint.left)
+        for number, store in enumerate(stores[: len(left)]):
+            while (most := min(left[number], _CANCELLED * self._chunk)) > 0:
+                await self._check_stop()
+                left[number] -= most
+                await self._save(_with_left(self.operation, left))
+                failpoints.hit("operation.after_intent")
+                try:
+                    cancelled = await store.leases.cancel_waiting(
+                        where.channel or "", where.consumer or "", most
+                    )
+                except NotFound:
+                    cancelled = 0
+                failpoints.hit("operation.after_act")
+                left[number] = left[number] + most - cancelled if cancelled else 0
+                progress = self.operation.progress.plus(cancelled, 0)
+                self.operation = replace(_with_left(self.operation, left), progress=progress)
+
+    async def _waiting(self, store: Backend, channel: str, consumer: str) -> int:
+        """How many jobs wait on a partition. What a start in the past has yet to make is made first."""
+        try:
+            while (await store.channels.consumer(channel, consumer)).backfilling:
+                await self._check_stop()
+                for ref in (await store.lifecycle.due(1)).backfills:
+                    await store.lifecycle.backfill(ref, _ROWS)
+            states = (await store.channels.consumer_stats(channel, consumer)).states
+        except NotFound:
+            return 0
+        return sum(count for state, count in states.items() if state in CANCELLABLE)
+
     async def _check_stop(self) -> None:
         if self._rate.stop.is_set():
             outcome = f"cancelled by {self.operation.actor}; {done_so_far(self.operation)}"
@@ -348,6 +394,11 @@ def _with_chunk(operation: Operation, chunk: Chunk) -> Operation:
     return replace(
         before, checkpoint=replace(before.checkpoint, source=chunk.source, after=chunk.after, pending=pending)
     )
+
+
+def _with_left(operation: Operation, left: Sequence[int]) -> Operation:
+    """With so many jobs of each partition that may still be cancelled."""
+    return replace(operation, checkpoint=replace(operation.checkpoint, left=tuple(left)))
 
 
 def _counted(operation: Operation, outcomes: Sequence[ItemOutcome]) -> Operation:

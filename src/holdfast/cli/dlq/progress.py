@@ -17,6 +17,7 @@ from holdfast.cli.options import ConfigFile, Urls
 from holdfast.cli.output import say, write_json, write_line
 from holdfast.cli.session import with_deadletters
 from holdfast.deadletters import DeadLetters, Operation, Operations, Preview, Request, Runner, parse_item
+from holdfast.deadletters.operation import ON_CONSUMERS
 from holdfast.model.errors import HoldfastError
 
 _EVERY = 5.0
@@ -28,6 +29,7 @@ _WORDS = {
     "purge": "removed for good",
     "delete": "removed for good",
     "remove_consumer": "removed for good with their consumer",
+    "empty_consumer": "cancelled",
 }
 
 
@@ -120,7 +122,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _amount(request: Request, preview: Preview) -> str:
-    what = "job" if request.kind == "remove_consumer" else "dead letter"
+    what = "job" if request.kind in ON_CONSUMERS else "dead letter"
     amount = f"{preview.count:,} {what}{'' if preview.count == 1 else 's'}"
     return amount if preview.exact else f"at least {amount}"
 

@@ -30,6 +30,7 @@ from holdfast.server.api.models import (
     Whole,
 )
 from holdfast.server.api.operations import OperationOut, accepted
+from holdfast.server.auth.caller import Caller
 from holdfast.server.auth.guard import Operates, Reads, Router
 from holdfast.server.errors import Conflict
 from holdfast.server.system import Known, System
@@ -161,8 +162,8 @@ class ConsumerIn(Model):
         return Policy.of(**self.model_dump(exclude={"start", "display_name", "paused"}))
 
 
-class Removed(Model):
-    """What would go along."""
+class JobCounts(Model):
+    """What would be removed or cancelled."""
 
     jobs: dict[str, int]
     """By state; nothing was changed."""
@@ -229,7 +230,7 @@ async def put_consumer(
     "/{consumer}",
     status_code=202,
     response_model=OperationOut,
-    responses={200: {"model": Removed, "description": "A dry run: what would go along"}},
+    responses={200: {"model": JobCounts, "description": "A dry run: what would go along"}},
 )
 async def delete_consumer(
     channel: Channel,
@@ -241,15 +242,44 @@ async def delete_consumer(
     if_match: IfMatch = None,
 ) -> OperationOut | Response:
     """Remove a worker consumer with its jobs, its dead letters, its history and their counts."""
+    request = Request("remove_consumer", Filter.of(channel=channel, consumer=consumer))
+    return await _asked(system, caller, request, response, dry_run, if_match)
+
+
+@router.post(
+    "/{consumer}/empty",
+    status_code=202,
+    response_model=OperationOut,
+    responses={200: {"model": JobCounts, "description": "A dry run: what would be cancelled"}},
+)
+async def empty_consumer(
+    channel: Channel,
+    consumer: Consumer,
+    system: Known,
+    response: Response,
+    caller: Operates,
+    dry_run: Annotated[bool, Query(description="Only tell what would be cancelled.")] = False,
+    if_match: IfMatch = None,
+) -> OperationOut | Response:
+    """Cancel every job of a worker consumer that waits, ready or scheduled, as it is when that begins. Leased
+    jobs go on, and what is published later is delivered."""
+    request = Request("empty_consumer", Filter.of(channel=channel, consumer=consumer))
+    return await _asked(system, caller, request, response, dry_run, if_match)
+
+
+async def _asked(
+    system: System, caller: Caller, request: Request, response: Response, dry_run: bool, if_match: str | None
+) -> OperationOut | Response:
+    """An operation on a consumer, or with `dry_run` the jobs that it is about."""
+    where = (request.filter or Filter()).where
+    channel, consumer = where.channel or "", where.consumer or ""
     stored = await (await system.deadletters.store(0)).channels.consumer(channel, consumer)
     check_revision(parse_condition(if_match, None), stored.revision, consumer)
-    wanted = Filter.of(channel=channel, consumer=consumer)
     if dry_run:
-        jobs = await system.operations.jobs_of(wanted)
-        found = Removed(jobs={state.value: count for state, count in jobs.items()})
+        jobs = await system.operations.jobs_of(request)
+        found = JobCounts(jobs={state.value: count for state, count in jobs.items()})
         return Response(found.model_dump_json(), 200, media_type="application/json")
-    operation = await system.operations.ask(Request("remove_consumer", wanted), caller.actor, caller.scopes)
-    return accepted(operation, response)
+    return accepted(await system.operations.ask(request, caller.actor, caller.scopes), response)
 
 
 async def _shown(system: System, channel: str, consumer: str, response: Response) -> ConsumerOut:

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.deadletters.items import ClusterView, Filter, Item, parse_item
-from holdfast.deadletters.operation import Operation
+from holdfast.deadletters.operation import ON_CONSUMERS, Operation
 from holdfast.model.errors import NotFound
 from holdfast.model.names import is_ours
 from holdfast.model.scopes import Verb
@@ -106,7 +106,7 @@ def visible(caller: Caller, operation: Operation) -> bool:
         return True
     if request.filter is not None:
         where, kinds = request.filter.where, request.filter.kinds
-        messages = "stream" in kinds and request.kind != "remove_consumer"
+        messages = "stream" in kinds and request.kind not in ON_CONSUMERS
         if messages and not (where.channel is not None and is_ours(where.channel)):
             return caller.may("read")
         return caller.may("read", where.channel, where.consumer)

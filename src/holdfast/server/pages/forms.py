@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import ImmutableMultiDict
 
 from holdfast.deadletters.items import Filter
-from holdfast.deadletters.operation import Canary, OperationKind, OperationOptions, Request
+from holdfast.deadletters.operation import ON_CONSUMERS, Canary, OperationKind, OperationOptions, Request
 from holdfast.deadletters.operations import Preview
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import InvalidInput
@@ -126,7 +126,7 @@ class OperationForm:
     def of(cls, given: FormFields) -> Self:
         """From a query or a form; raises `InvalidInput` where it names nothing that can be done."""
         act = given.get("act", "")
-        if act not in get_args(OperationKind) or act == "remove_consumer":
+        if act not in get_args(OperationKind) or act in ON_CONSUMERS:
             raise InvalidInput(f"{act!r} cannot be done with dead letters")
         said = {name: given.get(name, "").replace("\r\n", "\n").strip() for name in OPTIONS}
         return cls(

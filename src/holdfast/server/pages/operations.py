@@ -42,6 +42,7 @@ TONES = {
     "stopped": "bad",
     "failed": "bad",
 }
+_ON_CONSUMERS = {"remove_consumer": "Remove consumer", "empty_consumer": "Empty consumer"}
 RESUMABLE = frozenset({"cancelled", "stopped", "failed"})
 LISTED = 50
 EVERY = 0.5
@@ -88,7 +89,7 @@ def operation_view(operation: Operation, now: datetime, operable: bool) -> Opera
     known = operation.state == "running" and steady and progress.exact and rate > 0 and rest > 0
     return OperationView(
         operation=operation,
-        verb=VERBS.get(operation.kind, "Remove consumer"),
+        verb=(VERBS | _ON_CONSUMERS)[operation.kind],
         tone=TONES[operation.state],
         whole=max(progress.expected or 0, progress.looked_at),
         rate=rate,
