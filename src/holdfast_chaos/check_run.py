@@ -18,7 +18,10 @@ from holdfast_chaos.store_run import FaultlessRun, FaultRun
 _MEMORY = 600
 """MiB that no process of the rig needs, however long it goes on."""
 _LONGEST = 40
-_OPERATIONS = ("cancel", "requeue", "revive", "purge", "pause", "resume", "subscribe", "remove", "trim")
+_OPERATIONS = (
+    *("cancel", "empty", "requeue", "revive", "purge"),
+    *("pause", "resume", "subscribe", "remove", "trim"),
+)
 _WORD = re.compile(r"[\w.@-]+")
 
 

@@ -204,6 +204,10 @@ class RecordedLeases(RecordedNoun):
         call = self._inner.leases.cancel(channel, source, event_id, consumer)
         return await self._note_one("cancel", about, call)
 
+    async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
+        call = self._inner.leases.cancel_waiting(channel, consumer, limit)
+        return await self._note_one("empty", _owner(channel, consumer), call)
+
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         about = _owner(channel, consumer) | {"job": job_id}
         return await self._note_one("requeue", about, self._inner.leases.requeue(channel, consumer, job_id))

@@ -247,6 +247,13 @@ async def cancel(actor: Actor) -> None:
         await actor.backend.leases.cancel(actor.world.channel, DEFAULT_SOURCE, name, None)
 
 
+@verb("leases.cancel_waiting")
+async def empty(actor: Actor) -> None:
+    """In steps of a few jobs, and every fourth time in one that takes as many as there are."""
+    limit = STEP if actor.turn % 4 == 3 else actor.chance.randint(1, 4)
+    await actor.backend.leases.cancel_waiting(actor.world.channel, CONSUMER, limit)
+
+
 @verb("leases.requeue")
 async def requeue(actor: Actor) -> None:
     """What is dead, leased, overdue, scheduled, and something that may be anything."""

@@ -91,9 +91,22 @@ async def test_a_trim_of_what_nobody_gets_moves_no_place_of_a_take_up(
 
 
 KINDS = ["plain", "marked", "expiring", "ordered"]
-OTHERS = ["cancel", "requeue", "trim", "subscribe", "complete", "release", "claim", "lifecycle", "publish"]
+OTHERS = [
+    "cancel",
+    "empty",
+    "requeue",
+    "trim",
+    "subscribe",
+    "complete",
+    "release",
+    "claim",
+    "lifecycle",
+    "publish",
+]
 TELLING = {
     ("marked", "cancel"),
+    ("plain", "empty"),
+    ("ordered", "empty"),
     ("expiring", "requeue"),
     ("marked", "trim"),
     ("plain", "subscribe"),
@@ -129,6 +142,7 @@ async def test_a_claim_that_is_stopped_anywhere_neither_skips_nor_repeats(
         cancelled = await backend.leases.cancel(channel, "default", "e-5", None) if kind == "marked" else 0
         calls = {
             "cancel": lambda: backend.leases.cancel(channel, "default", "e-4", None),  # noqa: B023
+            "empty": lambda: backend.leases.cancel_waiting(channel, CONSUMER, 100),  # noqa: B023
             "requeue": lambda: backend.leases.requeue(channel, CONSUMER, number),  # noqa: B023
             "trim": lambda: backend.retention.trim(channel, lock.until, 100, lock),  # noqa: B023
             "subscribe": lambda: subscribe(backend, "late", channel=channel, start="earliest"),  # noqa: B023
@@ -150,6 +164,10 @@ async def test_a_claim_that_is_stopped_anywhere_neither_skips_nor_repeats(
                 got += ids(result)
             case "cancel" if result:
                 wanted.remove("e-4")
+            case "empty":
+                assert result == len(wanted) - len(got), point
+                wanted = [*got]
+                assert len(set(got)) == len(got), point
             case "requeue" if got.count("e-4") == 2:  # it was leased before, and is again
                 got.remove("e-4")
             case "release":

@@ -285,6 +285,29 @@ async def _cancel_what_is_done(connection: Connection) -> dict[str, Any]:
     return {"channel": CHANNEL, "source": "default", "id": "old-33333", "consumer": None}
 
 
+EMPTY = {**OF, "limit": 50}
+
+
+@case("cancel_waiting", 1, "log_take_up", "log_pkey")
+async def _cancel_all_that_waits_in_the_log(connection: Connection) -> dict[str, Any]:
+    return EMPTY
+
+
+@case("cancel_waiting", 1, "jobs_pkey", "log_take_up")
+async def _cancel_a_retry_and_what_waits_in_the_log(connection: Connection) -> dict[str, Any]:
+    return EMPTY | {"consumer": "retried"}
+
+
+@case("cancel_waiting", 1, "log_take_up", "log_pkey", "ahead_pkey")
+async def _cancel_all_that_waits_beside_a_mark(connection: Connection) -> dict[str, Any]:
+    return EMPTY | {"consumer": "marked"}
+
+
+@case("cancel_waiting", 1, "jobs_pkey", few=2 * FEW)
+async def _cancel_all_that_was_taken_up_in_order(connection: Connection) -> dict[str, Any]:
+    return EMPTY | {"consumer": "lanes"}
+
+
 @case("requeue", 1, "log_pkey")
 async def _requeue_what_waits(connection: Connection) -> dict[str, Any]:
     return {**OF, "seq": await number(connection, "e-33333")}

@@ -188,6 +188,11 @@ def _note(
                 for life in of_item(item):  # for all consumers, perhaps of some of them only
                     life.stopped.append((asked, answered))
                     life.ends.append((asked, answered))
+        case "empty":
+            # Perhaps of these, perhaps of others: nobody is said to wait for them or behind them.
+            for item in (item for item, count in call.told() or [(each, 1) for each in call.items] if count):
+                for life in lives.get(_owner(item), {}).values():
+                    life.stopped.append((asked, answered))
 
 
 def _idle(calls: list[Call], timeline: Timeline) -> dict[tuple[Owner, str], list[Span]]:

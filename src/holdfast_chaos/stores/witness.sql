@@ -52,6 +52,20 @@ END $$;
 CREATE TRIGGER witness AFTER INSERT OR UPDATE OR DELETE ON holdfast.jobs
     FOR EACH ROW EXECUTE FUNCTION rig.witness();
 
+-- Events that were cancelled together, straight from the log: they were created by their publish, and ended here.
+CREATE FUNCTION rig.witness_cancelled() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO rig.moves (at, consumer_id, seq, before, after, old_token, token, abandonments)
+    SELECT holdfast.now(), NEW.consumer_id, s.seq, m.before, m.after, m.old_token, m.token, 0
+    FROM unnest(NEW.members) AS s (seq)
+    CROSS JOIN (VALUES (1, NULL, 'ready', NULL, 0), (2, 'ready', NULL, 0, NULL)) AS m (i, before, after, old_token, token)
+    ORDER BY s.seq, m.i;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER witness AFTER INSERT ON holdfast.history
+    FOR EACH ROW WHEN (NEW.members IS NOT NULL AND NEW.outcome = 'cancelled') EXECUTE FUNCTION rig.witness_cancelled();
+
 -- Where each consumer began: which events of the log are its jobs follows from that alone, wherever its frontier is now.
 CREATE TABLE rig.beginnings (
     consumer_id integer PRIMARY KEY,
