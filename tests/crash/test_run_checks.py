@@ -351,6 +351,15 @@ def test_a_cancelled_job_waits_for_nobody() -> None:
     assert day.stalled() == 0
 
 
+def test_a_job_of_an_emptied_consumer_may_be_cancelled_and_waits_for_nobody() -> None:
+    for cancelled, found in ((1, 0), (0, 1)):
+        day = Day()
+        day.published(1, "a")
+        day.call("empty", 2, {"channel": OWNER[0], "consumer": OWNER[1]}, cancelled)
+        day.polled(1.1, 2.1, 3.1, 4.1)
+        assert day.stalled() == found
+
+
 def test_where_keys_are_ordered_a_job_waits_for_the_one_before_it() -> None:
     day = Day()
     day.published(1, "a", "b")

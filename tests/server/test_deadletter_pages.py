@@ -11,9 +11,10 @@ import pytest
 from application import Application, application
 
 import holdfast
+from holdfast.deadletters.items import Filter
 from holdfast.deadletters.operation import Operation, Request
 from holdfast.model.job import Job
-from kit import bury, claim, publish, subscribe
+from kit import CHANNEL, CONSUMER, bury, claim, publish, subscribe
 
 HERE = {"Origin": "http://localhost"}
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)">')
@@ -150,6 +151,17 @@ async def test_an_operation_that_ended_is_told_once(bus: holdfast.Bus) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.text.count("\n\n") == 1
         assert "data-ended" in answer.text
+
+
+async def test_an_emptied_consumer_is_in_the_list_of_operations(bus: holdfast.Bus) -> None:
+    await bus.subscribe(CHANNEL, CONSUMER)
+    await bus.publish(CHANNEL, {}, id="a")
+    async with application(bus) as found:
+        request = Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
+        operation = await found.system.runner.do(request, "tester")
+        for path in ("/operations", f"/operations/{operation.id}"):
+            text = (await found.client.get(path)).text
+            assert {"Empty consumer", CHANNEL, CONSUMER} <= set(re.findall(r"Empty consumer|\w+", text))
 
 
 async def test_the_audit_goes_back_to_its_beginning(each: holdfast.Bus) -> None:
