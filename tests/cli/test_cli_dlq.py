@@ -216,9 +216,10 @@ def test_a_consumer_is_emptied(start: Start, run: Run, deaths: SyncBus) -> None:
     deaths.publish(CHANNEL, {}, id="waits")
     deaths.publish(CHANNEL, {}, id="later", at=datetime.now(UTC) + timedelta(hours=1))
     answer = run("consumers", "empty", CHANNEL, CONSUMER, "--dry-run")
-    assert "2 jobs would be cancelled; nothing was changed" in answer.out
+    assert "2 jobs would be cancelled; nothing was changed\n1 scheduled, 1 ready\n" in answer.out
     told = run("consumers", "empty", CHANNEL, CONSUMER, "--dry-run", "--json").json
     assert (told["kind"], told["preview"]["count"]) == ("empty_consumer", 2)
+    assert told["preview"]["jobs"] == {"ready": 1, "scheduled": 1}
     for said, left in (("n\n", 2), ("y\n", 0)):
         process = start("consumers", "empty", CHANNEL, CONSUMER, "--by", "ann")
         _, asked = process.communicate(said, timeout=60)

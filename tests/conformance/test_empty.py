@@ -63,9 +63,14 @@ async def test_everything_that_waits_is_cancelled(backend: Backend) -> None:
 async def test_a_step_cancels_no_more_than_its_limit(backend: Backend) -> None:
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(7)))
+    assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 0) == 0
     assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 3) == 3
     assert await states(backend) == {State.CANCELLED: 3, State.READY: 4}
-    assert ids(await claim(backend)) == ["e-3", "e-4", "e-5", "e-6"]
+    [job, *_] = jobs = await claim(backend)
+    assert ids(jobs) == ["e-3", "e-4", "e-5", "e-6"]
+    assert await fail(backend, job)
+    assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 0) == 0
+    assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 3) == 1
     assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 3) == 0
 
 

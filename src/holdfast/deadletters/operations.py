@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -62,6 +62,8 @@ class Preview:
     """What a patch makes of these."""
     seen: tuple[datetime, ...] = ()
     """When this was looked up, by the clock of each partition."""
+    jobs: dict[State, int] = field(default_factory=dict)
+    """By state, where it is about a consumer with its jobs."""
 
 
 class Unfinished(NamedTuple):
@@ -108,7 +110,8 @@ class Operations:
         count = await self._count(request, None if exact else LOOK, right)
         sample = await self._sample(request, right)
         changes = await self._changes(request, sample) if request.options.patch else []
-        return Preview(count.number, count.exact, sample, changes, seen)
+        jobs = await self.jobs_of(request) if request.kind in ON_CONSUMERS else {}
+        return Preview(count.number, count.exact, sample, changes, seen, jobs)
 
     async def change(self, item_id: str, patch: tuple[dict[str, object], ...]) -> Change:
         """What a patch makes of one job's data, or `InvalidInput` where it does not fit."""

@@ -134,6 +134,8 @@ def _print_preview(request: Request, preview: Preview, as_json: bool) -> None:
     for line in _changes(preview):
         write_line(line)
     write_line(f"{_amount(request, preview)} would be {_WORDS[request.kind]}; nothing was changed")
+    if preview.jobs:
+        write_line(", ".join(f"{count:,} {state}" for state, count in preview.jobs.items()))
     if preview.sample and not preview.changes:
         write_deadletters(preview.sample)
 

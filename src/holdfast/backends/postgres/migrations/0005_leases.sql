@@ -858,7 +858,7 @@ BEGIN
         v_all := v_all AND v_step.used_up;
     END IF;
     -- What expired in the log has become rows.
-    more := cancelled = 0 AND (NOT v_all OR EXISTS (
+    more := cancelled = 0 AND p_limit > 0 AND (NOT v_all OR EXISTS (
         SELECT FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.state = 'ready' AND NOT j.held));
 END $$;
 
