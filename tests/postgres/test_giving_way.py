@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -44,7 +45,7 @@ async def test_a_burial_that_waits_for_a_publisher_holds_no_other_channel_up(
     assert await states(backend) == {State.DEAD: 1}
 
 
-@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+@pytest.mark.parametrize("verb", ["cancel", "cancel_waiting", "requeue"])
 async def test_an_operator_who_waits_for_a_publisher_holds_no_claim_up(
     backend: PostgresBackend, transaction: Sql, sql: Sql, verb: str
 ) -> None:
@@ -57,11 +58,12 @@ async def test_an_operator_who_waits_for_a_publisher_holds_no_claim_up(
         await step(backend)
     transaction.execute("SELECT holdfast.publish(%s, '{}')", [CHANNEL])
     job = await record(backend, "a")
-    change = asyncio.create_task(
-        backend.leases.requeue(CHANNEL, CONSUMER, job.id)
-        if verb == "requeue"
-        else backend.leases.cancel(CHANNEL, "default", "a", CONSUMER)
-    )
+    changes: dict[str, Callable[[], Coroutine[Any, Any, int]]] = {
+        "cancel": lambda: backend.leases.cancel(CHANNEL, "default", "a", CONSUMER),
+        "cancel_waiting": lambda: backend.leases.cancel_waiting(CHANNEL, CONSUMER, 10),
+        "requeue": lambda: backend.leases.requeue(CHANNEL, CONSUMER, job.id),
+    }
+    change = asyncio.create_task(changes[verb]())
     await waiting(sql)
     async with asyncio.timeout(20):
         jobs = await claim(backend)

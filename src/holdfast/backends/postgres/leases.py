@@ -98,7 +98,7 @@ class Leases:
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         while True:
-            [(cancelled, more)] = await self._session.rows(
+            [(cancelled, more)] = await self._session.in_turn(
                 "cancel_waiting", channel=channel, consumer=consumer, limit=limit
             )
             if cancelled is None:

@@ -827,7 +827,7 @@ END $$;
 -- All null where there is no such consumer.
 CREATE FUNCTION holdfast.cancel_waiting(
     p_channel text, p_consumer text, p_limit integer, OUT cancelled bigint, OUT more boolean
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     -- Each row of an ordered consumer may take a lock on its key, and the server has room for some thousands.
     v_rows     constant integer := least(p_limit, 2000);
