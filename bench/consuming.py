@@ -80,14 +80,14 @@ async def fill(stage: Stage, events: int, published: Published, at_once: int) ->
 
 @asynccontextmanager
 async def joined(stage: Stage, number: int) -> AsyncIterator[list[Joining]]:
-    """Publishers with connections of their own."""
+    """Publishers with connections of their own, or one that all share."""
     async with AsyncExitStack() as opened:
-        publishers = []
-        for _ in range(number):
+        publishers: list[Joining] = []
+        while len(publishers) < number:
             publisher = cast(Joining, load(stage.target)(stage.url))
             await publisher.join()
             opened.push_async_callback(publisher.teardown)
-            publishers.append(publisher)
+            publishers += [publisher] * (number if publisher.shared else 1)
         yield publishers
 
 

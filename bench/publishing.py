@@ -19,7 +19,7 @@ SINGLES, BULKS, BULK = 20, 2, 100
 
 
 async def publish_at_once(stage: Stage, sizes: Sizes) -> Figures:
-    """Single publishes per second by many publishers at once, each over a connection of its own."""
+    """Single publishes per second by many publishers at once."""
     events = sizes.singles * sizes.at_once // 4
     async with joined(stage, sizes.at_once) as publishers:
         await publish_each(publishers, [stamped() for _ in range(WARM_ONE)])

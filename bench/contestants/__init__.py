@@ -66,6 +66,9 @@ class Contestant(Protocol):
 class Joining(Contestant, Protocol):
     """A contestant that can publish over many connections at once: one object for each."""
 
+    shared: ClassVar[bool]
+    """Whether one object serves all publishers of a process at once."""
+
     async def join(self) -> None:
         """Connect to a store that another object has set up."""
         ...

@@ -49,6 +49,7 @@ class States:
 class Holdfast:
     name: ClassVar[str] = "holdfast"
     role: ClassVar[Role] = "ours"
+    shared: ClassVar[bool] = True
 
     def __init__(self, url: str, bystander: Bystander) -> None:
         self.url = url

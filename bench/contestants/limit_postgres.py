@@ -20,6 +20,7 @@ COPY = "COPY job (data) FROM STDIN (FORMAT binary)"
 class Limit:
     name: ClassVar[str] = "limit"
     role: ClassVar[Role] = "limit"
+    shared: ClassVar[bool] = False
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -26,6 +26,7 @@ TAKE = "SELECT above, upto FROM take(%s)"
 class Ranges(Limit):
     name: ClassVar[str] = "ranges"
     role: ClassVar[Role] = "limit"
+    shared: ClassVar[bool] = False
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

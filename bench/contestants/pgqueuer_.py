@@ -24,6 +24,7 @@ COUNTS = """
 class PgQueuer:
     name: ClassVar[str] = "pgqueuer"
     role: ClassVar[Role] = "peer"
+    shared: ClassVar[bool] = False
 
     def __init__(self, url: str) -> None:
         self.url = url
