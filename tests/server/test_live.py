@@ -59,6 +59,17 @@ async def test_what_is_not_there_is_a_404(
     assert quiet(caplog)
 
 
+@pytest.mark.parametrize("path", ["/channels/orders", "/live/channels/orders"])
+async def test_a_channel_has_its_page_at_once(bus: holdfast.Bus, path: str) -> None:
+    """There was none before the next snapshot, ten seconds later if nobody looked at a page."""
+    async with running(bus) as system:
+        await sign_in(system, bus)
+        assert (await system.client.get(path)).status_code == 404
+        await bus.publish("orders", {})
+        async with system.client.stream("GET", path) as answer:
+            assert answer.status_code == 200
+
+
 async def test_a_live_page_ends_with_its_token(bus: holdfast.Bus, caplog: pytest.LogCaptureFixture) -> None:
     async with running(bus) as system:
         token = await sign_in(system, bus)

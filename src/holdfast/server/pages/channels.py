@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -19,7 +20,7 @@ from holdfast.server.api.models import Channel, Consumer
 from holdfast.server.pages.formatting import size
 from holdfast.server.pages.home import ChannelRow, channel_row, channel_rows
 from holdfast.server.pages.layout import PageOperates, PageReads, PageReadsFiltered, PageRoute, page, render
-from holdfast.server.pages.live import live_page, snapshots_of
+from holdfast.server.pages.live import SnapshotService, live_page, snapshots_of
 from holdfast.server.pages.snapshot import Snapshot, SnapshotHistory, StreamSnapshot, WorkerSnapshot
 from holdfast.server.system import Known, System
 from holdfast.upkeep.rules import Keep
@@ -98,14 +99,14 @@ async def channels(request: Request, system: Known, viewer: PageReadsFiltered, q
 @router.get("/channels/{channel}")
 async def channel(request: Request, channel: Channel, system: Known, viewer: PageReads) -> Response:
     """One channel."""
-    snapshots, held = await snapshots_of(request), await _held(system, channel)
+    snapshots, held = await _snapshots_with(request, system, channel), await _held(system, channel)
     return page(request, "channel.html", viewer, view=_channel(system, snapshots.history, channel, held))
 
 
 @router.get("/live/channels/{channel}")
 async def channel_live(request: Request, channel: Channel, system: Known, viewer: PageReads) -> Response:
     """The same, with every snapshot."""
-    snapshots, held = await snapshots_of(request), await _held(system, channel)
+    snapshots, held = await _snapshots_with(request, system, channel), await _held(system, channel)
     return live_page(
         system,
         viewer.caller,
@@ -134,6 +135,18 @@ async def pause(
     await system.audit.did(viewer.caller.actor, "pause" if paused else "resume", f"{channel}/{consumer}")
     notice = "paused" if paused else "resumed"
     return RedirectResponse(f"/channels/{channel}/consumers/{consumer}?notice={notice}", 303)
+
+
+async def _snapshots_with(request: Request, system: System, channel: str) -> SnapshotService:
+    """The application's service. A channel that was made since its latest snapshot gets one."""
+    snapshots = await snapshots_of(request)
+    for store in await system.deadletters.stores():
+        if snapshots.history.latest is not None and channel in snapshots.history.latest.channels:
+            break
+        with suppress(NotFound):
+            await store.channels.stats(channel)
+            await snapshots.take()
+    return snapshots
 
 
 async def _held(system: System, channel: str) -> str | None:
