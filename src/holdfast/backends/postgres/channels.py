@@ -19,11 +19,6 @@ from holdfast.model.errors import NotFound, Unavailable
 from holdfast.model.policy import Policy
 from holdfast.model.states import State
 
-# Whoever waits for a publisher's open transaction makes later publishers wait behind it; a subscribe or a
-# removal therefore waits briefly, gives way, and tries again.
-_LOCK_WAIT = "500ms"
-_LOCK_TRIES = 20
-
 
 class Channels:
     """Creates, changes and describes channels and consumers."""
