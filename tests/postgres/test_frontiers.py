@@ -503,35 +503,58 @@ async def test_a_start_at_a_time_passes_what_is_older_at_once(
     assert ids(await claim(backend)) == ["open"]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "prioritised",
-        "scheduled",
-        pytest.param(
-            "ordered",
-            marks=pytest.mark.xfail(strict=True, reason="an ordered claim first takes up all of the log"),
-        ),
-    ],
-)
+@pytest.mark.concurrency
+@pytest.mark.parametrize("special", ["first", "second"])
+async def test_events_of_one_key_that_commit_during_a_claim_keep_their_order(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend, special: str
+) -> None:
+    """An ordered claim has two frontiers, for special events and for the others. Whoever commits between the
+    moves of these is not seen by halves."""
+    for point in itertools.count(1):
+        channel = f"orders-{point}"
+        await subscribe(backend, channel=channel, ordered=True)
+        await publish(backend, "special", channel=channel, key="s", priority=2)
+        await publish(backend, "plain", channel=channel, key="p")
+
+        async def two(channel: str = channel) -> None:
+            await publish(backend, "first", channel=channel, key="k", priority=int(special == "first"))
+            await publish(backend, "second", channel=channel, key="k", priority=int(special == "second"))
+
+        await stops.stop_at(stoppable, point)
+        (jobs, _), stopped = await stops.while_stopped(database, claim(stoppable, channel=channel), two())
+        await stops.stop_at(stoppable, 0)
+        rest = [] if "first" in ids(jobs) else ["first"]
+        assert "second" not in ids(jobs), point
+        assert ids(await claim(backend, channel=channel)) == rest, point
+        if not stopped:
+            break
+    assert point > 10, "there are points at which it stopped"
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "prioritised", "ordered", "ordered and prioritised"])
 async def test_a_claim_has_jobs_while_more_is_published_than_one_call_takes_up(
     backend: PostgresBackend, database: str, kind: str
 ) -> None:
     """Between any two calls of a claim somebody publishes more than one call makes rows of. What is ready
     must not wait for the end of that."""
-    await subscribe(backend, ordered=kind == "ordered")
+    ordered = kind.startswith("ordered")
+    await subscribe(backend, ordered=ordered)
     await publish(backend, "plain", key="l")
     at = await backend.now() + 60 * MINUTE if kind == "scheduled" else None
     parameters = {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "me"}
     async with pooled(database) as connection:
-        for turn in range(4):
+        for turn in range(6):
             events = [Event(b"{}", f"e-{turn}-{number}", key="k") for number in range(22_000)]
-            await backend.log.publish(CHANNEL, events, at=at, priority=int(kind == "prioritised"))
+            await backend.log.publish(CHANNEL, events, at=at, priority=int(kind.endswith("prioritised")))
             rows = await (await connection.execute(QUERIES["claim"], parameters)).fetchall()
             if rows and rows[0][1] is not None:
                 break
         assert rows[0][1] is not None
-        assert len(rows) == (1 if kind == "scheduled" else 10)
+        found = {row[7] for row in rows}
+        if ordered:  # the first of each key, and of a higher priority alone where very many wait behind one
+            assert found == {"e-0-0", "plain"} or (kind.endswith("prioritised") and found == {"e-0-0"})
+        else:
+            assert len(found) == (1 if kind == "scheduled" else 10)
 
 
 async def looks(database: str, query: str, **parameters: Any) -> int:

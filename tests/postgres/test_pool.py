@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast
@@ -99,3 +101,22 @@ async def test_a_listener_that_is_closed_while_it_connects_leaves_no_connection(
     assert isinstance(error, asyncio.CancelledError)
     async with asyncio.timeout(20):
         await server.ended.wait()
+
+
+async def test_a_connection_that_cannot_be_made_closes_no_other_one(
+    backend: PostgresBackend, database: str, sql: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """A server at its limit of connections still serves those that it has."""
+    [(name,)] = sql.execute("SELECT current_database()").fetchall()
+    with psycopg.connect(database, dbname="postgres", autocommit=True) as elsewhere:
+        async with backend._session.connection() as held:
+            elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            refused = asyncio.create_task(backend.channels.names())
+            await asyncio.sleep(0)  # it has begun to connect: the one that is held comes back meanwhile
+        try:
+            with pytest.raises(holdfast.Unavailable):
+                await refused
+            assert await backend.channels.names() == []
+            assert not held.closed
+        finally:
+            elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

@@ -177,7 +177,7 @@ def _pace(producer: float, bulk: float, operator: float) -> dict[str, dict[str, 
 
 
 PACE: dict[str, dict[str, dict[str, Any]]] = {
-    "postgres": _pace(0.07, 0.02, 0.07),
+    "postgres": _pace(0.3, 0.1, 0.3),
     "redis": _pace(0.06, 0.02, 0.05),
     "nats": _pace(0.12, 0.04, 0.3),
 }

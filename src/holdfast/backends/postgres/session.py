@@ -154,10 +154,10 @@ class Session:
     async def _translated(
         self, error: psycopg.Error | UnicodeError, connection: Connection | None = None
     ) -> Exception:
+        """The error to raise. If `connection` broke, others may have; if none could be made, others stay."""
         translated = translate(error, self.url)
-        if isinstance(translated, Unavailable):
-            if connection is not None:
-                await connection.close()  # or it would be taken again, to a server that is no use
+        if connection is not None and isinstance(translated, Unavailable):
+            await connection.close()  # or it would be taken again, to a server that is no use
             await self._pool.clear()
         return translated
 

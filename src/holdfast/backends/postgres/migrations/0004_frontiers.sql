@@ -14,6 +14,8 @@ CREATE TABLE holdfast.frontiers (
     reach       pg_snapshot,  -- null: there is no window, all of the last one is taken up
     at_tx       xid8,         -- null: the beginning of the window
     at_seq      bigint,
+    passed_to   bigint,       -- every number up to here, of its epoch, is behind the frontier; null: not known
+    reach_to    bigint,       -- the same once the window is used up
     PRIMARY KEY (consumer_id, special, number)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
@@ -102,22 +104,38 @@ CREATE FUNCTION holdfast.snapshot() RETURNS pg_snapshot LANGUAGE sql STABLE AS $
     FROM (SELECT pg_current_snapshot() AS now, pg_current_xact_id_if_assigned() AS own) t;
 $$;
 
--- The next window of a frontier: up to this moment, in the newest epoch. A window in an older one is all that is there.
-CREATE FUNCTION holdfast.next_window(f holdfast.frontiers, p_channel_id integer) RETURNS holdfast.frontiers
-LANGUAGE plpgsql STABLE AS $$
+-- The window is used up: all of it is behind the frontier.
+CREATE FUNCTION holdfast.without_window(f holdfast.frontiers) RETURNS holdfast.frontiers LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    f.passed := f.reach; f.passed_to := f.reach_to;
+    f.reach := NULL; f.reach_to := NULL; f.at_tx := NULL; f.at_seq := NULL;
+    RETURN f;
+END $$;
+
+-- The next window of a frontier: up to a moment, in the newest epoch, and so with every number up to the horizon of an
+-- earlier statement, if that is known. A window in an older epoch is all that is there.
+CREATE FUNCTION holdfast.next_window(
+    f holdfast.frontiers, p_channel_id integer, p_moment pg_snapshot, p_horizon bigint DEFAULT NULL
+) RETURNS holdfast.frontiers LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_newest integer := (SELECT holdfast.current_epoch(s) FROM holdfast.store s);
 BEGIN
-    f.passed := coalesce(f.reach, f.passed);
-    f.at_tx := NULL; f.at_seq := NULL;
+    IF f.reach IS NOT NULL THEN
+        f := holdfast.without_window(f);
+    END IF;
     IF f.epoch < v_newest AND holdfast.is_everything(f.passed) THEN
         f.passed := holdfast.nothing();
         f.epoch := coalesce((
             SELECT l.epoch FROM holdfast.log l
             WHERE l.channel_id = p_channel_id AND l.special = f.special AND l.epoch > f.epoch
             ORDER BY l.epoch LIMIT 1), v_newest);
+        f.passed_to := NULL;
     END IF;
-    f.reach := CASE WHEN f.epoch < v_newest THEN holdfast.everything() ELSE holdfast.snapshot() END;
+    IF f.epoch < v_newest THEN
+        f.reach := holdfast.everything();
+    ELSE
+        f.reach := p_moment; f.reach_to := p_horizon;
+    END IF;
     RETURN f;
 END $$;
 
@@ -172,7 +190,7 @@ BEGIN
     LOOP
         IF f.reach IS NULL OR v_step < v_chunk THEN
             EXIT WHEN v_now;
-            f := holdfast.next_window(f, c.channel_id);
+            f := holdfast.next_window(f, c.channel_id, holdfast.snapshot());
             v_now := NOT holdfast.is_everything(f.reach);
         END IF;
         IF NOT v_skips AND c.starts_at IS NULL THEN
@@ -252,10 +270,10 @@ $$;
 -- them. At most `p_limit`, less what comes before them: `p_higher` ready jobs, whatever their time, and those that were
 -- due at `p_dues`. `places` are those of the events in the table: what is taken up is not trimmed, and so stays there.
 -- What expired while it waited becomes a row, which the lifecycle buries. `used_up` is false where more may follow. The
--- caller holds the lock, and took it in an earlier statement.
+-- caller holds the lock, and took it in an earlier statement; `p_moment` and `p_horizon` are those of `next_window`.
 CREATE FUNCTION holdfast.take_up(
-    c holdfast.consumers, p_special boolean, p_limit integer, p_now timestamptz,
-    p_higher integer DEFAULT 0, p_dues timestamptz[] DEFAULT '{}',
+    c holdfast.consumers, p_special boolean, p_limit integer, p_now timestamptz, p_moment pg_snapshot,
+    p_higher integer DEFAULT 0, p_dues timestamptz[] DEFAULT '{}', p_horizon bigint DEFAULT NULL,
     OUT epochs integer[], OUT seqs bigint[], OUT places tid[], OUT used_up boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -276,7 +294,7 @@ DECLARE
 BEGIN
     epochs := '{}'; seqs := '{}'; places := '{}';
     IF f.reach IS NULL THEN
-        f := holdfast.next_window(f, c.channel_id);
+        f := holdfast.next_window(f, c.channel_id, p_moment, p_horizon);
         v_now := NOT holdfast.is_everything(f.reach);
     END IF;
     LOOP
@@ -309,16 +327,16 @@ BEGIN
         EXIT WHEN used_up OR v_step.passed < cardinality(w.seqs) OR p_limit > 0 AND cardinality(seqs) >= p_limit
                OR v_looks >= v_most;
         IF cardinality(w.seqs) < v_chunk THEN
-            f := holdfast.next_window(f, c.channel_id);
+            f := holdfast.next_window(f, c.channel_id, p_moment, p_horizon);
             v_now := NOT holdfast.is_everything(f.reach);
         END IF;
     END LOOP;
     IF v_moved THEN
         IF used_up THEN
-            f.passed := f.reach; f.reach := NULL; f.at_tx := NULL; f.at_seq := NULL;
+            f := holdfast.without_window(f);
         END IF;
-        INSERT INTO holdfast.frontiers
-        VALUES (c.id, p_special, f.number + 1, f.epoch, f.passed, f.reach, f.at_tx, f.at_seq);
+        f.number := f.number + 1;
+        INSERT INTO holdfast.frontiers VALUES (f.*);
         DELETE FROM holdfast.frontiers WHERE consumer_id = c.id AND special = p_special AND number = v_old.number;
     END IF;
 END $$;

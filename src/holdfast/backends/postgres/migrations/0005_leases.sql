@@ -230,13 +230,14 @@ LANGUAGE sql AS $$
 $$;
 
 -- Make rows of the next events of the log, as long as there are any; returns whether that was all of them.
-CREATE FUNCTION holdfast.take_up_all(c holdfast.consumers, p_special boolean, p_now timestamptz) RETURNS boolean
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION holdfast.take_up_all(
+    c holdfast.consumers, p_special boolean, p_now timestamptz, p_moment pg_snapshot, p_horizon bigint DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_step record;
 BEGIN
     FOR i IN 1..10 LOOP
-        SELECT * INTO v_step FROM holdfast.take_up(c, p_special, 2000, p_now);
+        SELECT * INTO v_step FROM holdfast.take_up(c, p_special, 2000, p_now, p_moment, p_horizon => p_horizon);
         IF v_step.seqs <> '{}' THEN
             PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs);
         END IF;
@@ -259,14 +260,14 @@ BEGIN
         RETURN 0;
     END IF;
     v_before := holdfast.count_beyond(p_consumer_id, true, NULL);
-    PERFORM holdfast.take_up_all(c, true, holdfast.now());
+    PERFORM holdfast.take_up_all(c, true, holdfast.now(), holdfast.snapshot());
     RETURN v_before - holdfast.count_beyond(p_consumer_id, true, NULL);
 END $$;
 
 -- Jobs of an unordered consumer to lease: ready ones by their numbers, and the next events of the log. `used_up` as for
 -- take_up.
 CREATE FUNCTION holdfast.pick(
-    c holdfast.consumers, p_limit integer, p_now timestamptz,
+    c holdfast.consumers, p_limit integer, p_now timestamptz, p_moment pg_snapshot,
     OUT ready bigint[], OUT epochs integer[], OUT seqs bigint[], OUT places tid[], OUT used_up boolean
 ) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
@@ -282,15 +283,16 @@ BEGIN
         ORDER BY j.priority DESC, j.due_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) r;
     IF v_higher < p_limit THEN
         SELECT t.epochs, t.seqs, t.places, t.used_up INTO epochs, seqs, places, used_up
-        FROM holdfast.take_up(c, false, p_limit, p_now, v_higher, v_dues) t;
+        FROM holdfast.take_up(c, false, p_limit, p_now, p_moment, v_higher, v_dues) t;
         ready := ready[1:p_limit - cardinality(seqs)];
     END IF;
 END $$;
 
--- Jobs of an ordered consumer to lease: only the head of each key. `used_up` is false where more may follow: one call marks
--- so many jobs held at the most, since each look passes what the looks before it in the same transaction have marked.
+-- Jobs of an ordered consumer to lease: only the head of each key, and only up to a number, unless that is null. `used_up`
+-- is false where more may follow: one call marks so many jobs held at the most, since each look passes what the looks
+-- before it in the same transaction have marked.
 CREATE FUNCTION holdfast.pick_heads(
-    p_consumer_id integer, p_limit integer, p_now timestamptz, OUT ready bigint[], OUT used_up boolean
+    p_consumer_id integer, p_limit integer, p_now timestamptz, p_bound bigint, OUT ready bigint[], OUT used_up boolean
 ) LANGUAGE plpgsql SET enable_sort = off AS $$
 DECLARE
     v_most   constant integer := 5000;
@@ -313,6 +315,7 @@ BEGIN
             SELECT j.id FROM holdfast.jobs j
             WHERE j.consumer_id = p_consumer_id AND j.state = 'ready' AND NOT j.held
               AND (j.expires_at IS NULL OR j.expires_at > p_now) AND j.id <> ALL (ready)
+              AND (j.id <= p_bound) IS NOT FALSE
             ORDER BY j.priority DESC, j.due_at, j.id LIMIT greatest(p_limit - cardinality(ready), 500)
             FOR NO KEY UPDATE SKIP LOCKED) p;
         -- A statement of its own, so that its snapshot is younger than the locks above.
@@ -392,7 +395,10 @@ RETURNS TABLE (
 DECLARE
     v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
     v_now      timestamptz;
+    v_horizon  bigint;
+    v_moment   pg_snapshot;
     v_all      boolean;
+    v_bound    bigint;
     v_picked   record;
     v_tokens   bigint[];
     c          holdfast.consumers;
@@ -404,18 +410,31 @@ BEGIN
         RETURN;
     END IF;
     v_now := holdfast.now();
+    IF c.ordered AND EXISTS (SELECT FROM holdfast.frontiers WHERE consumer_id = c.id AND reach IS NOT NULL) THEN
+        -- The last claim did not come to the end of the log. Where none of them does, the first events of the keys are
+        -- known up to this number, once the window that begins now is used up.
+        SELECT h.seq INTO v_horizon FROM holdfast.horizons(ARRAY[p_channel]) h WHERE h.entering IS NULL;
+    END IF;
+    -- Both frontiers go as far as this: else of two events of a key the later one could be taken up alone.
+    v_moment := holdfast.snapshot();
     -- With very many special events, those that one call does not come to may be of a higher priority. Nobody waits for
     -- that: somebody may publish more of them than calls take up.
-    v_all := NOT holdfast.has_special(c) OR holdfast.take_up_all(c, true, v_now);
+    v_all := NOT holdfast.has_special(c) OR holdfast.take_up_all(c, true, v_now, v_moment, v_horizon);
     IF c.ordered THEN
         -- An event that is not taken up yet may be an earlier one of its key.
-        v_all := holdfast.take_up_all(c, false, v_now) AND v_all;
+        IF NOT v_all THEN
+            v_bound := coalesce((holdfast.frontier(c.id, true)).passed_to, 0);
+        END IF;
+        IF NOT holdfast.take_up_all(c, false, v_now, v_moment, v_horizon) THEN
+            v_all := false;
+            v_bound := least(v_bound, coalesce((holdfast.frontier(c.id, false)).passed_to, 0));
+        END IF;
         SELECT h.ready, '{}'::integer[] AS epochs, '{}'::bigint[] AS seqs, '{}'::tid[] AS places, h.used_up INTO v_picked
-        FROM holdfast.pick_heads(c.id, p_limit, v_now) h WHERE v_all;
+        FROM holdfast.pick_heads(c.id, p_limit, v_now, v_bound) h;
     ELSE
-        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now);
+        SELECT * INTO v_picked FROM holdfast.pick(c, p_limit, v_now, v_moment);
     END IF;
-    IF c.ordered AND NOT v_all OR v_picked.ready = '{}' AND v_picked.seqs = '{}' AND NOT (v_picked.used_up AND v_all) THEN
+    IF v_picked.ready = '{}' AND v_picked.seqs = '{}' AND NOT (v_picked.used_up AND v_all) THEN
         RETURN NEXT;
         RETURN;
     END IF;
@@ -514,7 +533,7 @@ BEGIN
     FOR c IN SELECT * FROM holdfast.consumers WHERE id = ANY (p_consumer_ids) ORDER BY id LOOP
         IF c.expires_after IS NOT NULL THEN
             -- What expired at the beginning of the backlog is taken up, so that the order of the log is left by few.
-            PERFORM holdfast.take_up(c, false, 0, v_now);
+            PERFORM holdfast.take_up(c, false, 0, v_now, holdfast.snapshot());
         END IF;
         v_seqs := ARRAY(SELECT t.seq FROM unnest(p_consumer_ids, p_seqs) AS t (consumer_id, seq) WHERE t.consumer_id = c.id);
         SELECT array_agg(l.epoch) AS epochs, array_agg(l.seq) AS seqs INTO v_left
@@ -844,7 +863,7 @@ BEGIN
     END IF;
     v_now := holdfast.now();
     IF v_rows > 0 AND holdfast.has_special(c) THEN
-        SELECT * INTO v_step FROM holdfast.take_up(c, true, v_rows, v_now);
+        SELECT * INTO v_step FROM holdfast.take_up(c, true, v_rows, v_now, holdfast.snapshot());
         PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs);
         v_all := v_step.used_up;
     END IF;
@@ -852,7 +871,8 @@ BEGIN
         SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = c.id AND j.id > 0 AND j.state <> 'leased'
         ORDER BY j.id LIMIT v_rows FOR UPDATE), v_now);
     IF cancelled < v_rows THEN
-        SELECT * INTO v_step FROM holdfast.take_up(c, false, p_limit - cancelled::integer, v_now);
+        SELECT * INTO v_step
+        FROM holdfast.take_up(c, false, p_limit - cancelled::integer, v_now, holdfast.snapshot());
         PERFORM holdfast.cancel_events(c, v_step.epochs, v_step.seqs, v_now);
         cancelled := cancelled + cardinality(v_step.seqs);
         v_all := v_all AND v_step.used_up;
