@@ -543,7 +543,7 @@ async def test_a_claim_has_jobs_while_more_is_published_than_one_call_takes_up(
     at = await backend.now() + 60 * MINUTE if kind == "scheduled" else None
     parameters = {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "me"}
     async with pooled(database) as connection:
-        for turn in range(6):
+        for turn in range(20):  # six, where a second is enough for each call
             events = [Event(b"{}", f"e-{turn}-{number}", key="k") for number in range(22_000)]
             await backend.log.publish(CHANNEL, events, at=at, priority=int(kind.endswith("prioritised")))
             rows = await (await connection.execute(QUERIES["claim"], parameters)).fetchall()
@@ -555,6 +555,22 @@ async def test_a_claim_has_jobs_while_more_is_published_than_one_call_takes_up(
             assert found == {"e-0-0", "plain"} or (kind.endswith("prioritised") and found == {"e-0-0"})
         else:
             assert len(found) == (1 if kind == "scheduled" else 10)
+
+
+async def test_a_claim_on_a_slow_server_takes_up_less_at_a_time(backend: PostgresBackend, sql: Sql) -> None:
+    """Whoever calls it hangs up after some seconds, and undoes what it has done by then."""
+    await subscribe(backend, ordered=True)
+    await backend.log.publish(CHANNEL, [Event(b"{}", f"e-{number}", key="k") for number in range(20_000)])
+    sql.execute("""
+        CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END';
+        CREATE TRIGGER slow AFTER INSERT ON holdfast.jobs FOR EACH STATEMENT EXECUTE FUNCTION slow()
+    """)
+    parameters = {"channel": CHANNEL, "consumer": CONSUMER, "limit": 10, "worker": "me"}
+    rows = sql.execute(QUERIES["claim"], parameters).fetchall()
+    assert [row[1] for row in rows] == [None], "ask again"
+    [(made,)] = sql.execute("SELECT count(*) FROM holdfast.jobs").fetchall()
+    assert made in (2_000, 4_000)
 
 
 async def looks(database: str, query: str, **parameters: Any) -> int:

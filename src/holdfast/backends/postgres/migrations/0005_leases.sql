@@ -229,14 +229,18 @@ LANGUAGE sql AS $$
     CROSS JOIN LATERAL (SELECT greatest(l.at, l.published_at, c.created_at) AS due_at) d;
 $$;
 
--- Make rows of the next events of the log, as long as there are any; returns whether that was all of them.
+-- Make rows of the next events of the log, as long as there are any; returns whether that was all of them. Others wait for
+-- the frontier meanwhile, and whoever called hangs up after some seconds, which would undo it: so it takes no longer than
+-- a second.
 CREATE FUNCTION holdfast.take_up_all(
     c holdfast.consumers, p_special boolean, p_now timestamptz, p_moment pg_snapshot, p_horizon bigint DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    v_step record;
+    v_until timestamptz := clock_timestamp() + interval '1 second';
+    v_step  record;
 BEGIN
     FOR i IN 1..10 LOOP
+        EXIT WHEN clock_timestamp() > v_until;
         SELECT * INTO v_step FROM holdfast.take_up(c, p_special, 2000, p_now, p_moment, p_horizon => p_horizon);
         IF v_step.seqs <> '{}' THEN
             PERFORM holdfast.add_jobs(c, v_step.epochs, v_step.seqs);
