@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Coroutine
@@ -19,11 +20,11 @@ from model import BACKOFF, EXPIRES, LEASE, MAX_ABANDONMENTS, MAX_ATTEMPTS, Model
 from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure
 from holdfast.model.event import Event
-from holdfast.model.job import Job, JobRecord, Retry
+from holdfast.model.job import Burial, Job, JobRecord, Reason, Retry
 from holdfast.model.policy import Policy
 from holdfast.model.states import State
 from holdfast.wiring import backend as connect_backend
-from kit import BOOM, CONSUMER, bury, complete, record, states, step
+from kit import BOOM, CONSUMER, record, states, step
 from stores import Store
 
 T = TypeVar("T")
@@ -36,7 +37,6 @@ POLICY = Policy.of(
     backoff=[f"{wait}m" for wait in BACKOFF],
     expires_after=f"{EXPIRES}m",
 )
-MOST = 4
 # How often each move is tried. One rule draws them all: hypothesis would switch whole rules off in most runs,
 # and without claims, or without time, nothing much happens.
 MOVES = {
@@ -57,6 +57,27 @@ MOVES = {
 }
 
 
+# The same for leases of many jobs: some of them end together, others leave the lease, and what waits is
+# changed ahead of its turn.
+MOVES_OF_MANY = {
+    "publish_some": 5,
+    "publish": 1,
+    "cancel": 2,
+    "cancel_waiting": 1,
+    "requeue": 2,
+    "claim": 6,
+    "complete": 5,
+    "fail": 2,
+    "bury": 1,
+    "release": 2,
+    "snooze": 1,
+    "extend": 3,
+    "advance": 3,
+    "upkeep": 2,
+    "lapse": 2,
+}
+
+
 def minutes(number: int) -> timedelta:
     return timedelta(minutes=number)
 
@@ -67,6 +88,7 @@ class Machine(RuleBasedStateMachine):
     backend: Backend
     loop: asyncio.AbstractEventLoop
     channels = count()
+    most_jobs, most_claimed, most_answers = 4, 3, 1
 
     def run(self, verb: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(verb)
@@ -80,11 +102,7 @@ class Machine(RuleBasedStateMachine):
         self.run(self.backend.channels.subscribe(self.channel, CONSUMER, POLICY))
         self.base: datetime = self.run(self.backend.now())
 
-    @rule(
-        move=st.sampled_from([move for move, weight in MOVES.items() for _ in range(weight)]),
-        choice=st.integers(0, 11),
-    )
-    def play(self, move: str, choice: int) -> None:
+    def move(self, move: str, choice: int) -> None:
         self.model.steps += 1
         getattr(self, f"do_{move}", lambda choice: self.answer(move, choice))(choice)
 
@@ -103,12 +121,19 @@ class Machine(RuleBasedStateMachine):
     # what producers and operators do
 
     def do_publish(self, choice: int) -> None:
-        if len(self.model.jobs) < MOST:
+        if len(self.model.jobs) < self.most_jobs:
             name, priority = str(len(self.model.jobs)), choice % 2
             at = (None, None, self.model.minutes - 5, self.model.minutes + 15)[choice % 4]
             when = None if at is None else self.base + minutes(at)
             self.run(self.backend.log.publish(self.channel, [Event(1, name)], at=when, priority=priority))
             self.model.publish(name, priority, at)
+
+    def do_publish_some(self, choice: int) -> None:
+        first = len(self.model.jobs)
+        names = [str(first + n) for n in range(min(choice % 5 + 1, self.most_jobs - first))]
+        self.run(self.backend.log.publish(self.channel, [Event(1, name) for name in names]))
+        for name in names:
+            self.model.publish(name, 0, None)
 
     def do_publish_again(self, choice: int) -> None:
         if job := self.chosen(choice):
@@ -120,6 +145,13 @@ class Machine(RuleBasedStateMachine):
             cancelled = self.run(self.backend.leases.cancel(self.channel, "default", job.id, None))
             assert cancelled == self.model.cancel(job)
 
+    def do_cancel_waiting(self, choice: int) -> None:
+        """All that waits, in steps."""
+        cancelled = 0
+        while some := self.run(self.backend.leases.cancel_waiting(self.channel, CONSUMER, choice + 1)):
+            cancelled += some
+        assert cancelled == sum(self.model.cancel(job) for job in self.model.jobs.values())
+
     def do_requeue(self, choice: int) -> None:
         if job := self.chosen(choice):
             requeued = self.run(self.backend.leases.requeue(self.channel, CONSUMER, self.kept(job.id).id))
@@ -128,7 +160,7 @@ class Machine(RuleBasedStateMachine):
     # what workers do
 
     def do_claim(self, choice: int) -> None:
-        limit = choice % 3 + 1
+        limit = choice % self.most_claimed + 1
         jobs = self.run(self.backend.leases.claim(self.channel, CONSUMER, limit, "model"))
         taken = self.model.claim(limit)
         assert [(job.event.id, job.attempt, job.abandonments) for job in jobs] == [
@@ -148,36 +180,44 @@ class Machine(RuleBasedStateMachine):
         return self.model.holds(job.id, job.token) and self.tokens[job.id, job.token] == lease.token
 
     def answer(self, verb: str, choice: int) -> None:
-        """From a lease that runs or from a stale one (I5: accepted means that its token was the newest)."""
+        """From leases that run or from stale ones (I5: accepted means that the token was the newest)."""
         running = [lease for lease in self.held if self.holds(lease)]
-        among = running if running and choice % 4 else self.held[:6]
+        among = running if running and choice % 4 else self.held[: 6 * self.most_answers]
         if not among:
             return
-        lease = among[choice % len(among)]
-        held = self.holds(lease)
-        accepted = self.run(self.ask(verb, lease))
+        first = choice % len(among)
+        by_id = {lease.event.id: lease for lease in among[first :: choice % 3 + 1]}
+        leases = list(by_id.values())[: choice % self.most_answers + 1]
+        held = [self.holds(lease) for lease in leases]
+        accepted = self.run(self.ask(verb, leases))
         assert accepted == held
-        if accepted:
-            job = self.model.jobs[lease.event.id]
-            more = (45,) if verb in ("snooze", "extend") else ()
-            getattr(self.model, verb)(job, *more)
+        more = (45,) if verb in ("snooze", "extend") else ()
+        for lease in itertools.compress(leases, accepted):
+            getattr(self.model, verb)(self.model.jobs[lease.event.id], *more)
 
-    async def ask(self, verb: str, lease: Job) -> bool:
+    async def ask(self, verb: str, leases: list[Job]) -> list[bool]:
+        verbs = self.backend.leases
         match verb:
             case "complete":
-                return await complete(self.backend, lease)
-            case "bury":
-                return await bury(self.backend, lease)
-            case "fail":
-                verdict = after_failure(lease, POLICY, BOOM, terminal=False, chance=random.Random(0))
-                if isinstance(verdict, Retry):
-                    return (await self.backend.leases.retry([verdict]))[0]
-                return (await self.backend.leases.bury([verdict]))[0]
+                return await verbs.complete(leases)
             case "extend":
-                return (await self.backend.leases.extend([lease], minutes(45)))[0]
-        return (await self.backend.leases.retry([Retry(lease, None if verb == "release" else minutes(45))]))[
-            0
-        ]
+                return await verbs.extend(leases, minutes(45))
+            case "bury":
+                return await verbs.bury([Burial(lease, Reason.TERMINAL, BOOM) for lease in leases])
+            case "fail":
+                return await self.fail(leases)
+        delay = None if verb == "release" else minutes(45)
+        return await verbs.retry([Retry(lease, delay) for lease in leases])
+
+    async def fail(self, leases: list[Job]) -> list[bool]:
+        chance = random.Random(0)
+        verdicts = [after_failure(lease, POLICY, BOOM, terminal=False, chance=chance) for lease in leases]
+        retries = [verdict for verdict in verdicts if isinstance(verdict, Retry)]
+        burials = [verdict for verdict in verdicts if isinstance(verdict, Burial)]
+        # Each verb once: what is tried again together is due at the same moment.
+        retried = iter(await self.backend.leases.retry(retries))
+        buried = iter(await self.backend.leases.bury(burials))
+        return [next(retried if isinstance(verdict, Retry) else buried) for verdict in verdicts]
 
     # what time does
 
@@ -211,9 +251,32 @@ class Machine(RuleBasedStateMachine):
             assert self.run(states(self.backend, channel=self.channel)) == counted
 
 
+def drawn(moves: dict[str, int]) -> st.SearchStrategy[str]:
+    return st.sampled_from([move for move, weight in moves.items() for _ in range(weight)])
+
+
+class FewJobs(Machine):
+    """Each job by itself."""
+
+    @rule(move=drawn(MOVES), choice=st.integers(0, 11))
+    def play(self, move: str, choice: int) -> None:
+        self.move(move, choice)
+
+
+class ManyJobs(Machine):
+    """Leases of many jobs."""
+
+    most_jobs, most_claimed, most_answers = 14, 8, 6
+
+    @rule(move=drawn(MOVES_OF_MANY), choice=st.integers(0, 11))
+    def play(self, move: str, choice: int) -> None:
+        self.move(move, choice)
+
+
+@pytest.mark.parametrize("machine", [FewJobs, ManyJobs])
 @pytest.mark.parametrize("plays", [8, pytest.param(100, marks=pytest.mark.slow)])
-def test_the_backend_and_the_model_agree(store: Store, plays: int) -> None:
-    class Play(Machine):
+def test_the_backend_and_the_model_agree(store: Store, plays: int, machine: type[Machine]) -> None:
+    class Play(machine):  # type: ignore[misc, valid-type]
         backend = connect_backend(store.url, connections=1)
 
     with asyncio.Runner() as runner:
