@@ -10,9 +10,14 @@ import psycopg
 import pytest
 import redis.asyncio
 
+from pooler import PgBouncer
+
 
 class Store(ABC):
     """An empty store, and the little that the suite needs of it beyond the contract."""
+
+    wakes = True
+    """Whether listeners are woken, and need not wait for the next poll."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.url = self.create(request)
@@ -61,6 +66,17 @@ class BulkStore(PostgresStore):
         return super().create(request)
 
 
+class PooledStore(PostgresStore):
+    """The same, through PgBouncer in transaction mode."""
+
+    wakes = False
+
+    def create(self, request: pytest.FixtureRequest) -> str:
+        direct = super().create(request)
+        pooler: PgBouncer = request.getfixturevalue("pooler")
+        return pooler.database_url(direct.rpartition("/")[2])
+
+
 class RedisStore(Store):
     """The session's Redis server, emptied."""
 
@@ -105,5 +121,5 @@ class NatsStore(Store):
 
 
 STORES: dict[str, type[Store]] = {"postgres": PostgresStore, "redis": RedisStore, "nats": NatsStore}
-VARIANTS: dict[str, type[Store]] = {"postgres-bulk": BulkStore}
+VARIANTS: dict[str, type[Store]] = {"postgres-bulk": BulkStore, "postgres-pooler": PooledStore}
 """Stores in another form; only in `make test-all`."""

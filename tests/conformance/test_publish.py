@@ -112,6 +112,7 @@ async def test_a_scheduled_event_waits_for_its_time(backend: Backend) -> None:
     assert ids(await claim(backend)) == ["later"]
 
 
+@pytest.mark.usefixtures("_waking")
 async def test_a_publish_wakes_whoever_listens(backend: Backend) -> None:
     woken = asyncio.Event()
     listener = await backend.listen([CHANNEL], lambda _: woken.set())

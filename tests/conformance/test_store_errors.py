@@ -147,6 +147,7 @@ async def _settled(backend: Backend, *names: str) -> bool:
     return all([await state(backend, name) is State.DONE for name in names])
 
 
+@pytest.mark.usefixtures("_waking")
 async def test_a_listener_goes_on_after_an_unknown_error(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,12 @@ async def check(session: Session) -> list[Finding]:
     """Read the settings as the server has them, and say what they cost."""
     settings = dict(await session.rows("settings"))
     findings = [_fsync(settings["fsync"]), _commit(settings["synchronous_commit"])]
+    if await session.through_pooler():
+        text = (
+            "connections end at a pooler: each transaction brings its settings with it, nothing is prepared,"
+        )
+        text += " and workers poll for new work, since wake-ups need a connection of their own"
+        findings.append(Finding("warning", "pooler", text))
     findings += [_pages(settings["full_page_writes"]), _version(int(settings["server_version_num"]))]
     for epoch, timeline, began in await session.rows("last_epoch"):
         text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"

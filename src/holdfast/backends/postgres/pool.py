@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """A connection to the server, or to a pooler before it."""
+
+    through_pooler = False
+    """Each transaction may be on another connection of the pooler's: nothing of a session outlives one, no
+    setting, prepared statement or LISTEN."""
+
 
 # A server that vanished without a word is noticed in seconds, not hours.
 ALERT: dict[str, Any] = {
@@ -30,11 +38,38 @@ ALERT: dict[str, Any] = {
 async def connect(url: str) -> Connection:
     """A new connection in autocommit mode; raises psycopg's errors."""
     try:
-        return await psycopg.AsyncConnection.connect(url, autocommit=True, prepare_threshold=1, **ALERT)
+        connection = await Connection.connect(url, autocommit=True, prepare_threshold=1, **ALERT)
     except BaseException as error:
         # The frames below hold the socket. Whoever kept the error kept the connection open, half made, and a
         # server waits a minute for a password, and a DROP DATABASE for that.
         raise error.with_traceback(None) from None
+    try:
+        with _impatient(connection):
+            await _find_pooler(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _find_pooler(connection: Connection) -> None:
+    """See whether a pooler stands between: it tells a process number of its own, not that of the server's
+    process, since it is the pooler that is asked to cancel a query."""
+    cursor = await connection.execute("SELECT pg_backend_pid()", prepare=False)
+    if await cursor.fetchone() != (connection.info.backend_pid,):
+        connection.through_pooler = True
+        connection.prepare_threshold = None
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+
+
+@contextmanager
+def _impatient(connection: Connection) -> Iterator[None]:
+    """A server may fall silent right after it has let us in."""
+    limit = asyncio.get_running_loop().call_later(ALERT["connect_timeout"], hang_up, connection)
+    try:
+        yield
+    finally:
+        limit.cancel()
 
 
 def hang_up(connection: Connection) -> None:
@@ -66,15 +101,12 @@ class Pool:
 
     async def _connect(self) -> Connection:
         connection = await connect(self._url)
-        # A server may fall silent right after it has let us in.
-        limit = asyncio.get_running_loop().call_later(ALERT["connect_timeout"], hang_up, connection)
         try:
-            await self._configure(connection)
+            with _impatient(connection):
+                await self._configure(connection)
         except BaseException:
             await connection.close()
             raise
-        finally:
-            limit.cancel()
         return connection
 
     async def give_back(self, connection: Connection) -> None:

@@ -29,15 +29,6 @@ from holdfast.model.redact import address
 
 log = logging.getLogger(__name__)
 
-# Every statement of ours walks an index in order, whatever the statistics say at the moment: the tables go
-# from empty to full and back within minutes. So that is planned once, and not again for every call.
-_SETTINGS = """
-    SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
-    SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET timezone = 'UTC';
-    SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed'
-"""
-
-
 PATIENCE = 8.0
 # Some functions wait for no lock longer than this, since others wait for what they hold already. They are
 # tried again.
@@ -51,6 +42,7 @@ class Session:
     def __init__(self, url: str, size: int = 4) -> None:
         self.url = url
         self._pool = Pool(url, size, self._configure)
+        self._recognised = False
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
@@ -71,11 +63,16 @@ class Session:
 
     @asynccontextmanager
     async def connection(self, patience: float | None = None) -> AsyncIterator[Connection]:
-        """A connection in autocommit mode, for no longer than `patience` seconds."""
+        """A connection in autocommit mode, or in a transaction of a pooler's, for some seconds at most."""
         connection = await self._take()
         limit = asyncio.get_running_loop().call_later(patience or PATIENCE, hang_up, connection)
         try:
-            yield connection
+            if connection.through_pooler:
+                async with connection.transaction():
+                    await self._begin(connection)
+                    yield connection
+            else:
+                yield connection
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
@@ -90,13 +87,23 @@ class Session:
         limit = asyncio.get_running_loop().call_later(PATIENCE, hang_up, connection)
         try:
             cursor = connection.cursor(binary=True)
-            await cursor.execute(QUERIES[name], parameters)
+            if connection.through_pooler:
+                async with connection.pipeline(), connection.transaction():  # one round trip
+                    await self._begin(connection)
+                    await cursor.execute(QUERIES[name], parameters)
+            else:
+                await cursor.execute(QUERIES[name], parameters)
             return await cursor.fetchall()
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
             limit.cancel()
             await self._pool.give_back(connection)
+
+    async def through_pooler(self) -> bool:
+        """Return whether connections end at a pooler, in transaction mode perhaps."""
+        async with self.connection() as connection:
+            return connection.through_pooler
 
     async def row(self, name: str, **parameters: Any) -> tuple[Any, ...] | None:
         """Run a named query and return its first row."""
@@ -128,11 +135,15 @@ class Session:
 
     async def _configure(self, connection: Connection) -> None:
         set_json_loads(orjson.loads, connection)
-        await connection.execute(_SETTINGS)
-        # A statement that we hung up on ends, and leases nothing to nobody. (Not on every system.)
-        with suppress(psycopg.errors.InvalidParameterValue):
-            await connection.execute("SET client_connection_check_interval = '500ms'")
-        await self.recognise(connection)
+        if not connection.through_pooler:
+            await connection.execute(QUERIES["configure"], {"local": False}, prepare=False)
+            await self.recognise(connection)
+
+    async def _begin(self, connection: Connection) -> None:
+        """What a session would keep, for one transaction; and who knows which server the pooler has now."""
+        await connection.execute(QUERIES["configure"], {"local": True})
+        if self._recognised:
+            await connection.execute(QUERIES["renew_epoch"])
 
     async def recognise(self, connection: Connection) -> None:
         """See whether this is the server that the store knew: a promoted or restored one begins a new epoch.
@@ -143,6 +154,7 @@ class Session:
         # A database without our schema is migrated by whoever opens it, and recognised after that.
         with suppress(psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
             changes = await (await connection.execute(QUERIES["renew_epoch"], prepare=False)).fetchall()
+            self._recognised = True
         for epoch, timeline in changes:
             log.warning(
                 "PostgreSQL at %s is another server than before: a standby that was promoted, or a restored "

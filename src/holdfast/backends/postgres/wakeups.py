@@ -83,6 +83,9 @@ class PostgresListener:
         while True:
             try:
                 async with await connect(self._url) as connection:
+                    if connection.through_pooler:
+                        log.info("a pooler passes no notifications on: new work is found by polls alone")
+                        return
                     await connection.execute("SET application_name = 'holdfast listener'")
                     await connection.execute("LISTEN holdfast")
                     for channel in self._channels:  # what was said before we listened is found by a poll
