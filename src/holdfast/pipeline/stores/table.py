@@ -127,7 +127,8 @@ class TableStore:
     def _connection(self) -> Iterator[psycopg.Connection]:
         """One transaction of its own; the server's errors as ours."""
         try:
-            with psycopg.connect(self._connect_to, connect_timeout=10) as connection:
+            # Nothing is prepared: behind a pooler it would be left to others.
+            with psycopg.connect(self._connect_to, connect_timeout=10, prepare_threshold=None) as connection:
                 yield connection
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise Unavailable(f"{self.url} did not answer: {str(error).partition(chr(10))[0]}") from error
