@@ -68,8 +68,7 @@ class Session:
         limit = asyncio.get_running_loop().call_later(patience or PATIENCE, hang_up, connection)
         try:
             if connection.through_pooler:
-                async with connection.transaction():
-                    await self._begin(connection)
+                async with self._transaction(connection):
                     yield connection
             else:
                 yield connection
@@ -88,11 +87,10 @@ class Session:
         try:
             cursor = connection.cursor(binary=True)
             if connection.through_pooler:
-                async with connection.pipeline(), connection.transaction():  # one round trip
-                    await self._begin(connection)
+                async with self._transaction(connection):
                     await cursor.execute(QUERIES[name], parameters)
-            else:
-                await cursor.execute(QUERIES[name], parameters)
+                    return await cursor.fetchall()
+            await cursor.execute(QUERIES[name], parameters)
             return await cursor.fetchall()
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
@@ -136,14 +134,24 @@ class Session:
     async def _configure(self, connection: Connection) -> None:
         set_json_loads(orjson.loads, connection)
         if not connection.through_pooler:
-            await connection.execute(QUERIES["configure"], {"local": False}, prepare=False)
+            await connection.execute(QUERIES["configure"])
             await self.recognise(connection)
 
-    async def _begin(self, connection: Connection) -> None:
-        """What a session would keep, for one transaction; and who knows which server the pooler has now."""
-        await connection.execute(QUERIES["configure"], {"local": True})
+    @asynccontextmanager
+    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
+        """Through a pooler: a transaction with what a session would keep, on whichever server it has."""
+        # Statements without parameters go together, in one round trip.
+        begin = ["BEGIN ISOLATION LEVEL READ COMMITTED", QUERIES["configure_locally"]]
         if self._recognised:
-            await connection.execute(QUERIES["renew_epoch"])
+            begin.append(QUERIES["renew_epoch"])
+        await connection.execute("; ".join(begin))
+        try:
+            yield
+        except psycopg.Error:
+            if not connection.closed:
+                await connection.execute("ROLLBACK")
+            raise
+        await connection.execute("COMMIT")
 
     async def recognise(self, connection: Connection) -> None:
         """See whether this is the server that the store knew: a promoted or restored one begins a new epoch.

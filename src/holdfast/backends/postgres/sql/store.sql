@@ -1,16 +1,20 @@
 -- The store itself: its clock, its epoch, its settings.
 
 -- name: configure
--- The settings of a session, or of one transaction. Every statement of ours walks an index in order, whatever the
--- statistics say at the moment: the tables go from empty to full and back within minutes. So that is planned once, and
--- not again for every call. The server ends a statement whose client has hung up, where its system can tell.
-SELECT set_config(name, value, %(local)s)
-FROM (VALUES
-    ('application_name', 'holdfast'), ('jit', 'off'), ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'),
-    ('enable_mergejoin', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('timezone', 'UTC'),
-    ('idle_in_transaction_session_timeout', '60s'), ('default_transaction_isolation', 'read committed'),
-    ('client_connection_check_interval', CASE WHEN version() ~ 'linux|apple|bsd' THEN '500ms' ELSE '0' END)
-) AS setting (name, value);
+-- The settings of a session. Every statement of ours walks an index in order, whatever the statistics say at the moment:
+-- the tables go from empty to full and back within minutes. So that is planned once, and not again for every call. The
+-- server ends a statement whose client has hung up, where its system can tell.
+SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
+SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET timezone = 'UTC';
+SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed';
+SELECT set_config('client_connection_check_interval', '500ms', false) WHERE version() ~ 'linux|apple|bsd';
+
+-- name: configure_locally
+-- The same for one transaction.
+SET LOCAL application_name = 'holdfast'; SET LOCAL jit = off; SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL plan_cache_mode = force_generic_plan;
+SET LOCAL timezone = 'UTC'; SET LOCAL idle_in_transaction_session_timeout = '60s';
+SELECT set_config('client_connection_check_interval', '500ms', true) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: now
 SELECT holdfast.now();
