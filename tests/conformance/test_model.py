@@ -274,6 +274,7 @@ class ManyJobs(Machine):
 
 
 @pytest.mark.parametrize("machine", [FewJobs, ManyJobs])
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("plays", [8, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_backend_and_the_model_agree(store: Store, plays: int, machine: type[Machine]) -> None:
     class Play(machine):  # type: ignore[misc, valid-type]
