@@ -27,10 +27,6 @@ class Store(Protocol):
         """The URL of an empty store, whose content is gone after the block."""
         ...
 
-    async def settle(self, url: str) -> None:
-        """Write back and clean up what earlier work left behind."""
-        ...
-
     async def describe(self) -> dict[str, str]:
         """Version and durability, as the server itself states them where it does."""
         ...
@@ -49,9 +45,6 @@ class PostgresStore:
                 drop = SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
                 await connection.execute(drop.format(Identifier(name)))
 
-    async def settle(self, url: str) -> None:
-        await settle_postgres(url)
-
     async def describe(self) -> dict[str, str]:
         names = ["server_version", *SETTINGS]
         query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
@@ -59,10 +52,20 @@ class PostgresStore:
             return dict(await (await connection.execute(query, (names,))).fetchall())
 
 
-async def settle_postgres(url: str) -> None:
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("VACUUM (ANALYZE)")
-        await connection.execute("CHECKPOINT")
+async def settle(url: str) -> None:
+    """Write back and clean up what earlier work left behind, so that no measure pays for it.
+
+    Redis rewrites its append-only file. NATS writes every message when it comes, and has nothing to clean up.
+    """
+    if url.startswith("postgresql:"):
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await connection.execute("VACUUM (ANALYZE)")
+            await connection.execute("CHECKPOINT")
+    elif url.startswith("redis:"):
+        async with redis.Redis.from_url(url) as client:
+            await client.bgrewriteaof()
+            while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
 
 class RedisStore:
@@ -76,13 +79,6 @@ class RedisStore:
         finally:
             async with redis.Redis.from_url(self.server.url) as client:
                 await client.flushall()
-
-    async def settle(self, url: str) -> None:
-        """Rewrite the append-only file, so that no rewrite falls into a measure."""
-        async with redis.Redis.from_url(url) as client:
-            await client.bgrewriteaof()
-            while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
 
     async def describe(self) -> dict[str, str]:
         async with redis.Redis.from_url(self.server.url) as client:
@@ -104,9 +100,6 @@ class NatsStore:
                 jetstream = client.jetstream()
                 for stream in await jetstream.streams_info():
                     await jetstream.delete_stream(stream.config.name or "")
-
-    async def settle(self, url: str) -> None:
-        """Nothing to do: the server writes every message when it comes, and has no log to rewrite."""
 
     async def describe(self) -> dict[str, str]:
         """The server tells only its administrators how it syncs; `always` is what we configured."""
