@@ -16,7 +16,7 @@ from holdfast.model.states import LIVE, State
 from holdfast.server.catalog import COUNTED
 
 from .connecting import JOBS, arrival
-from .consuming import fill
+from .consuming import publish_backlog
 from .contestants.holdfast_ import CHANNEL, CONSUMER, LEASE
 from .measures import Figures, LostEventsError, Stage
 from .payload import stamped
@@ -40,7 +40,7 @@ async def waiting(stage: Stage, sizes: Sizes) -> Figures:
     """Milliseconds of each count; seconds until a new process is connected and has polled; its memory beside
     that of one which came while the store was empty."""
     empty = await arrival(stage.url)
-    await fill(stage, sizes.waiting, "bulk", sizes.at_once)
+    await publish_backlog(stage, sizes.waiting, "bulk", sizes.at_once)
     await _bury(stage.url)
     await stage.settle()
     full = await arrival(stage.url)
