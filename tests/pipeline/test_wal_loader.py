@@ -54,7 +54,7 @@ def outage(place: Place) -> Iterator[None]:
 def test_a_drain_goes_on_where_a_batch_and_its_leases_have_gone_meanwhile(
     place: Place, database: str
 ) -> None:
-    """Another loader held it, has confirmed it, and it was cleaned away before this one asked for how long."""
+    """Another loader held it, confirmed it, and it was cleaned away before this one asked for how long."""
     batch = place.commit(source_rows(["a", "b"]))
     lease = place.wal.leases.claim(batch.name, "another")
     assert lease is not None
