@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.backlog_goals import CURRENT, GOALS, LABELS, OURS, Figures, ratio
+from bench.backlog_goals import CURRENT, GOALS, LABELS, OURS, PUBLISHED, Figures, ratio
 from bench.cli import chosen
 from bench.contestants import CONTESTANTS
 from bench.report import environment
@@ -38,10 +38,11 @@ TARGETS: dict[str, str] = {
     "taskiq": CONTESTANTS["redis"]["taskiq"],
     "atomic": "bench.contestants.atomic_nats:Atomic",
 }
-"""Those that are the same on whatever store they are: the others are found by store."""
+"""Those that are on one store only."""
 NAMES = OURS, "before", *TARGETS, "limit"
 VERSIONS = OURS, "before"
 WITH_LIMIT = *VERSIONS, "limit"
+ON_POSTGRES = *VERSIONS, "pgqueuer", "limit", "ranges"
 LONGEST = 7_200.0
 """Seconds of one turn."""
 
@@ -51,37 +52,36 @@ class Measure:
     contestants: Mapping[str, tuple[str, ...]]
     """By store."""
     once: bool = False
-    """In the first round only: it takes long, and its figures compare parts of one run."""
+    """In the first round only: it takes long, or its figures compare parts of one run."""
 
 
-def _everywhere(names: tuple[str, ...], **others: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """These contestants on all stores, but on some others."""
-    return dict.fromkeys(STORES, names) | others
-
-
-_LIMITED = _everywhere(WITH_LIMIT, postgres=(*VERSIONS, "pgqueuer", "limit", "ranges"))
-_PUBLISHED = "single", "bulk"
+EVERYBODY = {"postgres": ON_POSTGRES, "redis": WITH_LIMIT, "nats": WITH_LIMIT}
+ALONE = dict.fromkeys(STORES, VERSIONS)
 MEASURES: dict[str, Measure] = {
-    **{f"consume_{how}_{number}": Measure(_LIMITED) for how in _PUBLISHED for number in (1, 2)},
-    **{f"costs_{how}": Measure({"postgres": _LIMITED["postgres"]}) for how in _PUBLISHED},
-    **{f"handlers_{milliseconds}": Measure(_everywhere(VERSIONS)) for milliseconds in (1, 5, 50)},
+    **{f"consume_{how}_{number}": Measure(EVERYBODY) for how in PUBLISHED for number in (1, 2)},
+    **{f"costs_{how}": Measure({"postgres": ON_POSTGRES}) for how in PUBLISHED},
+    **{f"handlers_{milliseconds}": Measure(ALONE) for milliseconds in (1, 5, 50)},
     "publish_one": Measure(
-        _LIMITED | {"redis": (*WITH_LIMIT, "dramatiq", "taskiq"), "nats": (*WITH_LIMIT, "atomic")}
+        {
+            "postgres": ON_POSTGRES,
+            "redis": (*WITH_LIMIT, "dramatiq", "taskiq"),
+            "nats": (*WITH_LIMIT, "atomic"),
+        }
     ),
-    "publish_at_once": Measure(_LIMITED),
-    "publish_bulk": Measure(_LIMITED),
-    "beside_consumers": Measure(_everywhere(VERSIONS)),
+    "publish_at_once": Measure(EVERYBODY),
+    "publish_bulk": Measure(EVERYBODY),
+    "beside_consumers": Measure(ALONE),
     "latency": Measure(
-        _everywhere(WITH_LIMIT, postgres=(*WITH_LIMIT, "pgqueuer"), redis=(*WITH_LIMIT, "taskiq"))
+        {"postgres": (*WITH_LIMIT, "pgqueuer"), "redis": (*WITH_LIMIT, "taskiq"), "nats": WITH_LIMIT}
     ),
-    "rest": Measure(_everywhere(VERSIONS)),
-    "waiting": Measure(_everywhere(VERSIONS), once=True),
+    "rest": Measure(ALONE),
+    "waiting": Measure(ALONE, once=True),
     "memory": Measure({"redis": VERSIONS}, once=True),
-    "scrape": Measure(_everywhere(VERSIONS), once=True),
-    "sweep": Measure(_everywhere(VERSIONS), once=True),
+    "scrape": Measure(ALONE, once=True),
+    "sweep": Measure(ALONE, once=True),
     **{
         f"{kind}_{how}": Measure({"postgres": (OURS,)}, once=True)
-        for how in _PUBLISHED
+        for how in PUBLISHED
         for kind in ("free", "held")
     },
     "beside_write": Measure({"postgres": (OURS,)}, once=True),
