@@ -16,7 +16,8 @@ from holdfast.embedded import (
 from holdfast.embedded.wheels import bundled_home, java_home
 
 
-def test_a_missing_wheel_names_the_extra() -> None:
+def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # a virtual environment has the wheels' own programs there
     with pytest.raises(MissingWheelError, match=r"no-such-wheel.*pip install 'holdfast\[redis\]'"):
         wheels.program("no-such-wheel", "redis-server", "redis")
     with pytest.raises(MissingWheelError, match=r"no_such_wheel.*pip install 'holdfast\[spark\]'"):
