@@ -180,7 +180,7 @@ async def run(kind: str, store: Store, sizes: Sizes, names: list[str], before: P
                         figures = await turn(target(kind, contestant), name, url, sizes, source)
                 except Exception as error:
                     found.failures.append(f"{label}: {type(error).__name__}: {error}")
-                    tell(f"{label}: failed")
+                    tell(f"failed: {found.failures[-1]}")
                     continue
                 found.add(contestant, figures)
                 tell(f"{label}: " + ", ".join(shown(value) for value in figures.values()))
