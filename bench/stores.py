@@ -19,6 +19,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.embedded import Nats, Postgres, Redis
 
+PATIENCE = 120.0
 SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "512MB"}
 
 
@@ -62,10 +63,15 @@ async def settle(url: str) -> None:
             await connection.execute("VACUUM (ANALYZE)")
             await connection.execute("CHECKPOINT")
     elif url.startswith("redis:"):
-        async with redis.Redis.from_url(url) as client:
+        async with patient(url) as client:
             await client.bgrewriteaof()
             while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+
+def patient(url: str) -> redis.Redis:
+    """A client that waits as long as a server may take that empties or rewrites a million entries."""
+    return redis.Redis.from_url(url, socket_timeout=PATIENCE)
 
 
 class RedisStore:
@@ -77,11 +83,11 @@ class RedisStore:
         try:
             yield self.server.url
         finally:
-            async with redis.Redis.from_url(self.server.url) as client:
+            async with patient(self.server.url) as client:
                 await client.flushall()
 
     async def describe(self) -> dict[str, str]:
-        async with redis.Redis.from_url(self.server.url) as client:
+        async with patient(self.server.url) as client:
             version = (await client.info("server"))["redis_version"]
             synced = (await client.config_get("appendfsync"))["appendfsync"]
             return {"server_version": version, "appendfsync": str(synced)}

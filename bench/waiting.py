@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any
 
-import redis.asyncio as redis
-
 import holdfast
 from holdfast import wiring
 from holdfast.contracts import Backend
@@ -21,6 +19,7 @@ from .contestants.holdfast_ import CHANNEL, CONSUMER, LEASE
 from .measures import Figures, LostEventsError, Stage
 from .payload import stamped
 from .sizes import Sizes
+from .stores import patient
 
 DEAD = 100
 """Jobs that are buried before anything is counted."""
@@ -95,7 +94,7 @@ async def _count(url: str, live: int) -> dict[str, list[float]]:
 
 async def memory(stage: Stage, sizes: Sizes) -> Figures:
     """Bytes of the server for a job of each further consumer: a channel with eleven, less one with one."""
-    async with redis.Redis.from_url(stage.url) as client, holdfast.connect(stage.url) as bus:
+    async with patient(stage.url) as client, holdfast.connect(stage.url) as bus:
 
         async def used() -> int:
             await stage.settle()
