@@ -64,14 +64,20 @@ async def settle(url: str) -> None:
             await connection.execute("CHECKPOINT")
     elif url.startswith("redis:"):
         async with patient(url) as client:
+            await rewritten(client)  # a server that has grown much begins by itself
             await client.bgrewriteaof()
-            while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await rewritten(client)
 
 
 def patient(url: str) -> redis.Redis:
     """A client that waits as long as a server may take that empties or rewrites a million entries."""
     return redis.Redis.from_url(url, socket_timeout=PATIENCE)
+
+
+async def rewritten(client: redis.Redis) -> None:
+    """Wait until no rewrite is under way."""
+    while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 class RedisStore:

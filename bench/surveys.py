@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import holdfast
@@ -26,7 +24,8 @@ TIMES = 3
 async def scrape(stage: Stage, sizes: Sizes) -> Figures:
     """Seconds of `GET /metrics` of a server, with a channel that has many consumers."""
     async with holdfast.connect(stage.url) as bus:
-        await _each(range(sizes.consumers), lambda n: bus.subscribe("many", f"consumer-{n}"), sizes.at_once)
+        for number in range(sizes.consumers):
+            await bus.subscribe("many", f"consumer-{number}")
         await bus.publish_many("many", [holdfast.Event(data=stamped()) for _ in range(EVENTS)])
     await stage.settle()
     taken = []
@@ -55,12 +54,9 @@ def _samples(text: str, name: str) -> list[str]:
 async def sweep(stage: Stage, sizes: Sizes) -> Figures:
     """Seconds of a sweep of a store with many channels, each with one consumer and one event."""
     async with holdfast.connect(stage.url) as bus:
-
-        async def create(number: int) -> None:
+        for number in range(sizes.channels):
             await bus.subscribe(f"channel-{number}", "consumer")
             await bus.publish(f"channel-{number}", stamped())
-
-        await _each(range(sizes.channels), create, sizes.at_once)
     await stage.settle()
     backend = wiring.backend(stage.url, connections=4)
     await backend.open()
@@ -79,14 +75,3 @@ async def sweep(stage: Stage, sizes: Sizes) -> Figures:
     finally:
         await backend.close()
     return {"sweep": max(taken)}
-
-
-async def _each(numbers: range, do: Callable[[int], Awaitable[object]], at_once: int) -> None:
-    """Some at a time."""
-    left = iter(numbers)
-
-    async def run() -> None:
-        for number in left:
-            await do(number)
-
-    await asyncio.gather(*(run() for _ in range(at_once)))
