@@ -25,7 +25,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench dist lock clean
+.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench bench-check dist lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -42,7 +42,8 @@ help:
 	@echo "make check     lint, format, types, imports and documentation, as CI does"
 	@echo "make docs      write the generated documentation"
 	@echo "make pictures  take the pictures of the documentation anew; needs Chromium"
-	@echo "make bench     Holdfast beside its peers"
+	@echo "make bench     Holdfast beside its peers, and the backlog on every store"
+	@echo "make bench-check  small and quick: does every benchmark run?"
 	@echo "make dist      the wheels of holdfast and holdfast-chaos, in dist"
 	@echo "make lock      resolve the versions anew"
 	@echo "make clean     remove caches and builds; .venv and .holdfast stay"
@@ -113,6 +114,17 @@ pictures: $(STAMP)
 bench: $(BENCH)
 	$(BIN)/python bench/queue.py
 	$(BIN)/python bench/backlog.py
+
+bench-check: $(BENCH)
+	$(BIN)/python bench/queue.py --check
+	$(BIN)/python bench/backlog.py --smoke --before src
+	$(BIN)/python bench/dlq.py --check
+	$(BIN)/python bench/ingest.py --check
+	$(BIN)/python bench/archive.py --check
+	$(BIN)/python -m bench.freshness --check
+	$(BIN)/python -m bench.compaction --check
+	$(BIN)/python -m bench.dedupe --rows 100000 --rounds 1
+	$(BIN)/python bench/clients.py --rounds 1
 
 $(BENCH): $(STAMP) $(LOCKED)
 	$(if $(LOCKED),$(PIP) install --require-hashes -r $(LOCKED),$(PIP) install -e '.[bench]')

@@ -26,25 +26,31 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 import orjson
 import redis
 from isal import igzip
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast
 from holdfast import Event
 from holdfast.embedded import Nats, Postgres, Redis
-from holdfast.pipeline.archive.archiver import ROWS_PER_TASK, Archiver, Batch
+from holdfast.pipeline.archive.archiver import ROWS_PER_TASK, Archiver
+from holdfast.pipeline.archive.manifests import read_catalog
 from holdfast.pipeline.archive.policy import ArchivePolicy
 from holdfast.pipeline.session import session
+from holdfast.pipeline.stores import open_store
 from holdfast.pipeline.stores.folder import FolderStore
 
 CHANNEL, STREAM = "gbe.events.audit.change", "gbe:events:audit:change"
 SIZE = 200
 GOALS = {"archiver": 100_000, "archiver / a": 1.5, "archiver / b": 0.7, "archiver / c": 0.7}
 PLANNING = 0.05
+PATIENCE = 30.0
 
 
 def payload(number: int) -> bytes:
@@ -124,50 +130,78 @@ def hand_tuned(url: str, folder: Path, batch: int) -> float:
 # Spark
 
 
-def steady(batches: list[Batch]) -> tuple[float, float]:
-    """Events per second over all batches but the first, and the share of it that planning took."""
-    later = batches[1:]
-    if not later:
-        raise SystemExit("too few batches for a steady state: take more events or fewer rows per batch")
-    seconds = sum(each.seconds for each in later)
-    planning = sum(each.planning_seconds for each in later)
-    return sum(each.rows for each in later) / seconds, planning / seconds
+class Batch(NamedTuple):
+    """A micro-batch: seconds in all, and those of them in which its end was found."""
+
+    seconds: float
+    planning: float
 
 
-def reported(query) -> list[Batch]:  # type: ignore[no-untyped-def]
-    """The batches of a query of Spark's own."""
-    said = [each for each in query.recentProgress if each.numInputRows]
-    return [
-        Batch(
-            each.numInputRows,
-            each.durationMs.get("triggerExecution", 0) / 1000,
-            each.durationMs.get("latestOffset", 0) / 1000,
-        )
-        for each in said
-    ]
+class Progress(StreamingQueryListener):
+    """What Spark says of the batches of all queries that it runs, once they are over."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
+        self.batches.clear()
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        told = event.progress
+        if told.numInputRows:
+            took = told.durationMs.get("triggerExecution", 0), told.durationMs.get("latestOffset", 0)
+            self.batches.append(Batch(*(milliseconds / 1000 for milliseconds in took)))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def steady(self, rows: list[int]) -> tuple[float, float]:
+        """Events per second over all batches but the first, and the share of it that planning took.
+
+        `rows` are the events of each batch.
+        """
+        end = time.monotonic() + PATIENCE
+        while len(self.batches) < len(rows):  # told by a thread of its own, a little later
+            if time.monotonic() > end:
+                raise SystemExit(f"Spark told of {len(self.batches)} batches, and {len(rows)} were committed")
+            time.sleep(0.05)
+        if len(rows) < 2:
+            raise SystemExit("too few batches for a steady state: take more events or fewer rows per batch")
+        seconds = sum(each.seconds for each in self.batches[1:])
+        return sum(rows[1:]) / seconds, sum(each.planning for each in self.batches[1:]) / seconds
 
 
-def archiver(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    policy = ArchivePolicy(CHANNEL, str(folder / "cold"), batch_size=batch, max_rows=rows)
+def archiver(
+    spark: SparkSession, progress: Progress, url: str, folder: Path, given: argparse.Namespace
+) -> tuple[float, float]:
+    policy = ArchivePolicy(CHANNEL, str(folder / "cold"), batch_size=given.batch, max_rows=given.rows)
     made = Archiver(spark, [url], [policy], folder / "checkpoints")
     begun = time.perf_counter()
-    metrics = made.run_once()
+    made.run_once()
     print(f"  the whole run: {time.perf_counter() - begun:.1f} s", file=sys.stderr)
-    return steady(list(metrics.batches))
+    archived = [manifest.rows for manifest in read_catalog(open_store(policy.destination)).manifests]
+    if sum(archived) != given.events:
+        raise SystemExit(f"{sum(archived)} events were archived, and {given.events} published")
+    return progress.steady(archived)
 
 
-def noop(spark, url: str, folder: Path, rows: int, batch: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+def noop(
+    spark: SparkSession, progress: Progress, url: str, folder: Path, given: argparse.Namespace
+) -> tuple[float, float]:
     """(c) The same source with the same portions."""
     stream = spark.readStream.format("holdfast").options(
         url=url,
         channel=CHANNEL,
-        maxRowsPerBatch=rows,
-        rowsPerPartition=batch * max(1, ROWS_PER_TASK // batch),
+        maxRowsPerBatch=given.rows,
+        rowsPerPartition=given.batch * max(1, ROWS_PER_TASK // given.batch),
     )
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(folder / "noop"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    return steady(reported(query))
+    return progress.steady([each.numInputRows for each in query.recentProgress if each.numInputRows])
 
 
 @contextmanager
@@ -190,7 +224,10 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=10_000, help="events per object, for everybody")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--check", action="store_true", help="small and quick: does everything run?")
     given = parser.parse_args()
+    if given.check:
+        given.events, given.rows, given.batch, given.rounds = 20_000, 5_000, 1_000, 1
     with server(given.store) as url:
         print(f"publishing {given.events:,} events of {SIZE} bytes to {given.store} …", file=sys.stderr)
         fill(url, given.events)
@@ -210,11 +247,13 @@ def measure(given: argparse.Namespace, url: str) -> tuple[dict[str, list[float]]
             figures.setdefault(name, []).append(work(Path(folder)))
             print(f"{name}: {figures[name][-1]:,.0f} events/s", file=sys.stderr)
 
+    progress = Progress()
     with session("local[*]", settings={"spark.sql.streaming.numRecentProgressUpdates": "1000"}) as spark:
+        spark.streams.addListener(progress)
 
         def archive(folder: Path) -> float:
             forget(url)
-            rate, share = archiver(spark, url, folder, given.rows, given.batch)
+            rate, share = archiver(spark, progress, url, folder, given)
             planning.append(share)
             return rate
 
@@ -224,7 +263,7 @@ def measure(given: argparse.Namespace, url: str) -> tuple[dict[str, list[float]]
                 run("b", lambda folder: hand_tuned(url, folder, given.batch))
                 with redis.Redis.from_url(url) as client:
                     client.xgroup_destroy(STREAM, "by-hand")
-            run("c", lambda folder: noop(spark, url, folder, given.rows, given.batch)[0])
+            run("c", lambda folder: noop(spark, progress, url, folder, given)[0])
             run("archiver", archive)
     return figures, planning
 

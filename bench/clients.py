@@ -206,7 +206,7 @@ async def nats_link(url: str) -> AsyncIterator[Measures]:
     module = import_module("holdfast.backends.nats.wire.batches")
     link = module.NatsConnection(url)
     await link.open()
-    batches, message = module.Batches(link), module.Message(SUBJECT, DATA, HEADERS)
+    batches, message = module.Batches(link), module.BatchMessage(SUBJECT, DATA, HEADERS)
 
     async def read() -> Any:
         return (await link.read(QUERY, "BENCH"))[0]

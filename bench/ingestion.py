@@ -103,7 +103,7 @@ def _holdfast(spark: Any, url: str, kind: str, events: int, where: Path) -> floa
 
     def job(channel: str) -> Ingest:
         forget_cursor(url, channel)
-        wal = WalSettings.of({}, path=str(where / channel / "wal"))
+        wal = WalSettings(str(where / channel / "wal"))
         plan = IngestPlan((channel,), target, wal, max_rows=BATCH)
         return Ingest(spark, [url], plan, where / channel / "checkpoints")
 
@@ -123,7 +123,7 @@ def _holdfast(spark: Any, url: str, kind: str, events: int, where: Path) -> floa
 
 def _steady(wal: Wal, took: float) -> float:
     """Events per second between the first confirmation and the last; of a single batch, over all it took."""
-    found = [each for name in wal.survey().confirmed if (each := wal.confirmation(name))]
+    found = [each for name in wal.records.names("confirmed") if (each := wal.confirmation(name))]
     found.sort(key=lambda each: each.confirmed_at)
     if len(found) == 1:
         return found[0].rows / took

@@ -27,7 +27,7 @@ from .crew import crew
 from .figure import Figure, Figures
 from .payload import stamped
 from .rest import serving, serving_constant, timed
-from .stores import PostgresStore
+from .stores import PostgresStore, settle
 
 TARGET = CONTESTANTS["postgres"]["holdfast"]
 GRAVEYARD, UNDERTAKER = "graveyard", "undertaker"
@@ -88,7 +88,7 @@ async def counts(store: PostgresStore, plan: argparse.Namespace) -> Figures:
         await _fold(backend)
         await _fold(empty)
         await _bury_some(backend)
-        await store.settle(url)
+        await settle(url)
         async with (
             await psycopg.AsyncConnection.connect(url, autocommit=True) as connection,
             serving(url) as (ours,),
@@ -146,7 +146,7 @@ async def purge(store: PostgresStore, plan: argparse.Namespace) -> Figures:
     """Events per second that workers handle, without and with a purge beside them."""
     figure = Figure("events/s", "without a purge", 0.8)
     async with store.empty("dlq_purge") as url, _opened(url) as backend:
-        contestant = holdfast_.OnPostgres(url)
+        contestant = holdfast_.Holdfast(url)
         await contestant.setup()
         try:
             await backend.channels.subscribe(GRAVEYARD, UNDERTAKER, Policy.of())
@@ -198,7 +198,7 @@ class Purger:
 
 async def _drain(
     store: PostgresStore,
-    contestant: holdfast_.OnPostgres,
+    contestant: holdfast_.Holdfast,
     plan: argparse.Namespace,
     beside: contextlib.AbstractAsyncContextManager[None],
 ) -> float:
@@ -206,7 +206,7 @@ async def _drain(
     for start in range(0, plan.events, PUBLISHED):
         number = min(PUBLISHED, plan.events - start)
         await contestant.publish_bulk([stamped() for _ in range(number)])
-    await store.settle(contestant.url)
+    await settle(contestant.url)
 
     async def drained() -> bool:
         return (await contestant.counts()).waiting == 0

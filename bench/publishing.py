@@ -13,7 +13,6 @@ from .measures import WARM_ONE, Figures, Stage, verify
 from .payload import stamped
 from .sizes import Sizes
 
-CONSUMERS = 1, 10, 1_000
 SINGLES, BULKS, BULK = 20, 2, 100
 """Of one turn: single publishes, and bulks of so many events."""
 
@@ -33,44 +32,44 @@ async def publish_at_once(stage: Stage, sizes: Sizes) -> Figures:
 
 
 async def beside_consumers(stage: Stage, sizes: Sizes) -> Figures:
-    """Publishes to channels that have one, ten and a thousand consumers, in turns; medians of the calls."""
-    singles: dict[int, list[float]] = {number: [] for number in CONSUMERS}
-    bulks: dict[int, list[float]] = {number: [] for number in CONSUMERS}
+    """Publishes to channels that have one, ten and many consumers, in turns; medians of the calls."""
+    numbers = {"1": 1, "10": 10, "many": sizes.consumers}
+    singles: dict[str, list[float]] = {name: [] for name in numbers}
+    bulks: dict[str, list[float]] = {name: [] for name in numbers}
     async with holdfast.connect(stage.url) as bus:
-        for number in CONSUMERS:
+        for name, number in numbers.items():
             for consumer in range(number):
-                await bus.subscribe(_channel(number), f"consumer-{consumer}")
-            await _publish(bus, number, WARM_ONE // 10, 1)
+                await bus.subscribe(_channel(name), f"consumer-{consumer}")
+            await _publish(bus, name, WARM_ONE // 10, 1)
         await stage.settle()
+        order = list(numbers)
         for turn in range(sizes.beside_turns):
-            for number in CONSUMERS[turn % 3 :] + CONSUMERS[: turn % 3]:
-                one, many = await _publish(bus, number, SINGLES, BULKS)
-                singles[number] += one
-                bulks[number] += many
+            for name in order[turn % 3 :] + order[: turn % 3]:
+                one, many = await _publish(bus, name, SINGLES, BULKS)
+                singles[name] += one
+                bulks[name] += many
     figures: Figures = {}
-    for name, events, taken in (("one", 1, singles), ("100", BULK, bulks)):
-        figures |= {f"{name}_beside_{number}": events / median(taken[number]) for number in CONSUMERS}
-        alone = median(taken[1])
-        figures |= {f"{name}_{number}_to_1": alone / median(taken[number]) for number in CONSUMERS[1:]}
+    for kind, events, taken in (("one", 1, singles), ("100", BULK, bulks)):
+        figures |= {f"{kind}_beside_{name}": events / median(taken[name]) for name in numbers}
+        alone = median(taken["1"])
+        figures |= {f"{kind}_{name}_to_1": alone / median(taken[name]) for name in ("10", "many")}
     return figures
 
 
-async def _publish(
-    bus: holdfast.Bus, number: int, singles: int, bulks: int
-) -> tuple[list[float], list[float]]:
+async def _publish(bus: holdfast.Bus, name: str, singles: int, bulks: int) -> tuple[list[float], list[float]]:
     """Seconds of each call."""
     one, many = [], []
     for _ in range(singles):
         payload, began = stamped(), time.perf_counter()
-        await bus.publish(_channel(number), payload)
+        await bus.publish(_channel(name), payload)
         one.append(time.perf_counter() - began)
     for _ in range(bulks):
         events = [holdfast.Event(data=stamped()) for _ in range(BULK)]
         began = time.perf_counter()
-        await bus.publish_many(_channel(number), events)
+        await bus.publish_many(_channel(name), events)
         many.append(time.perf_counter() - began)
     return one, many
 
 
-def _channel(number: int) -> str:
-    return f"beside-{number}"
+def _channel(name: str) -> str:
+    return f"beside-{name}"

@@ -22,7 +22,7 @@ from holdfast.server.auth.tokens import Tokens
 
 from .figure import Figure, Figures
 from .payload import stamped
-from .stores import PostgresStore
+from .stores import PostgresStore, settle
 
 WARM = 20
 CHANNEL, CONSUMER = "orders", "billing"
@@ -167,9 +167,9 @@ async def publish(store: PostgresStore, plan: argparse.Namespace) -> Figures:
             seconds = await _spread(ours, path, single)
             figure.theirs.append(plan.calls / seconds)
             constants.ours.append(plan.calls / seconds)
-            await store.settle(url)
+            await settle(url)
             figure.ours.append(size * len(batch) / await _spread(ours, f"{path}/batch", batch))
-            await store.settle(url)
+            await settle(url)
         shown = orjson.loads(await ours[0].call("GET", "/job-status"))
         expected = WARM * plan.callers + plan.rounds * (plan.calls + size * len(batch))
         [queued] = [each["count"] for each in shown["consumers"][0]["statuses"] if each["name"] == "QUEUED"]

@@ -10,7 +10,7 @@ from functools import partial
 
 from .contestants import Role, load
 from .measures import MEASURES, Figures, Measure, Plan, Stage
-from .stores import Store
+from .stores import Store, settle
 
 LIMIT_SECONDS = 900
 
@@ -55,7 +55,7 @@ async def perform(store: Store, turn: Turn, measure: Measure, plan: Plan) -> tup
         contestant = load(turn.target)(url)
         await contestant.setup()
         try:
-            stage = Stage(contestant, turn.target, url, partial(store.settle, url))
+            stage = Stage(contestant, turn.target, url, partial(settle, url))
             async with asyncio.timeout(LIMIT_SECONDS):
                 return contestant.role, await measure(stage, plan)
         finally:

@@ -23,6 +23,16 @@ class Sizes(Plan):
     """How long a write is held open."""
     beside_turns: int = 10
     """How often each number of consumers gets its publishes."""
+    waiting: int = 1_000_000
+    """Jobs that wait while they are counted."""
+    consumers: int = 1_000
+    """Of one channel, where there are many."""
+    channels: int = 1_000
+    """Of one store, where there are many."""
+    callers: int = 64
+    """Over REST at the same time."""
+    calls: int = 100
+    """Of each of them."""
 
 
 SMOKE = Sizes(
@@ -35,4 +45,8 @@ SMOKE = Sizes(
     single_count=2_000,
     write_seconds=10.0,
     beside_turns=1,
+    waiting=5_000,
+    consumers=20,
+    channels=20,
+    calls=5,
 )

@@ -19,16 +19,13 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.embedded import Nats, Postgres, Redis
 
+PATIENCE = 120.0
 SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "512MB"}
 
 
 class Store(Protocol):
     def empty(self, name: str) -> AbstractAsyncContextManager[str]:
         """The URL of an empty store, whose content is gone after the block."""
-        ...
-
-    async def settle(self, url: str) -> None:
-        """Write back and clean up what earlier work left behind."""
         ...
 
     async def describe(self) -> dict[str, str]:
@@ -49,9 +46,6 @@ class PostgresStore:
                 drop = SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
                 await connection.execute(drop.format(Identifier(name)))
 
-    async def settle(self, url: str) -> None:
-        await settle_postgres(url)
-
     async def describe(self) -> dict[str, str]:
         names = ["server_version", *SETTINGS]
         query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
@@ -59,10 +53,31 @@ class PostgresStore:
             return dict(await (await connection.execute(query, (names,))).fetchall())
 
 
-async def settle_postgres(url: str) -> None:
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("VACUUM (ANALYZE)")
-        await connection.execute("CHECKPOINT")
+async def settle(url: str) -> None:
+    """Write back and clean up what earlier work left behind, so that no measure pays for it.
+
+    Redis rewrites its append-only file. NATS writes every message when it comes, and has nothing to clean up.
+    """
+    if url.startswith("postgresql:"):
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await connection.execute("VACUUM (ANALYZE)")
+            await connection.execute("CHECKPOINT")
+    elif url.startswith("redis:"):
+        async with patient(url) as client:
+            await rewritten(client)  # a server that has grown much begins by itself
+            await client.bgrewriteaof()
+            await rewritten(client)
+
+
+def patient(url: str) -> redis.Redis:
+    """A client that waits as long as a server may take that empties or rewrites a million entries."""
+    return redis.Redis.from_url(url, socket_timeout=PATIENCE)
+
+
+async def rewritten(client: redis.Redis) -> None:
+    """Wait until no rewrite is under way."""
+    while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 class RedisStore:
@@ -74,18 +89,11 @@ class RedisStore:
         try:
             yield self.server.url
         finally:
-            async with redis.Redis.from_url(self.server.url) as client:
+            async with patient(self.server.url) as client:
                 await client.flushall()
 
-    async def settle(self, url: str) -> None:
-        """Rewrite the append-only file, so that no rewrite falls into a measure."""
-        async with redis.Redis.from_url(url) as client:
-            await client.bgrewriteaof()
-            while (await client.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-
     async def describe(self) -> dict[str, str]:
-        async with redis.Redis.from_url(self.server.url) as client:
+        async with patient(self.server.url) as client:
             version = (await client.info("server"))["redis_version"]
             synced = (await client.config_get("appendfsync"))["appendfsync"]
             return {"server_version": version, "appendfsync": str(synced)}
@@ -104,9 +112,6 @@ class NatsStore:
                 jetstream = client.jetstream()
                 for stream in await jetstream.streams_info():
                     await jetstream.delete_stream(stream.config.name or "")
-
-    async def settle(self, url: str) -> None:
-        """Nothing to do: the server writes every message when it comes, and has no log to rewrite."""
 
     async def describe(self) -> dict[str, str]:
         """The server tells only its administrators how it syncs; `always` is what we configured."""

@@ -12,6 +12,7 @@ from functools import partial
 import orjson
 import uvloop
 
+from .calling import rest
 from .consuming import consume, costs, handlers
 from .contestants import load
 from .draining import drain
@@ -19,7 +20,9 @@ from .measures import Figures, Stage, latency, publish_bulk, publish_one
 from .publishing import beside_consumers, publish_at_once
 from .reading import beside_write
 from .sizes import Sizes
-from .stores import settle_postgres
+from .stores import settle
+from .surveys import scrape, sweep
+from .waiting import memory, waiting
 
 MEASURES: dict[str, Callable[[Stage, Sizes], Awaitable[Figures]]] = {
     "consume_single_1": partial(consume, published="single", processes=1),
@@ -36,6 +39,11 @@ MEASURES: dict[str, Callable[[Stage, Sizes], Awaitable[Figures]]] = {
     "publish_bulk": publish_bulk,
     "beside_consumers": beside_consumers,
     "latency": latency,
+    "rest": rest,
+    "waiting": waiting,
+    "memory": memory,
+    "scrape": scrape,
+    "sweep": sweep,
     "free_single": partial(drain, published="single", held=False),
     "held_single": partial(drain, published="single", held=True),
     "free_bulk": partial(drain, published="bulk", held=False),
@@ -45,11 +53,11 @@ MEASURES: dict[str, Callable[[Stage, Sizes], Awaitable[Figures]]] = {
 
 
 async def perform(target: str, measure: str, url: str, sizes: Sizes) -> Figures:
-    """One measure of one contestant on an empty database."""
+    """One measure of one contestant on an empty store."""
     contestant = load(target)(url)
     await contestant.setup()
     try:
-        stage = Stage(contestant, target, url, partial(settle_postgres, url))
+        stage = Stage(contestant, target, url, partial(settle, url))
         return await MEASURES[measure](stage, sizes)
     finally:
         await contestant.teardown()

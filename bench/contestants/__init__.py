@@ -76,13 +76,13 @@ class Joining(Contestant, Protocol):
 
 CONTESTANTS: dict[str, dict[str, str]] = {
     "postgres": {
-        "holdfast": "bench.contestants.holdfast_:OnPostgres",
+        "holdfast": "bench.contestants.holdfast_:Holdfast",
         "pgqueuer": "bench.contestants.pgqueuer_:PgQueuer",
         "procrastinate": "bench.contestants.procrastinate_:Procrastinate",
         "limit": "bench.contestants.limit_postgres:Limit",
     },
     "redis": {
-        "holdfast": "bench.contestants.holdfast_:OnRedis",
+        "holdfast": "bench.contestants.holdfast_:Holdfast",
         "dramatiq": "bench.contestants.dramatiq_:Dramatiq",
         "taskiq": "bench.contestants.taskiq_:Taskiq",
         "celery": "bench.contestants.celery_:Celery",
@@ -90,7 +90,7 @@ CONTESTANTS: dict[str, dict[str, str]] = {
         "limit": "bench.contestants.limit_redis:Limit",
     },
     "nats": {
-        "holdfast": "bench.contestants.holdfast_:OnNats",
+        "holdfast": "bench.contestants.holdfast_:Holdfast",
         "limit": "bench.contestants.limit_nats:Limit",
     },
 }

@@ -24,21 +24,6 @@ class Keyspace:
         await self.client.aclose()
 
 
-class Log:
-    """Counts of a stream whose reader keeps the number of what it has done."""
-
-    def __init__(self, url: str, stream: str, done: tuple[str, ...]) -> None:
-        self.client = redis.Redis.from_url(url)
-        self.commands = [("XLEN", stream), done]
-
-    async def counts(self) -> Counts:
-        published, done = await numbers(self.client, *self.commands)
-        return Counts(published - done, done)
-
-    async def close(self) -> None:
-        await self.client.aclose()
-
-
 class Group:
     """Counts of one consumer group on a stream from which nothing is deleted."""
 

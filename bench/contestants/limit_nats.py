@@ -25,13 +25,17 @@ CHUNK = 2_000
 class Limit:
     name: ClassVar[str] = "limit"
     role: ClassVar[Role] = "limit"
+    shared: ClassVar[bool] = True
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.opened = AsyncExitStack()
 
-    async def setup(self) -> None:
+    async def join(self) -> None:
         self.jetstream = await connected(self.url, self.opened)
+
+    async def setup(self) -> None:
+        await self.join()
         await self.jetstream.add_stream(name=STREAM, subjects=[SUBJECT])
         config = ConsumerConfig(
             durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, ack_wait=60, max_ack_pending=-1

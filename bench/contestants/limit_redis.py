@@ -22,10 +22,14 @@ CHUNK = 5_000
 class Limit:
     name: ClassVar[str] = "limit"
     role: ClassVar[Role] = "limit"
+    shared: ClassVar[bool] = True
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
         self.group = Group(url, STREAM)
+
+    async def join(self) -> None:
+        """Each command takes a connection from the client's pool."""
 
     async def setup(self) -> None:
         await self.client.xgroup_create(STREAM, GROUP, mkstream=True)

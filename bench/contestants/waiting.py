@@ -8,12 +8,12 @@ from typing import ClassVar
 import holdfast
 
 from . import OnEvent
-from .holdfast_ import CHANNEL, CONSUMER, LEASE, OnPostgres
+from .holdfast_ import CHANNEL, CONSUMER, LEASE, Holdfast
 
 CONCURRENCY = 32
 
 
-class Waiting(OnPostgres):
+class Waiting(Holdfast):
     milliseconds: ClassVar[int]
 
     async def work(self, on_event: OnEvent) -> None:

@@ -27,6 +27,7 @@ from holdfast.deadletters import Canary, DeadLetters, Filter, OperationOptions, 
 from holdfast.deadletters.runner import RunClock
 from holdfast.model.errors import InvalidInput, NotFound, Outdated
 from holdfast.model.event import Event
+from holdfast.model.policy import Policy
 from holdfast.model.states import State
 from holdfast.tasks import Tasks, TaskType
 from kit import CHANNEL, CONSUMER
@@ -150,6 +151,22 @@ async def test_only_exhausted_leaves_what_was_buried_early(bus: holdfast.Bus, ru
     assert (await runner.do(strict, "ann")).progress.skipped == 1
     assert (await runner.do(Request("delete", items=(one.id,)), "ann")).progress.done == 1
     assert await dead(bus) == 2
+
+
+async def test_each_store_has_its_own_budget(two: holdfast.Bus) -> None:
+    """As while a policy changes, or where one store was away when it did."""
+    await subscribe(two, max_attempts=1)
+    for number in range(20):
+        await two.publish(CHANNEL, {}, id=f"o-{number}")
+    await fail(two, terminal=False)
+    await later(two)
+    on_each = [(await store(two, index).deadletters.counts())[0].count for index in (0, 1)]
+    assert sum(on_each) == 20
+    await store(two, 1).channels.subscribe(CHANNEL, CONSUMER, Policy.of(max_attempts=2))
+    request = Request("purge", BILLING, options=OperationOptions(only_exhausted=True))
+    assert (await runner_on(two).operations.preview(request, exact=True)).count == on_each[0]
+    done = await runner_on(two).do(request, "ann")
+    assert (done.progress.done, done.progress.skipped) == tuple(on_each)
 
 
 async def test_a_dry_run_changes_nothing(each: holdfast.Bus) -> None:

@@ -14,11 +14,15 @@ import pytest
 from walkit import Place, balance, load, position, result, source_rows
 
 from holdfast import failpoints
+from holdfast.pipeline.connection import Connection
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest import validation as ingest_validation
+from holdfast.pipeline.ingest.loader_thread import LoaderThread
+from holdfast.pipeline.ingest.metrics import Freshness, IngestMetrics
+from holdfast.pipeline.ingest.repair import Repairs
 from holdfast.pipeline.loader.decisions import Recovery, Result
-from holdfast.pipeline.loader.loader import reload_confirmed
-from holdfast.pipeline.wal import segments
+from holdfast.pipeline.loader.loader import Loader, reload_confirmed
+from holdfast.pipeline.wal import WalBatch, segments
 from holdfast.pipeline.wal.batch import transaction_id
 from holdfast.pipeline.wal.status import entries, status
 from holdfast.pipeline.wal.upkeep import WalUpkeep
@@ -45,6 +49,37 @@ def outage(place: Place) -> Iterator[None]:
     place.file.rmdir()
     if hidden.exists():
         os.rename(hidden, place.file)
+
+
+def test_a_drain_goes_on_where_a_batch_and_its_leases_have_gone_meanwhile(
+    place: Place, database: str
+) -> None:
+    """Another loader held it, confirmed it, and it was cleaned away before this one asked for how long."""
+    batch = place.commit(source_rows(["a", "b"]))
+    lease = place.wal.leases.claim(batch.name, "another")
+    assert lease is not None
+    found: list[Result] = []
+
+    def end(held: WalBatch, result: Result) -> None:
+        found.append(result)
+        place.wal.leases.release(lease)
+        assert place.loader("another").run_once() == [(held, Result.LOADED)]
+        place.clock.advance(hours=25)
+
+    metrics = IngestMetrics()
+    with Connection([database]) as connection:
+        thread = LoaderThread(
+            place.wal,
+            Loader(place.wal, place.warehouse, watch=end),
+            FailedEvents(place.wal, place.warehouse, place.tables, place.rules.problem),
+            Repairs(place.wal, connection, place.rules),
+            metrics,
+            Freshness(metrics, "gbe", timedelta(minutes=15)),
+        )
+        assert thread.drain() == []
+    assert found == [Result.HELD]
+    assert place.wal.leases.latest(batch.name) is None
+    assert place.ids() == ["a", "b"]
 
 
 def test_a_pending_batch_goes_in_and_is_confirmed(place: Place) -> None:

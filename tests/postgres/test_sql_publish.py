@@ -15,6 +15,7 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.bus.client import Bus
 from holdfast.contracts import Start
+from holdfast.embedded import Postgres
 from holdfast.model.event import Event
 from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, claim, claim_one, ids, publish, read_all, state, states, subscribe
@@ -48,6 +49,28 @@ async def test_plain_sql_publishes_and_is_answered(sql: Sql, backend: PostgresBa
     assert (event.id, event.source, event.type, event.key) == ("o-1", "psql", "order", "k")
     assert (event.json(), dict(event.headers)) == ({"n": 1}, {"trace": "x"})
     assert event.time is not None
+
+
+async def test_a_transaction_that_publishes_cannot_be_prepared() -> None:
+    """PostgreSQL refuses it, since a publish notifies; nothing of it stays."""
+    with Postgres(settings={"max_prepared_transactions": "2", "fsync": "off"}) as server:
+        url = server.create_database("prepared")
+        async with holdfast.connect(url) as bus, await psycopg.AsyncConnection.connect(url) as connection:
+            await bus.subscribe(CHANNEL, CONSUMER)
+
+            async def by_sql() -> None:
+                await connection.execute("SELECT holdfast.publish('orders', '1', id => 'o-1')")
+
+            async def on_the_connection() -> None:
+                await bus.publish(CHANNEL, 1, id="o-2", connection=connection)
+
+            for publishes in (by_sql, on_the_connection):
+                await publishes()
+                with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"):
+                    await connection.execute("PREPARE TRANSACTION 'first phase'")
+                await connection.rollback()
+            assert await bus.poll(CHANNEL, CONSUMER) == []
+            assert await bus.read(CHANNEL) == []
 
 
 async def test_plain_sql_has_defaults_and_makes_ids(sql: Sql, backend: PostgresBackend) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import schemathesis
+from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation import GenerationMode
 
 from holdfast.server.api.failed_events import FAILED
@@ -45,7 +46,12 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
     operation = str(case.operation.definition.raw.get("operationId"))
     made = case._meta  # to look at `meta` would judge the case anew, with the token in it
     fits = made is not None and made.generation.mode is GenerationMode.POSITIVE
-    for given in (case.path_parameters, case.query):
+    for where, given in (
+        (ParameterLocation.PATH, case.path_parameters),
+        (ParameterLocation.QUERY, case.query),
+    ):
+        if made is not None and made.is_negative_at(where):
+            continue  # it is to be refused for what stands here, and what there is would be accepted
         often = _often(given)  # a consumer of another channel is none
         for name in given or {}:
             there = _there(operation, name) if fits or name != "after" else None

@@ -120,7 +120,7 @@ async def settle(found: Application, name: str, failed: str) -> Target:
         "item": f"job:{channel}:{consumer}:{dead.id}",
         "operation": operation.id,
         "failed": failed,
-        "act": "retry",
+        "act": "resolve",
     }
     cursor = f"{'f' * 32}{page.after}"
     return Target(names, f"stream:{copies}:{copy.position}", cursor, {"token": leased.token})

@@ -137,6 +137,34 @@ async def test_the_page_shows_one_status_page_by_page(
     assert (await ingested.client.get(forged)).status_code == 400
 
 
+async def test_the_pages_ask_for_what_rest_asks_for(ingested: Application) -> None:
+    """An id of its form, and why an event is resolved or abandoned."""
+    one, two, _ = [each["id"] for each in (await failed(ingested))["items"]]
+    for address in ("x" * 129, "a%20b", "a.b"):
+        assert (await ingested.client.get(f"{FAILED}/{address}")).status_code == 422, address
+        assert (await ingested.client.get(f"/pipeline/failed/{address}")).status_code == 422, address
+    form = await ingested.client.get(f"/pipeline/failed/{one}")
+    [token, *_] = re.findall(r'name="csrf" value="([^"]*)"', form.text)
+
+    async def post(act: str, failed: str = one, **fields: str) -> int:
+        path, sent = f"/pipeline/failed/{failed}/{act}", {"csrf": token, **fields}
+        return (await ingested.client.post(path, data=sent, headers=ingested.form)).status_code
+
+    for act in ("resolve", "abandon"):
+        rest = f"{FAILED}/{one}/{act}"
+        for notes, refused in ((None, 422), ("", 422), ("x" * 10_001, 422)):
+            body = {} if notes is None else {"notes": notes}
+            assert (await ingested.client.post(rest, json=body)).status_code == refused
+            assert await post(act, **body) == refused
+        assert await post(act, "a.b", notes="by hand") == 422
+    assert len((await failed(ingested, status="pending"))["items"]) == 3
+    assert await post("retry") == 303
+    assert await post("resolve", notes="by hand") == 303
+    assert await post("abandon", two, notes="noise") == 303
+    shown = {each["id"]: each["resolution_notes"] for each in (await failed(ingested))["items"]}
+    assert (shown[one], shown[two]) == ("by hand", "noise")
+
+
 async def test_a_damaged_record_hides_no_failed_event(ingested: Application, tmp_path: Path) -> None:
     [one, *_] = (await failed(ingested))["items"]
     [file] = (tmp_path / "wal" / "failed").glob(f"*/*@{one['position']}.json")

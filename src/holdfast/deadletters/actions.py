@@ -51,8 +51,8 @@ class Actions:
 
     def __init__(self, letters: DeadLetters) -> None:
         self.letters = letters
-        self._budgets: dict[tuple[str, str], int] = {}
-        """The attempts that each consumer allows."""
+        self._budgets: dict[tuple[int, str, str], int] = {}
+        """The attempts that each consumer allows on each store."""
 
     # which items
 
@@ -139,9 +139,10 @@ class Actions:
         return found
 
     async def _budget(self, store: Backend, item: ItemId) -> int:
-        key = item.channel, item.consumer
+        key = item.partition, item.channel, item.consumer
         if key not in self._budgets:
-            self._budgets[key] = (await store.channels.consumer(*key)).policy.max_attempts
+            consumer = await store.channels.consumer(item.channel, item.consumer)
+            self._budgets[key] = consumer.policy.max_attempts
         return self._budgets[key]
 
     # what is done with them

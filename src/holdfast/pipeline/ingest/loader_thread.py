@@ -67,7 +67,9 @@ class LoaderThread:
             if not held:
                 return [batch for batch, result in results if result in UNSETTLED]
             leases = [lease for name in held if (lease := self._wal.leases.latest(name))]
-            time.sleep(max(0.0, min(self._wal.leases.left(lease).total_seconds() for lease in leases)))
+            # None is left where its holder has ended meanwhile, and what it loaded was cleaned away.
+            left = [self._wal.leases.left(lease).total_seconds() for lease in leases]
+            time.sleep(max(0.0, min(left, default=0.0)))
 
     def round(self) -> list[tuple[WalBatch, Result]]:
         """Everything that is due, once: batches, also repaired ones, failed events, cleanup, the gauge."""

@@ -22,6 +22,8 @@ router = Router(tags=["failed events"], prefix="/failed-events")
 
 FAILED = "^[0-9A-Za-z-]{1,128}$"
 FailedId = Annotated[str, Path(pattern=FAILED, description="The failed event.")]
+NOTES = 10_000
+"""Characters of notes, at the most."""
 LIST = "failed events"
 """What its cursors are for."""
 
@@ -61,7 +63,7 @@ class FailedOut(Model):
 class Notes(Model):
     """Why, for whoever looks at it later."""
 
-    notes: str = Field(min_length=1, max_length=10_000)
+    notes: str = Field(min_length=1, max_length=NOTES)
 
 
 @router.get("", responses=may_fail(404))

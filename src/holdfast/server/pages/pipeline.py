@@ -14,7 +14,7 @@ from fastapi.responses import RedirectResponse
 
 from holdfast.deadletters.sources import FailedRecord, Status
 from holdfast.model.errors import InvalidInput, NotFound, Unavailable
-from holdfast.server.api.failed_events import failed_records
+from holdfast.server.api.failed_events import NOTES, FailedId, failed_records
 from holdfast.server.api.pipeline import LONGEST_QUERY, find_traces, run_query
 from holdfast.server.auth.caller import Caller
 from holdfast.server.errors import Full
@@ -99,29 +99,37 @@ async def _failed(
 
 
 @router.get("/pipeline/failed/{failed}")
-async def failed_event(request: Request, failed: str, system: Known, viewer: PageReads) -> Response:
+async def failed_event(request: Request, failed: FailedId, system: Known, viewer: PageReads) -> Response:
     """One failed event, whole."""
     record = await asyncio.to_thread(failed_records(system).show, failed)
     return page(request, "failed.html", viewer, event=record)
 
 
+@router.post("/pipeline/failed/{failed}/retry")
+async def retry_failed_event(failed: FailedId, system: Known, viewer: PageOperates) -> Response:
+    """Retry it."""
+    done = await asyncio.to_thread(failed_records(system).retry, failed, viewer.caller.actor)
+    return await _done(system, viewer, "retry", done)
+
+
 @router.post("/pipeline/failed/{failed}/{act}")
-async def change_failed_event(
-    failed: str,
-    act: Literal["retry", "resolve", "abandon"],
+async def settle_failed_event(
+    failed: FailedId,
+    act: Literal["resolve", "abandon"],
     system: Known,
     viewer: PageOperates,
-    notes: Annotated[str, Form(max_length=10_000)] = "",
+    notes: Annotated[str, Form(min_length=1, max_length=NOTES)],
 ) -> Response:
-    """Retry, resolve or abandon it."""
-    records, actor = failed_records(system), viewer.caller.actor
-    if act == "retry":
-        done = await asyncio.to_thread(records.retry, failed, actor)
-    else:
-        verb = records.resolve if act == "resolve" else records.abandon
-        done = await asyncio.to_thread(verb, failed, actor, notes)
-    await system.audit.did(actor, f"{act} failed event", failed, done.status)
-    return RedirectResponse(f"/pipeline/failed/{quote(failed)}?notice={done.status}", 303)
+    """Resolve or abandon it."""
+    records = failed_records(system)
+    verb = records.resolve if act == "resolve" else records.abandon
+    return await _done(system, viewer, act, await asyncio.to_thread(verb, failed, viewer.caller.actor, notes))
+
+
+async def _done(system: System, viewer: Viewer, act: str, failed: FailedRecord) -> Response:
+    """Note who did what to it, and show it as it is now."""
+    await system.audit.did(viewer.caller.actor, f"{act} failed event", failed.id, failed.status)
+    return RedirectResponse(f"/pipeline/failed/{quote(failed.id)}?notice={failed.status}", 303)
 
 
 @router.get("/trace")
