@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.channels import catch_up, no_consumer
-from holdfast.backends.redis.codec import decode, from_micros, pairs, patched, position, to_micros
+from holdfast.backends.redis.codec import (
+    decode,
+    epoch_of,
+    from_micros,
+    pairs,
+    parse_mark,
+    patched,
+    position,
+    to_micros,
+)
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
@@ -20,9 +31,14 @@ from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
 from holdfast.model.states import LIVE, State
 
+_log = logging.getLogger(__name__)
+
 MOST_ROWS = 2_000
 """How many jobs one script takes: the server does nothing else meanwhile."""
-_ONE = ord("1")
+_MEMBER = 2  # fields of a row that has the event of a block
+_CLAIMS = 20  # scripts of one claim, while there is nothing but what has to be passed over
+_BLOCK = 512  # tokens: the same as in blocks.lua
+_ONE, _AGAIN = ord("1"), 2
 _ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _LOST = describe("its event was removed from the log by another client")
 
@@ -34,42 +50,53 @@ class Leases:
         self._session = session
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        """Lease a batch in one script, then fetch the events. Where that fails, the jobs are given back."""
+        """Lease a batch in one script, which returns the events too where they are small; else fetch them. Where
+        that fails, the jobs are given back."""
         owner = f"{channel}/{consumer}"
+        for _ in range(_CLAIMS):
+            try:
+                until, marks, lost, again, tokens, rows = await self._session.run(
+                    "leases/claim", owner, limit, worker
+                )
+            except NotFound:
+                raise no_consumer(channel, consumer) from None
+            if lost:
+                _log.error("%d events of %s that waited for %s were removed by another client", lost, *_names(owner))
+            if not again:
+                break
+        leased = list(_leased(rows, tokens))
         try:
-            until, *rows = await self._session.run("leases/claim", owner, limit, worker)
-        except NotFound:
-            raise no_consumer(channel, consumer) from None
-        try:
-            return await self._jobs(channel, consumer, from_micros(until), rows)
+            return await self._jobs(channel, consumer, from_micros(until), marks, leased)
         except Exception:
-            released = [(owner, entry, token, "", b"") for entry, _, _, _, token, *_ in rows]
+            released = [(owner, row.entry, row.token, "", b"") for row in leased]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
                 await run_rows(self._session, "leases/retry", released)
             raise
 
     async def _jobs(
-        self, channel: str, consumer: str, deadline: datetime, rows: Sequence[Sequence[Any]]
+        self, channel: str, consumer: str, deadline: datetime, marks: Sequence[bytes], leased: Sequence[_Leased]
     ) -> list[Job]:
         """What was leased, with its events."""
-        kept = {row[0]: row[5] for row in rows if row[5] is not None}
-        entries = kept | await self._entries(channel, [row[0] for row in rows if row[5] is None])
+        missing = [row.entry for row in leased if row.fields is None]
+        entries = await self._entries(channel, missing)
+        epochs = [parse_mark(mark) for mark in marks]
         jobs = [
             Job(
                 entry.decode(),
                 channel,
                 consumer,
-                patched(decode(entry, entries.get(entry, ())), *patch),
-                position(epoch, entry),
+                patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch),
+                position(epoch_of(epochs, entry), entry),
                 attempt,
                 abandonments,
                 token,
                 deadline,
             )
-            for entry, epoch, attempt, abandonments, token, _, *patch in rows
+            for entry, token, attempt, abandonments, fields, patch in leased
         ]
-        if len(entries) < len(rows):
-            jobs = await self._without_lost(jobs, entries)
+        if len(entries) < len(missing):
+            lost = set(missing) - set(entries)
+            jobs = await self._without_lost(jobs, {entry.decode() for entry in lost})
         return jobs
 
     async def _entries(self, channel: str, ids: Sequence[bytes]) -> dict[bytes, Sequence[bytes]]:
@@ -83,17 +110,28 @@ class Leases:
             found |= dict(rows)
         return {entry: found[entry] for entry in ids if entry in found}
 
-    async def _without_lost(self, jobs: list[Job], entries: Mapping[bytes, Sequence[bytes]]) -> list[Job]:
+    async def _without_lost(self, jobs: list[Job], gone: AbstractSet[str]) -> list[Job]:
         """Another client trimmed the log below living jobs: they become dead letters that say so."""
-        lost = [job for job in jobs if job.id.encode() not in entries]
-        await self.bury([Burial(job, Reason.TERMINAL, _LOST) for job in lost])
-        return [job for job in jobs if job not in lost]
+        await self.bury([Burial(job, Reason.TERMINAL, _LOST) for job in jobs if job.id in gone])
+        return [job for job in jobs if job.id not in gone]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
-        return await run_rows(self._session, "leases/complete", [_held(job) for job in jobs])
+        return await self._run_jobs("leases/complete", jobs)
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
-        return await run_rows(self._session, "leases/extend", [_held(job) for job in jobs], to_micros(by))
+        return await self._run_jobs("leases/extend", jobs, to_micros(by))
+
+    async def _run_jobs(self, script: str, jobs: Sequence[Job], *first: Argument) -> list[bool]:
+        """Return which jobs a script accepts. Those with successive tokens go together."""
+        accepted: list[bool] = []
+        for start in range(0, len(jobs), MOST_ROWS):
+            arguments: list[Argument] = [*first]
+            for run in _runs(jobs[start : start + MOST_ROWS]):
+                ids = " ".join([job.id for job in run])
+                arguments += (f"{run[0].channel}/{run[0].consumer}", run[0].token, ids)
+            digits: bytes = await self._session.run(script, *arguments)
+            accepted += [digit == _ONE for digit in digits]
+        return accepted
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         rows = [
@@ -132,7 +170,9 @@ class Leases:
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         if not is_id(job_id):
             raise InvalidInput(f"job id {job_id!r} is not of the form 1700000000000-0; 'jobs show' prints it")
-        return bool(await self._session.run("leases/requeue", f"{channel}/{consumer}", job_id))
+        while (done := await self._session.run("leases/requeue", f"{channel}/{consumer}", job_id)) == _AGAIN:
+            pass
+        return bool(done)
 
     async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
         if not is_id(job_id):
@@ -158,6 +198,52 @@ async def run_rows(
         digits: bytes = await session.run(script, *first, *[value for row in part for value in row])
         accepted += [digit == _ONE for digit in digits]
     return accepted
+
+
+class _Leased(NamedTuple):
+    """A job as the claim's script returns it. Its fields are None where they have to be fetched."""
+
+    entry: bytes
+    token: int
+    attempt: int
+    abandonments: int
+    fields: Sequence[bytes] | None
+    patch: bytes | None
+
+
+def _leased(rows: Sequence[Sequence[Any]], tokens: Sequence[int]) -> Iterator[_Leased]:
+    """Yield the jobs of a claim: those of blocks, whose tokens follow from their order, and those of their own."""
+    members = 0
+    for row in rows:
+        if len(row) > _MEMBER:
+            entry, attempt, abandonments, token, fields, patch = row
+            yield _Leased(entry, token, attempt, abandonments, fields, patch)
+        else:
+            token = tokens[members // _BLOCK] + members % _BLOCK
+            yield _Leased(row[0], token, 1, 0, row[1] if len(row) == _MEMBER else None, None)
+            members += 1
+
+
+def _runs(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """Yield jobs of one consumer with successive tokens, none beyond its block."""
+    start = 0
+    for index in range(1, len(jobs) + 1):
+        if index < len(jobs):
+            last, job = jobs[index - 1], jobs[index]
+            if (
+                job.token == last.token + 1
+                and job.token % _BLOCK
+                and job.consumer == last.consumer
+                and job.channel == last.channel
+            ):
+                continue
+        yield jobs[start:index]
+        start = index
+
+
+def _names(owner: str) -> tuple[str, str]:
+    channel, _, consumer = owner.partition("/")
+    return channel, consumer
 
 
 def error_entry(failure: Failure | None, attempt: int) -> bytes:

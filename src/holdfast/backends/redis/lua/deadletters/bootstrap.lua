@@ -1,4 +1,4 @@
--- uses: keys clock locks
+-- uses: locks
 -- Whether what was dead before there were clusters has been counted, once in a store's life. Reads
 -- {holdfast}:lock:NAME; writes {holdfast}:store.
 -- ARGV: 1 to note that it has or 0, lock, token. Returns whether it had.

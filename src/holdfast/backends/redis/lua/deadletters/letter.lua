@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log views
+-- uses: views
 -- One dead letter with its event. Reads {holdfast}:consumer:REF, {holdfast}:job:REF:ID and the stream.
 -- ARGV: channel/consumer, id. Returns what leases/jobs returns, the fields of its entry or nothing, the data that
 -- replaces its event's or nothing; nothing at all where it is not dead.

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers locks dead_index
+-- uses: locks dead_index consumers
 -- One page of counting a consumer's dead letters anew. What enters or leaves the part that is behind it,
 -- between two pages, is counted by whoever moves it (dead_index.lua), so that the last page compares what is true
 -- then. Reads {holdfast}:lock:NAME, {holdfast}:dead:REF, {holdfast}:job:REF:ID; writes {holdfast}:recount:REF,

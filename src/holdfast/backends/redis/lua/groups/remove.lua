@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log locks groups
+-- uses: log locks groups
 -- Remove a foreign group, unless a member was seen lately or could not have been. Reads {holdfast}:lock:NAME
 -- and the stream; changes its groups.
 -- ARGV: channel, group, alive (ms), lock, token. Returns whether it was removed; without a token, whether it would be.

@@ -1,50 +1,100 @@
--- uses: keys clock ids batch consumers jobs log
--- Lease ready jobs: by priority, then due time. Entries that nobody has turned into jobs yet come first.
--- Reads the stream and {holdfast}:consumer:REF; writes {holdfast}:ready:REF, {holdfast}:job:REF:ID,
--- {holdfast}:due:lease, {holdfast}:due:expiry, {holdfast}:counts:REF, and what publish writes for new jobs.
+-- uses: exceptions
+-- Lease ready jobs: by priority, then due time. Those of their own, and events straight from the log, which become
+-- blocks, are merged into one order.
+-- Reads the stream, {holdfast}:consumer:REF; writes {holdfast}:consumer:REF, {holdfast}:ready:REF,
+-- {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF,
+-- {holdfast}:ahead:REF, {holdfast}:due:*, {holdfast}:counts:REF, {holdfast}:scheduled:REF,
+-- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, and what log/catch_up writes.
 -- ARGV: channel/consumer, limit, worker.
--- Returns the deadline, then for each job: id, epoch, attempts, abandonments, token, the fields of its entry
--- where it came back from the dead after the log was trimmed, and the data that replaces its event's where it
--- came back with other data; where these are large, there are fewer jobs. The other events are fetched from the
--- stream by the caller: an entry never changes, and a server copies it faster than a script.
+-- Returns the deadline; the channel's epochs; how many events are lost that other clients removed; whether another
+-- claim should follow at once (0 or 1), since there was nothing but what had to be passed over; the token of the first
+-- event of each block; and a row for each job. A job of its own is id, attempts, abandonments, token, the
+-- fields of its entry where it came back from the dead after the log was trimmed, and the data that replaces its
+-- event's where it came back with other data. An event of a block is id and fields, or id alone where they are large: then
+-- the caller fetches them, as it does those of jobs of their own: a server copies entries faster than a script.
 
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
-local RANGE, MOST_BYTES = 16, 4000000
+local LARGE, MOST_BYTES = 1000000, 4000000
 local c = find_consumer(ARGV[1])
 if not c then return redis.error_reply('HFNOTFOUND') end
-local deadline = later(NOW, c.lease)
-local answer, limit, worker = {whole(deadline)}, tonumber(ARGV[2]), ARGV[3]
-if c.paused then return answer end
-if not c.target then
-  catch_up(c, PAGE)
-  commit()
+local limit, worker, deadline = tonumber(ARGV[2]), ARGV[3], whole(later(NOW, c.lease))
+local epochs_of, answer, tokens, rows = redis.call('LRANGE', key.epochs(c.channel), 0, -1), {}, {}, {}
+if c.paused then return {deadline, epochs_of, 0, 0, tokens, rows} end
+
+local log = note_entries(c.channel)
+local _, more = take_up_special(c, log, PAGE)
+commit()
+local level = true
+if c.ordered then
+  -- Whatever is not taken up is later than what is: no more of it is needed than can be claimed now.
+  local before = c.taken
+  repeat
+    level = take_up_jobs(c, log, limit)
+    commit()
+  until level or redis.call('ZCARD', key.ready(c.ref)) >= limit or c.taken - before >= PAGE
 end
 
-local leased, skipped, bytes = 0, 0, 0
-while leased < limit and skipped < PAGE and bytes < MOST_BYTES do
-  local popped = redis.call('ZPOPMIN', key.ready(c.ref), math.min(limit - leased, RANGE))
-  if #popped == 0 then break end
-  for i = 1, #popped, 2 do
-    local id = unrank(popped[i])
-    local name = key.job(c.ref, id)
-    local f = redis.call('HMGET', name, 'state', 'attempts', 'abandonments', 'token', 'expires', 'epoch',
-      'entry', 'patch')
-    -- What has expired only waits for the lifecycle, which finds it by its expiry.
-    if f[1] == 'ready' and (not f[5] or tonumber(f[5]) > NOW) then
-      local attempts, token, member = (tonumber(f[2]) or 0) + 1, next_token(f[4]), c.ref .. ':' .. id
-      redis.call('HSET', name, 'state', 'leased', 'attempts', attempts, 'token', token, 'lease', answer[1],
-        'worker', worker)
-      defer('ZADD', LEASES, answer[1], member)
-      if f[5] then defer('ZREM', EXPIRIES, member) end
-      answer[#answer + 1] = {id, f[6], attempts, tonumber(f[3]) or 0, token,
-        f[7] and kept_entry(c.ref, id)[2], f[8] or nil}
-      leased, bytes = leased + 1, bytes + #(f[7] or '') + #(f[8] or '')
-    else
-      skipped = skipped + 1
+local ready = redis.call('ZRANGE', key.ready(c.ref), 0, limit - 1, 'WITHSCORES')
+local at, bytes, ids, alone = 1, 0, {}, 0
+
+local function lease(name)
+  local id = unrank(name)
+  local f = redis.call('HMGET', key.job(c.ref, id), 'state', 'attempts', 'abandonments', 'token', 'expires',
+    'entry', 'patch')
+  redis.call('ZREM', key.ready(c.ref), name)
+  -- What has expired only waits for the lifecycle, which finds it by its expiry.
+  if f[1] ~= 'ready' or (f[5] and tonumber(f[5]) <= NOW) then return end
+  local attempts, token, member = (tonumber(f[2]) or 0) + 1, next_token(f[4]), c.ref .. ':' .. id
+  redis.call('HSET', key.job(c.ref, id), 'state', 'leased', 'attempts', attempts, 'token', whole(token), 'lease',
+    deadline, 'worker', worker)
+  defer('ZADD', LEASES, deadline, member)
+  if f[5] then defer('ZREM', EXPIRIES, member) end
+  rows[#rows + 1] = {id, attempts, tonumber(f[3]) or 0, token, f[6] and kept_entry(c.ref, id)[2] or false,
+    f[7] or false}
+  alone, bytes = alone + 1, bytes + #(f[6] or '') + #(f[7] or '')
+end
+
+-- Lease the jobs of their own that come before an event of this time; without one, whatever is left.
+local function lease_before(due, id)
+  while at <= #ready and #rows < limit and bytes < MOST_BYTES do
+    local name, score = ready[at], tonumber(ready[at + 1])
+    local its_due = tonumber(string.sub(name, 1, 16))
+    if due and (score > 0 or (score == 0 and (its_due > due or (its_due == due and id_less(id, unrank(name)))))) then
+      return
     end
+    lease(name)
+    at = at + 2
   end
 end
-count(c.ref, 'ready', -leased)
-count(c.ref, 'leased', leased)
+
+if not c.ordered then
+  level = walk(c, log, limit, function(id, flat)
+    local fields = {}
+    for i = 1, #flat, 2 do
+      if flat[i] == 'published' then fields.published = flat[i + 1] end
+    end
+    local due = base_of(c, id, fields)
+    lease_before(due, id)
+    if #rows >= limit or bytes >= MOST_BYTES then return false end
+    if c.expires_after and due + c.expires_after <= NOW then
+      create_job(c, id, fields) -- which the lifecycle buries
+      return
+    end
+    ids[#ids + 1] = id
+    local before = bytes
+    for i = 2, #flat, 2 do bytes = bytes + #flat[i] end
+    rows[#rows + 1] = bytes < LARGE and {id, flat} or {id}
+    if bytes >= LARGE then bytes = before end
+  end)
+end
+lease_before()
+for first = 1, #ids, SIZE do
+  local members = {}
+  for i = first, math.min(first + SIZE - 1, #ids) do members[#members + 1] = ids[i] end
+  tokens[#tokens + 1] = make_block(c, members, worker, deadline)
+end
+count(c.ref, 'ready', -alone)
+count(c.ref, 'leased', alone)
 commit()
-return answer
+local again = #rows == 0 and (more or not level or not log.level) and 1 or 0
+return {deadline, epochs_of, c.lost or 0, again, tokens, rows}

@@ -1,4 +1,4 @@
--- uses: keys clock records
+-- uses: clock records
 -- State records whose due time has passed. Reads {holdfast}:records, {holdfast}:records:PART, {holdfast}:parts
 -- and the records' hashes; one that another client removed is forgotten.
 -- ARGV: prefix, limit, 1 for the newest first or 0 for the oldest, and where to go on from: a due time and a name.

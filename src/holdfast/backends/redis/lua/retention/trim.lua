@@ -1,9 +1,10 @@
--- uses: keys clock ids batch consumers jobs log milestones locks groups needs
+-- uses: milestones locks needs consumers
 -- Remove the oldest entries as far as nobody needs them, and tell who needs the oldest of those that had to
 -- stay. The check and the removal are one script: nothing can be needed in between.
 -- Reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:live:REF,
+-- {holdfast}:open:REF, {holdfast}:block:REF:BASE,
 -- {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and the stream's groups; writes the stream,
--- {holdfast}:log:CHANNEL, {holdfast}:chart:CHANNEL.
+-- {holdfast}:log:CHANNEL, {holdfast}:special:CHANNEL, {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL.
 -- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups, these,
 -- then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
 -- Returns removed, more (0 or 1), who holds the rest or '', "EPOCH ID" of the last entry that it does not
@@ -67,6 +68,9 @@ if removed > 0 then
   redis.call('HSET', key.log(channel), 'trimmed', last)
   redis.call('HINCRBY', key.log(channel), 'removed', removed)
   forget_milestones(channel, last)
+  for _, set in ipairs({key.special(channel), key.repeats(channel)}) do
+    redis.call('ZREMRANGEBYLEX', set, '-', '[' .. pad(last))
+  end
 end
 local goes = judged and last and epoch_of(channel, last) .. ' ' .. last or ''
 local held, spare = needed and first_entry(stream, needed), ''

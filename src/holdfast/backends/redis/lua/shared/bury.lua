@@ -1,3 +1,4 @@
+-- uses: append dead_index
 -- Dead letters: the job's record, its count and its copy in the dead-letter channel move in one script.
 
 -- The event under `ID#TOKEN`, with the data that the job died with and its story in headers, as every backend
@@ -11,7 +12,7 @@ local function send_copy(c, id, job, event, reason, failure)
   headers['holdfast-channel'], headers['holdfast-consumer'] = c.channel, c.name
   headers['holdfast-source'], headers['holdfast-id'] = event.source, event.id
   headers['holdfast-reason'], headers['holdfast-error'] = reason, cjson.decode(failure).error
-  append(open_channel(c.dead_letter, true), {
+  append(open_channel(c.dead_letter), {
     id = event.id .. '#' .. whole(job.token), source = c.channel .. '/' .. c.name,
     type = event.type or 'event', key = event.key, time = event.time or iso((published_at(id, event))),
     headers = cjson.encode(headers), hash = UNKNOWN, data = job.patch or event.data or '',

@@ -1,3 +1,4 @@
+-- uses: keys
 -- The store's time, epoch and settings, read once per call. Times are microseconds since 1970: whole numbers
 -- that a double and a score hold exactly until the year 2255, where longer ones are cut.
 

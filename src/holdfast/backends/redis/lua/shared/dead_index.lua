@@ -1,3 +1,4 @@
+-- uses: batch
 -- The dead in order, and their counts. Every way in and out moves the order by time of death, the count of
 -- the reason, and the order and the count of the fingerprint, all in one script.
 

@@ -1,3 +1,4 @@
+-- uses: log
 -- Milestones: so that the end of a large batch is found without reading the batch.
 --
 -- A stream can not count: the server knows how long it is, not how many entries lie between two of them, and
@@ -39,7 +40,7 @@ end
 local function note_crossing(ch)
   local ordinal = redis.call('XLEN', ch.stream) + ch.removed
   if math.floor(ordinal / STEP) == math.floor((ordinal - ch.fresh) / STEP) then return end
-  note_end(ch.name, ch.last, ordinal, ch.bytes / ch.fresh, 1)
+  note_end(ch.channel, ch.last, ordinal, ch.bytes / ch.fresh, 1)
 end
 
 local function forget_milestones(channel, id)

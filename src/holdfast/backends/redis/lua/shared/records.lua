@@ -1,3 +1,4 @@
+-- uses: keys
 -- State records by due time, those of each part of the names in an order of their own: listing some does not
 -- go through the others'.
 
