@@ -97,14 +97,18 @@ class Channels:
         ]
 
     async def job_times(self) -> list[JobTimes]:
-        return [JobTimes(each.channel, each.consumer, each.ready, each.dead) for each in await self._all_counts()]
+        return [
+            JobTimes(each.channel, each.consumer, each.ready, each.dead) for each in await self._all_counts()
+        ]
 
     async def _all_counts(self) -> list[_Counts]:
         """The counts of every consumer: scripts of a page each, since the server does nothing else meanwhile."""
         refs = [ref for ref, *_ in await self._session.run("deadletters/consumers")]
         pages = [refs[start : start + _PAGE] for start in range(0, len(refs), _PAGE)]
         answers = await asyncio.gather(*(self._session.run("channels/counts", *page) for page in pages))
-        found = [_counts(row) for rows in answers for row in rows if row is not None]  # else removed meanwhile
+        found = [
+            _counts(row) for rows in answers for row in rows if row is not None
+        ]  # else removed meanwhile
         return sorted(found, key=lambda each: (each.channel, each.consumer))
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:

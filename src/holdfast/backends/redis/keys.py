@@ -34,7 +34,9 @@ KEYS = (
     Key(STORE, "hash", "schema, epoch, run_id, lowest new token, clock offset, settings, live jobs"),
     Key(CHANNELS, "hash", "channel → when it was created"),
     Key(PREFIX + "epochs:CHANNEL", "list", "from which entry on each epoch counts"),
-    Key(PREFIX + "log:CHANNEL", "hash", "how far the log was looked at, how much of it is gone, full, display"),
+    Key(
+        PREFIX + "log:CHANNEL", "hash", "how far the log was looked at, how much of it is gone, full, display"
+    ),
     Key(PREFIX + "special:CHANNEL", "zset", "entries with a time or a priority, in log order"),
     Key(PREFIX + "repeats:CHANNEL", "zset", "other clients' entries that repeat an event, in log order"),
     Key(PREFIX + "bounded:CHANNEL", "set", "REFs of consumers with a max_depth"),
@@ -43,10 +45,18 @@ KEYS = (
     Key(PREFIX + "consumers:CHANNEL", "hash", "consumer → its number REF"),
     Key(PREFIX + "consumer:REF", "hash", "policy, frontier, pause, display, revision of a consumer"),
     Key(PREFIX + "removals", "hash", "consumers that are being removed → REF"),
-    Key(PREFIX + "counts:REF", "hash", "jobs by state, but for those that wait in the log; dead letters by reason"),
+    Key(
+        PREFIX + "counts:REF",
+        "hash",
+        "jobs by state, but for those that wait in the log; dead letters by reason",
+    ),
     Key(PREFIX + "behind", "set", "channels with special entries that somebody has to take up"),
     Key(PREFIX + "ahead:REF", "zset", "entries beyond the frontier that were taken up one by one"),
-    Key(PREFIX + "block:REF:BASE", "hash", "one lease of many jobs; expires some time after the last one ended"),
+    Key(
+        PREFIX + "block:REF:BASE",
+        "hash",
+        "one lease of many jobs; expires some time after the last one ended",
+    ),
     Key(PREFIX + "blocks:REF", "zset", "blocks by their first entry"),
     Key(PREFIX + "open:REF", "zset", "those of them with jobs that are leased"),
     Key(PREFIX + "job:REF:ID", "hash", "one job of its own; expires some time after it ended well"),
@@ -62,7 +72,9 @@ KEYS = (
     Key(PREFIX + "due:lease", "zset", "leased jobs and blocks by deadline"),
     Key(PREFIX + "due:schedule", "zset", "all scheduled jobs by due time"),
     Key(PREFIX + "due:expiry", "zset", "waiting jobs of their own that can expire, by that time"),
-    Key(PREFIX + "due:head", "zset", "consumers whose events expire, by when to look at the first that waits"),
+    Key(
+        PREFIX + "due:head", "zset", "consumers whose events expire, by when to look at the first that waits"
+    ),
     Key(PREFIX + "event:CHANNEL/N:SOURCE/ID", "string", "idempotency key: hash, epoch, entry; expires"),
     Key(PREFIX + "lock:NAME", "hash", "token, which outlives the lock, owner, until"),
     Key(PREFIX + "records", "zset", "state records of up to three words by due time"),

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 MOST_ROWS = 2_000
 """How many jobs one script takes: the server does nothing else meanwhile."""
 _MEMBER = 2  # fields of a row that has the event of a block
-_CLAIMS = 20  # scripts of one claim, while there is nothing but what has to be passed over
+_CLAIMS = 20  # scripts of one claim, while there is more of the log to go through
 _BLOCK = 512  # tokens: the same as in blocks.lua
 _ONE, _AGAIN = ord("1"), 2
 _ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -52,21 +52,33 @@ class Leases:
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
         """Lease a batch in one script, which returns the events too where they are small; else fetch them. Where
         that fails, the jobs are given back."""
-        owner = f"{channel}/{consumer}"
+        jobs: list[Job] = []
         for _ in range(_CLAIMS):
             try:
-                until, marks, lost, again, tokens, rows = await self._session.run(
-                    "leases/claim", owner, limit, worker
-                )
-            except NotFound:
-                raise no_consumer(channel, consumer) from None
-            if lost:
-                _log.error("%d events of %s that waited for %s were removed by another client", lost, *_names(owner))
+                some, again = await self._claim(channel, consumer, limit - len(jobs), worker)
+            except Exception:
+                if not jobs:
+                    raise
+                break  # what was leased before is handed out
+            jobs += some
             if not again:
                 break
+        return jobs
+
+    async def _claim(self, channel: str, consumer: str, limit: int, worker: str) -> tuple[list[Job], bool]:
+        owner = f"{channel}/{consumer}"
+        try:
+            answer = await self._session.run("leases/claim", owner, limit, worker)
+        except NotFound:
+            raise no_consumer(channel, consumer) from None
+        until, marks, lost, again, tokens, rows = answer
+        if lost:
+            _log.error(
+                "%d events of %s that waited for %s were removed by another client", lost, channel, consumer
+            )
         leased = list(_leased(rows, tokens))
         try:
-            return await self._jobs(channel, consumer, from_micros(until), marks, leased)
+            return await self._jobs(channel, consumer, from_micros(until), marks, leased), bool(again)
         except Exception:
             released = [(owner, row.entry, row.token, "", b"") for row in leased]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
@@ -74,7 +86,12 @@ class Leases:
             raise
 
     async def _jobs(
-        self, channel: str, consumer: str, deadline: datetime, marks: Sequence[bytes], leased: Sequence[_Leased]
+        self,
+        channel: str,
+        consumer: str,
+        deadline: datetime,
+        marks: Sequence[bytes],
+        leased: Sequence[_Leased],
     ) -> list[Job]:
         """What was leased, with its events."""
         missing = [row.entry for row in leased if row.fields is None]
@@ -239,11 +256,6 @@ def _runs(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
                 continue
         yield jobs[start:index]
         start = index
-
-
-def _names(owner: str) -> tuple[str, str]:
-    channel, _, consumer = owner.partition("/")
-    return channel, consumer
 
 
 def error_entry(failure: Failure | None, attempt: int) -> bytes:

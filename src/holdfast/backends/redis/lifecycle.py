@@ -12,7 +12,6 @@ from holdfast.backends.redis.session import Session
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
 
-
 _CONSUMER = b"#"
 
 

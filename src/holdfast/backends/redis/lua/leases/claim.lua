@@ -7,8 +7,8 @@
 -- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, and what log/catch_up writes.
 -- ARGV: channel/consumer, limit, worker.
 -- Returns the deadline; the channel's epochs; how many events are lost that other clients removed; whether another
--- claim should follow at once (0 or 1), since there was nothing but what had to be passed over; the token of the first
--- event of each block; and a row for each job. A job of its own is id, attempts, abandonments, token, the
+-- claim should follow at once (0 or 1), since there is more of the log to go through before that is all; the token of
+-- the first event of each block; and a row for each job. A job of its own is id, attempts, abandonments, token, the
 -- fields of its entry where it came back from the dead after the log was trimmed, and the data that replaces its
 -- event's where it came back with other data. An event of a block is id and fields, or id alone where they are large: then
 -- the caller fetches them, as it does those of jobs of their own: a server copies entries faster than a script.
@@ -28,10 +28,11 @@ local level = true
 if c.ordered then
   -- Whatever is not taken up is later than what is: no more of it is needed than can be claimed now.
   local before = c.taken
-  repeat
+  level = false
+  while not level and c.taken - before < PAGE and redis.call('ZCARD', key.ready(c.ref)) < limit do
     level = take_up_jobs(c, log, limit)
     commit()
-  until level or redis.call('ZCARD', key.ready(c.ref)) >= limit or c.taken - before >= PAGE
+  end
 end
 
 local ready = redis.call('ZRANGE', key.ready(c.ref), 0, limit - 1, 'WITHSCORES')
@@ -96,5 +97,6 @@ end
 count(c.ref, 'ready', -alone)
 count(c.ref, 'leased', alone)
 commit()
-local again = #rows == 0 and (more or not level or not log.level) and 1 or 0
+local passed = #rows == 0 and (more or not level or not log.level)
+local again = (passed or (c.ordered and #rows < limit and not level and bytes < MOST_BYTES)) and 1 or 0
 return {deadline, epochs_of, c.lost or 0, again, tokens, rows}

@@ -40,11 +40,25 @@ local function oldest_leased(ref, ended)
   end
 end
 
+-- The first entry that it has not taken up.
+local function first_waiting(stream, c, ended)
+  local after, size = c.cursor, 1
+  while true do
+    local entries = redis.call('XRANGE', stream, '(' .. after, '+', 'COUNT', size)
+    for _, entry in ipairs(entries) do
+      if not ended[c.ref .. ':' .. entry[1]] then return entry[1] end
+      after = entry[1]
+    end
+    if #entries < size then return nil end
+    size = CHUNK
+  end
+end
+
 -- A worker consumer needs what it has not taken up, and what its live jobs stand for.
 local function worker_needs(stream, c, ended, need)
   local special = not c.ordered
     and redis.call('ZRANGEBYLEX', key.special(c.channel), '(' .. pad(c.special), '+', 'LIMIT', 0, 1)[1]
-  need(c.name, first_entry(stream, '(' .. c.cursor))
+  need(c.name, first_waiting(stream, c, ended))
   need(c.name, special and unpad(special))
   need(c.name, oldest_live(c.ref, ended))
   need(c.name, oldest_leased(c.ref, ended))
