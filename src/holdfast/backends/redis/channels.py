@@ -30,7 +30,7 @@ _WAITING = "waiting"
 
 
 class Channels:
-    """Counts come from counters that move with every transition, and from how far a consumer is in the log."""
+    """Counts come from counters that move with every transition, and from where frontiers are."""
 
     def __init__(self, session: Session, log: Log) -> None:
         self._session, self._log = session, log
@@ -102,7 +102,7 @@ class Channels:
         ]
 
     async def _all_counts(self) -> list[_Counts]:
-        """The counts of every consumer: scripts of a page each, since the server does nothing else meanwhile."""
+        """The counts of every consumer, by scripts of a page each: the server does nothing else meanwhile."""
         refs = [ref for ref, *_ in await self._session.run("deadletters/consumers")]
         pages = [refs[start : start + _PAGE] for start in range(0, len(refs), _PAGE)]
         answers = await asyncio.gather(*(self._session.run("channels/counts", *page) for page in pages))

@@ -8,26 +8,35 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 import orjson
 
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.channels import catch_up, no_consumer
 from holdfast.backends.redis.codec import (
+    NO_HEADERS,
+    Mark,
     decode,
     epoch_of,
     from_micros,
+    is_time,
     pairs,
     parse_mark,
     patched,
     position,
+    positions,
+    published_at,
+    text,
     to_micros,
 )
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.model.event import Event
+from holdfast.model.gc_pause import gc_disabled
 from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
 from holdfast.model.states import LIVE, State
 
@@ -35,7 +44,6 @@ _log = logging.getLogger(__name__)
 
 MOST_ROWS = 2_000
 """How many jobs one script takes: the server does nothing else meanwhile."""
-_MEMBER = 2  # fields of a row that has the event of a block
 _CLAIMS = 20  # scripts of one claim, while there is more of the log to go through
 _BLOCK = 512  # tokens: the same as in blocks.lua
 _ONE, _AGAIN = ord("1"), 2
@@ -50,8 +58,8 @@ class Leases:
         self._session = session
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        """Lease a batch in one script, which returns the events too where they are small; else fetch them. Where
-        that fails, the jobs are given back."""
+        """Lease a batch in one script, which returns the events too where they are small; else fetch them.
+        Where that fails, the jobs are given back."""
         jobs: list[Job] = []
         for _ in range(_CLAIMS):
             try:
@@ -71,50 +79,43 @@ class Leases:
             answer = await self._session.run("leases/claim", owner, limit, worker)
         except NotFound:
             raise no_consumer(channel, consumer) from None
-        until, marks, lost, again, tokens, rows = answer
+        until, marks, lost, again, blocks, usual, rows = answer
         if lost:
             _log.error(
                 "%d events of %s that waited for %s were removed by another client", lost, channel, consumer
             )
-        leased = list(_leased(rows, tokens))
+        deadline, epochs = from_micros(until), [parse_mark(mark) for mark in marks]
+        own = {row[4] for row in rows}
+        tokens = [
+            token
+            for first, size in zip(blocks[::2], blocks[1::2], strict=True)
+            for token in range(first, first + size)
+            if token not in own
+        ]
+        with gc_disabled():
+            jobs = _usual_jobs(channel, consumer, deadline, epochs, tokens, usual)
+        if not rows:
+            return jobs, bool(again)
         try:
-            return await self._jobs(channel, consumer, from_micros(until), marks, leased), bool(again)
+            missing = [entry for _, entry, _, _, _, fields, _ in rows if fields is None]
+            entries = await self._entries(channel, missing)
+            for place, entry, attempt, abandonments, token, fields, patch in rows:
+                event = patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch)
+                where = position(epoch_of(epochs, entry), entry)
+                name = entry.decode()
+                job = Job(name, channel, consumer, event, where, attempt, abandonments, token, deadline)
+                jobs.insert(place, job)
+            if len(entries) < len(missing):
+                jobs = await self._without_lost(
+                    jobs, {entry.decode() for entry in missing} - {entry.decode() for entry in entries}
+                )
         except Exception:
-            released = [(owner, row.entry, row.token, "", b"") for row in leased]
+            released = [(owner, row[1], row[4], "", b"") for row in rows]
+            released += [(owner, job.id, job.token, "", b"") for job in jobs if job.token not in own]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
                 await run_rows(self._session, "leases/retry", released)
             raise
-
-    async def _jobs(
-        self,
-        channel: str,
-        consumer: str,
-        deadline: datetime,
-        marks: Sequence[bytes],
-        leased: Sequence[_Leased],
-    ) -> list[Job]:
-        """What was leased, with its events."""
-        missing = [row.entry for row in leased if row.fields is None]
-        entries = await self._entries(channel, missing)
-        epochs = [parse_mark(mark) for mark in marks]
-        jobs = [
-            Job(
-                entry.decode(),
-                channel,
-                consumer,
-                patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch),
-                position(epoch_of(epochs, entry), entry),
-                attempt,
-                abandonments,
-                token,
-                deadline,
-            )
-            for entry, token, attempt, abandonments, fields, patch in leased
-        ]
-        if len(entries) < len(missing):
-            lost = set(missing) - set(entries)
-            jobs = await self._without_lost(jobs, {entry.decode() for entry in lost})
-        return jobs
+        return jobs, bool(again)
 
     async def _entries(self, channel: str, ids: Sequence[bytes]) -> dict[bytes, Sequence[bytes]]:
         """The events of leased jobs. They mostly stand in a row, so that one range has them all."""
@@ -217,28 +218,28 @@ async def run_rows(
     return accepted
 
 
-class _Leased(NamedTuple):
-    """A job as the claim's script returns it. Its fields are None where they have to be fetched."""
+def _usual_jobs(
+    channel: str,
+    consumer: str,
+    deadline: datetime,
+    epochs: Sequence[Mark],
+    tokens: Sequence[int],
+    flat: list[Any],
+) -> list[Job]:
+    """The jobs of a block whose events have nothing unusual: column by column, since it is done for each."""
+    entries, names, sources, kinds, published, data, keys = (flat[column::7] for column in range(7))
+    times = [_published(entry, time) for entry, time in zip(entries, published, strict=True)]
+    texts = [None if key is None else text(key) for key in keys]
+    columns = data, map(text, names), map(text, sources), map(text, kinds), texts, times, repeat(NO_HEADERS)
+    events = map(tuple.__new__, repeat(Event), zip(*columns, strict=False))
+    places = positions(epochs, entries)
+    ids = map(bytes.decode, entries)
+    same = repeat(channel), repeat(consumer)
+    return list(map(Job, ids, *same, events, places, repeat(1), repeat(0), tokens, repeat(deadline)))
 
-    entry: bytes
-    token: int
-    attempt: int
-    abandonments: int
-    fields: Sequence[bytes] | None
-    patch: bytes | None
 
-
-def _leased(rows: Sequence[Sequence[Any]], tokens: Sequence[int]) -> Iterator[_Leased]:
-    """Yield the jobs of a claim: those of blocks, whose tokens follow from their order, and those of their own."""
-    members = 0
-    for row in rows:
-        if len(row) > _MEMBER:
-            entry, attempt, abandonments, token, fields, patch = row
-            yield _Leased(entry, token, attempt, abandonments, fields, patch)
-        else:
-            token = tokens[members // _BLOCK] + members % _BLOCK
-            yield _Leased(row[0], token, 1, 0, row[1] if len(row) == _MEMBER else None, None)
-            members += 1
+def _published(entry: bytes, time: bytes) -> datetime:
+    return from_micros(time) if is_time(time) else published_at(entry, ())
 
 
 def _runs(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:

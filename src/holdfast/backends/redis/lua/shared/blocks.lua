@@ -19,12 +19,12 @@ local function encode_ids(ids)
   local parts, i, last = {}, 1, nil
   while i <= #ids do
     local ms, seq = string.match(ids[i], '^(%d+)%-(%d+)$')
-    local run, small, text = 1, #ms <= 15 and #seq <= 15, '=' .. ids[i]
-    if small and last then text = whole(tonumber(ms) - last) .. (seq ~= '0' and '-' .. seq or '') end
+    local run, small, text = 1, #ms < 14 and #seq < 14, '=' .. ids[i] -- up to there numbers print as they are
+    if small and last then text = tonumber(ms) - last .. (seq ~= '0' and '-' .. seq or '') end
+    last = tonumber(ms)
     if small then
-      last = tonumber(ms)
       local number, prefix = tonumber(seq), ms .. '-'
-      while ids[i + run] == prefix .. whole(number + run) do run = run + 1 end
+      while ids[i + run] == prefix .. number + run do run = run + 1 end
     end
     parts[#parts + 1] = run > 1 and text .. '*' .. run or text
     i = i + run
@@ -39,12 +39,13 @@ local function decode_ids(text)
     if not ms then
       local by
       by, seq = string.match(mark, '^(%d+)%-?(%d*)$')
-      ms = whole(last + tonumber(by))
+      ms = last + tonumber(by) .. ''
       if seq == '' then seq = '0' end
     end
-    if #ms <= 15 and #seq <= 15 then last = tonumber(ms) end
+    last = tonumber(ms)
     ids[#ids + 1] = ms .. '-' .. seq
-    for i = 1, (tonumber(run) or 1) - 1 do ids[#ids + 1] = ms .. '-' .. whole(tonumber(seq) + i) end
+    local prefix, number, many = ms .. '-', tonumber(seq), #ids
+    for more = 1, (tonumber(run) or 1) - 1 do ids[many + more] = prefix .. number + more end
   end
   return ids
 end

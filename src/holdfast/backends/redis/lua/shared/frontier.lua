@@ -61,7 +61,8 @@ local function reach_end(c, log, missing)
   if lost ~= 0 then count(c.ref, 'waiting', -lost) end
 end
 
--- Move the frontier over entries for as long as `visit` takes them, which returns false to stop before one. At most
+-- Move the frontier over entries for as long as `visit` takes them, which gets its id, fields and weight, and
+-- returns false to stop before one. At most
 -- `limit` of them are taken, and PAGE are passed over. Returns whether it came to the end.
 local FIRST, READ, READ_BYTES = 20, 512, 1000000
 local function walk(c, log, limit, visit)
@@ -76,12 +77,13 @@ local function walk(c, log, limit, visit)
       if skipped[id] then
         many, passed = many - 1, passed + 1
       else
-        if visit(id, entry[2]) == false then
+        local weight, flat = 0, entry[2]
+        for i = 2, #flat, 2 do weight = weight + #flat[i] end
+        if visit(id, flat, weight) == false then
           if moved then save_frontier(c) end
           return false
         end
-        left = left - 1
-        for i = 2, #entry[2], 2 do bytes = bytes + #entry[2][i] end
+        left, bytes = left - 1, bytes + weight
       end
       c.cursor, c.taken, moved = id, c.taken + 1, true
     end
