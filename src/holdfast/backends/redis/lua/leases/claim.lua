@@ -31,7 +31,7 @@ if c.ordered then
   local before = c.taken
   level = false
   while not level and c.taken - before < PAGE and redis.call('ZCARD', key.ready(c.ref)) < limit do
-    level = take_up_jobs(c, log, limit)
+    level = take_up_jobs(c, log, math.max(limit, CHUNK))
     commit()
   end
 end
