@@ -76,15 +76,13 @@ local function is_usual(flat)
 end
 
 local function lease_event(id, flat, weight)
-  if at <= #ready or c.expires_after then
-    local fields = fields_of({id, flat})
-    local due = base_of(c, id, fields)
-    lease_before(due, id)
-    if leased >= limit or bytes >= MOST_BYTES then return false end
-    if c.expires_after and due + c.expires_after <= NOW then
-      create_job(c, id, fields) -- which the lifecycle buries
-      return true
-    end
+  local fields = (at <= #ready or c.expires_after) and fields_of({id, flat})
+  local due = fields and base_of(c, id, fields)
+  if due then lease_before(due, id) end
+  if leased >= limit or bytes >= MOST_BYTES then return false end
+  if c.expires_after and due + c.expires_after <= NOW then
+    create_job(c, id, fields) -- which the lifecycle buries
+    return true
   end
   ids[#ids + 1], leased = id, leased + 1
   local fits = bytes + weight < LARGE
