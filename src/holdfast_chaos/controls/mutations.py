@@ -153,6 +153,11 @@ async def _other_tokens(client: RedisClient) -> bool:
     return bool(blocks)
 
 
+async def _drop_count(client: RedisClient) -> bool:
+    keys = [key async for key in client.scan_iter(match="{holdfast}:counts:*")]
+    return any([await client.hdel(key, "dead:terminal") for key in keys])
+
+
 _REDIS: Mapping[str, Mutation] = {
     "an event is lost with its job": _on_redis(_drop_from_stream),
     "a done job vanishes": _on_redis(_forget_done),
