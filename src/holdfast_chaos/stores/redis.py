@@ -98,7 +98,8 @@ async def _hashes(client: Client, prefix: str) -> dict[str, Fields]:
     async with client.pipeline(transaction=False) as pipeline:
         for name in names:
             pipeline.hgetall(name)
-        return dict(zip(names, await pipeline.execute(), strict=True))
+        found = zip(names, await pipeline.execute(), strict=True)
+    return {name: fields for name, fields in found if fields}
 
 
 def _members(name: str, block: Fields) -> Iterator[tuple[str, str, Fields]]:

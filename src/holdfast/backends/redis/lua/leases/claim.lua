@@ -97,8 +97,9 @@ local function lease_event(id, flat, weight)
   return true
 end
 
-if not c.ordered then level = walk(c, log, limit, lease_event) end
-lease_before()
+local cut = false
+if not c.ordered then level, cut = walk(c, log, limit, lease_event) end
+if not cut then lease_before() end
 for first = 1, #ids, SIZE do
   local members = {}
   for i = first, math.min(first + SIZE - 1, #ids) do members[#members + 1] = ids[i] end
@@ -110,6 +111,7 @@ end
 count(c.ref, 'ready', -alone)
 count(c.ref, 'leased', alone)
 commit()
-local passed = leased == 0 and (more or not level or not log.level)
-local again = (passed or (c.ordered and leased < limit and not level and bytes < MOST_BYTES)) and 1 or 0
+local unseen = leased == 0 and (more or not level or not log.level)
+local missing = (cut or c.ordered) and leased < limit and not level and bytes < MOST_BYTES
+local again = (unseen or missing) and 1 or 0
 return {deadline, epochs_of, c.lost or 0, again, blocks, usual, rows}

@@ -63,7 +63,8 @@ end
 
 -- Move the frontier over entries for as long as `visit` takes them, which gets its id, fields and weight, and
 -- returns false to stop before one. At most
--- `limit` of them are taken, and PAGE are passed over. Returns whether it came to the end.
+-- `limit` of them are taken, and PAGE are passed over. Returns whether it came to the end, and whether it had to pass
+-- over too many.
 local FIRST, READ, READ_BYTES = 20, 512, 1000000
 local function walk(c, log, limit, visit)
   local left, chunk, level, moved, passed = limit, FIRST, not id_less(c.cursor, log.noted), false, 0
@@ -95,7 +96,7 @@ local function walk(c, log, limit, visit)
     if bytes > READ_BYTES then collectgarbage() end
   end
   if moved then save_frontier(c) end
-  return level
+  return level, passed >= PAGE
 end
 
 local function take_up_jobs(c, log, limit)
