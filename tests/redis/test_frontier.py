@@ -1,4 +1,4 @@
-"""Frontiers: what waits is the log, a lease is one record of many jobs, what differs has a record of its own."""
+"""Frontiers: what waits is the log, a lease is one record of many jobs, and exceptions are their own."""
 
 from __future__ import annotations
 

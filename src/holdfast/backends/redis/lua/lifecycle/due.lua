@@ -30,7 +30,7 @@ end
 for _, due in ipairs(overdue(limit)) do
   local ref, id, block, at = unpack(due)
   local c = load_consumer(ref)
-  if block and c then
+  if block then
     local expires = c.expires_after and peek_block(c, id).expires
     add('lease', c, ref, id, {token = block.base + at, attempts = 1, abandonments = 0, expires = expires,
       worker = block.worker})

@@ -193,13 +193,14 @@ local function done_at(block, at)
   return block.claimed
 end
 
--- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first.
+-- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first. The blocks of
+-- a consumer that is being removed go with it.
 local function overdue(limit)
   local found = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)) do
     local ref, id = string.match(name, '^(%d+):(.*)$')
     local base = tonumber(string.match(id, '^@(%d+)$'))
-    local block = base and load_block(ref, base)
+    local block = base and load_consumer(ref) and load_block(ref, base)
     for i, member in ipairs(block and ids_of(block) or {}) do
       if #found < limit and member_state(block, i - 1) == '1' then found[#found + 1] = {ref, member, block, i - 1} end
     end

@@ -61,11 +61,20 @@ local function reach_end(c, log, missing)
   if lost ~= 0 then count(c.ref, 'waiting', -lost) end
 end
 
+local FIRST, READ, READ_BYTES, FRAME = 20, 512, 1000000, 100
+
+-- How large an entry is, roughly: of ours only the data can be large.
+local function weigh(flat)
+  if flat[9] == 'data' and #flat <= 12 then return #flat[10] + FRAME end
+  local weight = FRAME
+  for i = 2, #flat, 2 do weight = weight + #flat[i] end
+  return weight
+end
+
 -- Move the frontier over entries for as long as `visit` takes them, which gets its id, fields and weight, and
 -- returns false to stop before one. At most
 -- `limit` of them are taken, and PAGE are passed over. Returns whether it came to the end, and whether it had to pass
 -- over too many.
-local FIRST, READ, READ_BYTES = 20, 512, 1000000
 local function walk(c, log, limit, visit)
   local left, chunk, level, moved, passed = limit, FIRST, not id_less(c.cursor, log.noted), false, 0
   while not level and left > 0 and passed < PAGE do
@@ -78,8 +87,8 @@ local function walk(c, log, limit, visit)
       if skipped[id] then
         many, passed = many - 1, passed + 1
       else
-        local weight, flat = 0, entry[2]
-        for i = 2, #flat, 2 do weight = weight + #flat[i] end
+        local flat = entry[2]
+        local weight = weigh(flat)
         if visit(id, flat, weight) == false then
           if moved then save_frontier(c) end
           return false
