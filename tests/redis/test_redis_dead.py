@@ -1,4 +1,4 @@
-"""Dead letters on Redis: counts while others move, a store of an older version, and the end of a consumer."""
+"""Dead letters on Redis: counts while others move, and the end of a consumer."""
 
 from __future__ import annotations
 
@@ -159,24 +159,6 @@ async def test_a_repair_makes_every_count_right(
     assert await backend.deadletters.recount(True, lock) == []
     assert await counted(backend) == ({"terminal": 4}, {BOOM.fingerprint: 4})
     assert (await backend.channels.consumer_stats(CHANNEL, CONSUMER)).states == {State.DEAD: 4}
-
-
-async def test_what_an_older_version_buried_is_counted_once(
-    backend: RedisBackend, client: redis.Redis, lock: Lock
-) -> None:
-    await subscribe(backend)
-    jobs = await die(backend, 700)
-    client.delete("{holdfast}:clusters:1", f"{{holdfast}}:cluster:1:{BOOM.fingerprint}")
-    assert await backend.deadletters.clusters(None, None, 10) == []
-    await publish(backend, "newer")
-    assert await bury(backend, await claim_one(backend))
-    assert await backend.deadletters.purge(CHANNEL, CONSUMER, [jobs[0].id]) == [True], (
-        "one that was in no cluster"
-    )
-    assert await counted(backend) == ({"terminal": 700}, {BOOM.fingerprint: 1})
-    assert (await backend.deadletters.fold(MINUTE, 0, lock)).bootstrapped
-    assert await counted(backend) == ({"terminal": 700}, {BOOM.fingerprint: 700})
-    assert not (await backend.deadletters.fold(MINUTE, 0, lock)).bootstrapped
 
 
 # pages

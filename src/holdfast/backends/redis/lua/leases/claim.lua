@@ -43,7 +43,7 @@ local function lease(name)
   local id = unrank(name)
   local f = redis.call('HMGET', key.job(c.ref, id), 'state', 'attempts', 'abandonments', 'token', 'expires',
     'entry', 'patch')
-  redis.call('ZREM', key.ready(c.ref), name)
+  defer('ZREM', key.ready(c.ref), name)
   -- What has expired only waits for the lifecycle, which finds it by its expiry.
   if f[1] ~= 'ready' or (f[5] and tonumber(f[5]) <= NOW) then return end
   local attempts, token, member = (tonumber(f[2]) or 0) + 1, next_token(f[4]), c.ref .. ':' .. id

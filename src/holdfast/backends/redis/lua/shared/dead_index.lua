@@ -55,7 +55,7 @@ end
 local function leave_dead(c, id, time, reason, fingerprint)
   redis.call('ZREM', key.dead(c.ref), id)
   count(c.ref, 'dead:' .. reason, -1)
-  -- What an older version buried is in no cluster until it was counted.
+  -- A cluster that somebody has spoilt is counted right by a recount.
   if redis.call('ZREM', key.cluster(c.ref, fingerprint), id) == 1 then count_cluster(c.ref, fingerprint, -1) end
   tell_recount(c.ref, time, id, reason, -1)
 end

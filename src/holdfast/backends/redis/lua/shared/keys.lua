@@ -8,8 +8,7 @@
 --   {holdfast}:store                  hash    schema, epoch, run_id, offset (µs), history and window (ms),
 --                                             tokens (the lowest that is given out from now on),
 --                                             live (jobs of all consumers), consumers (last number given),
---                                             revisions (last one given out),
---                                             clusters (when the dead were first counted by fingerprint)
+--                                             revisions (last one given out)
 --   {holdfast}:channels               hash    channel → when it was created (µs)
 --   {holdfast}:epochs:CHANNEL         list    "EPOCH ID": entries after ID belong to EPOCH, oldest first
 --   {holdfast}:log:CHANNEL            hash    noted (ID up to which the log was looked at), total (how many entries

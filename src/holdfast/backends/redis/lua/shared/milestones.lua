@@ -38,7 +38,7 @@ local function note_end(channel, id, ordinal, bytes, apart)
 end
 
 local function note_crossing(ch)
-  local ordinal = redis.call('XLEN', ch.stream) + ch.removed
+  local ordinal = ch.level and ch.total or redis.call('XLEN', ch.stream) + ch.removed
   if math.floor(ordinal / STEP) == math.floor((ordinal - ch.fresh) / STEP) then return end
   note_end(ch.channel, ch.last, ordinal, ch.bytes / ch.fresh, 1)
 end
