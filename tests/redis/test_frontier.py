@@ -10,6 +10,7 @@ import pytest
 import redis
 
 import holdfast
+from holdfast import failpoints
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
 from holdfast.model.event import Event
@@ -374,6 +375,28 @@ async def test_records_that_have_expired_leave_their_index(client: redis.Redis, 
     assert client.zcard("{holdfast}:open:1") == 0
     assert await backend.leases.find_jobs(CHANNEL, "default", "e-3") == []
     await backend.close()
+
+
+async def test_leases_of_a_consumer_that_is_being_removed_are_nobodys(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend, lease="1m")
+    await subscribe(backend, "other")
+    await fill(backend, 700)
+    jobs = await claim(backend, 600)
+    await claim(backend, 5, consumer="other")
+    with failpoints.active("remove.after_mark", "raise"), pytest.raises(failpoints.FailpointError):
+        await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1_000)
+    assert not any(await backend.leases.complete(jobs[:10]))
+    await backend.advance(LEASE)
+    reading = await backend.lifecycle.due(500)
+    assert (len(reading.due), reading.load) == (5, 700 + 600), "those of the other one, and what was in hand"
+    removed = 0
+    while not (step_done := await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1_000)).done:
+        removed += step_done.jobs
+    assert removed + step_done.jobs == 600
+    assert client.zcard("{holdfast}:due:lease") == 1
+    assert (await backend.lifecycle.due(500)).load == 700
 
 
 async def test_a_store_of_an_older_version_is_refused_by_name(

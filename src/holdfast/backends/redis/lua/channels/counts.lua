@@ -1,11 +1,12 @@
 -- uses: frontier
--- Jobs of some consumers by state, and the times of those that wait and of the dead. A page of what is not noted, and of
--- special entries that nobody has taken up, comes first.
--- Reads {holdfast}:counts:REF, {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:dead:REF and the streams;
--- writes what log/catch_up and lifecycle/backfill write.
--- ARGV: for each consumer REF, or channel/consumer. Returns for each channel, name, flat counts; when its oldest and its
--- newest ready job was due, when the next scheduled one is, when its first and its last dead one died, each '' where there
--- is none; and whether another call would know more (0 or 1). Nothing where there is no such consumer.
+-- Jobs of some consumers by state, and the times of those that wait and of the dead. A page of what is not
+-- noted, and of special entries that nobody has taken up, comes first.
+-- Reads {holdfast}:counts:REF, {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:dead:REF and the
+-- streams; writes what log/catch_up and lifecycle/backfill write.
+-- ARGV: for each consumer REF, or channel/consumer. Returns for each channel, name, flat counts; when its
+-- oldest and its newest ready job was due, when the next scheduled one is, when its first and its last dead
+-- one died, each '' where there is none; and whether another call would know more (0 or 1). Nothing where
+-- there is no such consumer.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local answer, left = {}, PAGE
 

@@ -1,11 +1,11 @@
 -- uses: exceptions purge
--- Remove some of what a retired consumer has: its dead letters, its live jobs, what has ended of those that had a record
--- of their own, its blocks. In the end the consumer itself.
+-- Remove some of what a retired consumer has: its dead letters, its live jobs, what has ended of those that
+-- had a record of their own, its blocks. In the end the consumer itself.
 -- Reads and writes {holdfast}:consumer:REF, {holdfast}:removals, {holdfast}:job:REF:ID, {holdfast}:dead:REF,
--- {holdfast}:live:REF, {holdfast}:ended:REF, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF,
--- {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:ahead:REF, {holdfast}:due:*,
--- {holdfast}:counts:REF, {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF,
--- {holdfast}:event:*.
+-- {holdfast}:live:REF, {holdfast}:ended:REF, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF,
+-- {holdfast}:open:REF, {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY,
+-- {holdfast}:ahead:REF, {holdfast}:due:*, {holdfast}:counts:REF, {holdfast}:clusters:REF,
+-- {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF, {holdfast}:event:*.
 -- ARGV: REF, limit. Returns how many were live, were dead, had ended, and whether nothing is left (0 or 1).
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local ref, limit = ARGV[1], tonumber(ARGV[2])

@@ -1,9 +1,9 @@
 -- uses: frontier
 -- The first step of removing a consumer: from here on no script finds it by its name or takes its number for
--- one. Writes {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:removals, {holdfast}:bounded:CHANNEL,
--- {holdfast}:due:head, {holdfast}:store; reads {holdfast}:log:CHANNEL.
--- ARGV: channel, consumer. Returns its REF, also where this was done before, and how many jobs waited in the log, which
--- have no record; nothing where there is no such consumer.
+-- one. Writes {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:removals,
+-- {holdfast}:bounded:CHANNEL, {holdfast}:due:head, {holdfast}:store; reads {holdfast}:log:CHANNEL.
+-- ARGV: channel, consumer. Returns its REF, also where this was done before, and how many jobs waited in the
+-- log, which have no record; nothing where there is no such consumer.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local owner = ARGV[1] .. '/' .. ARGV[2]
 local ref = redis.call('HGET', key.consumers(ARGV[1]), ARGV[2])

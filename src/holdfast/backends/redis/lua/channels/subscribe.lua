@@ -1,12 +1,13 @@
 -- uses: frontier
 -- Create a worker consumer, or change its policy. Nothing can be appended between the look at the log and the
 -- frontier, so that no event is missed.
--- Reads {holdfast}:channels, {holdfast}:consumers:*, {holdfast}:removals; writes {holdfast}:consumers:CHANNEL,
--- {holdfast}:consumer:REF, {holdfast}:bounded:CHANNEL, {holdfast}:behind, {holdfast}:due:head, {holdfast}:store and
--- what log/catch_up writes.
--- ARGV: channel, consumer, start ('latest', 'earliest', or the id after which to begin), how many entries follow that
--- id, as far as is known, dead-letter channel or '', ordered (0 or 1), the revision that it must have (0: there is none)
--- or '', its policy; then the fields of the consumer to set, by name and value; an empty value takes the field away.
+-- Reads {holdfast}:channels, {holdfast}:consumers:*, {holdfast}:removals; writes
+-- {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:bounded:CHANNEL, {holdfast}:behind,
+-- {holdfast}:due:head, {holdfast}:store and what log/catch_up writes.
+-- ARGV: channel, consumer, start ('latest', 'earliest', or the id after which to begin), how many entries
+-- follow that id, as far as is known, dead-letter channel or '', ordered (0 or 1), the revision that it must
+-- have (0: there is none) or '', its policy; then the fields of the consumer to set, by name and value; an
+-- empty value takes the field away.
 
 local channel, name, start, behind, target, ordered, expected, policy = unpack(ARGV, 1, 8)
 

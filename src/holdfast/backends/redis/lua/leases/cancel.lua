@@ -1,7 +1,8 @@
 -- uses: exceptions
 -- scheduled or ready → cancelled. Reads {holdfast}:event:*, {holdfast}:consumers:CHANNEL; writes
 -- {holdfast}:job:REF:ID, {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:scheduled:REF,
--- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:ended:REF, {holdfast}:ahead:REF, {holdfast}:counts:REF.
+-- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:ended:REF, {holdfast}:ahead:REF,
+-- {holdfast}:counts:REF.
 -- ARGV: channel, source, event id, consumer or '' for all. Returns how many jobs were cancelled.
 local known = redis.call('GET', key.event(ARGV[1], ARGV[2], ARGV[3]))
 if not known then return 0 end

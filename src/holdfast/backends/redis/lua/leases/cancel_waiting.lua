@@ -1,10 +1,10 @@
 -- uses: exceptions
--- scheduled or ready → cancelled, for some jobs of one consumer: first those of their own, then what waits in the log,
--- which becomes blocks that have ended.
+-- scheduled or ready → cancelled, for some jobs of one consumer: first those of their own, then what waits in
+-- the log, which becomes blocks that have ended.
 -- Reads {holdfast}:live:REF, the stream; writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE,
--- {holdfast}:blocks:REF, {holdfast}:consumer:REF, {holdfast}:ahead:REF, {holdfast}:ended:REF, {holdfast}:due:*,
--- {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:live:REF,
--- {holdfast}:counts:REF, and what log/catch_up writes.
+-- {holdfast}:blocks:REF, {holdfast}:consumer:REF, {holdfast}:ahead:REF, {holdfast}:ended:REF,
+-- {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY,
+-- {holdfast}:live:REF, {holdfast}:counts:REF, and what log/catch_up writes.
 -- ARGV: channel/consumer, how many live jobs to pass over, how many to look at, limit. Returns how many were
 -- cancelled, how many others were met, and whether there is nothing after them (0 or 1).
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory

@@ -1,26 +1,27 @@
 -- uses: exceptions
--- Lease ready jobs: by priority, then due time. Those of their own, and events straight from the log, which become
--- blocks, are merged into one order.
+-- Lease ready jobs: by priority, then due time. Those of their own, and events straight from the log, which
+-- become blocks, are merged into one order.
 -- Reads the stream, {holdfast}:consumer:REF; writes {holdfast}:consumer:REF, {holdfast}:ready:REF,
 -- {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF,
 -- {holdfast}:ahead:REF, {holdfast}:due:*, {holdfast}:counts:REF, {holdfast}:scheduled:REF,
 -- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, and what log/catch_up writes.
 -- ARGV: channel/consumer, limit, worker.
--- Returns the deadline; the channel's epochs; how many events are lost that other clients removed; whether another
--- claim should follow at once (0 or 1), since there is more of the log to go through before that is all; the first
--- token and the size of each block; seven values for each usual event of a block: its entry's id, id, source, type, when
--- it was published, data, key; and a row for each other job, of its own or of a block: its place among all of them
--- from 0 on, id, attempts, abandonments, token, the fields of its entry, the data that replaces its event's where it came
--- back with other data. A job of its own has fields where it came back from the dead after the log was trimmed, one of
--- a block where they are not large: the others are fetched by the caller, since a server copies them faster than a script.
+-- Returns the deadline; the channel's epochs; how many events are lost that other clients removed; whether
+-- another claim should follow at once (0 or 1), since there is more of the log to go through before that is
+-- all; the first token and the size of each block; seven values for each usual event of a block: its entry's
+-- id, id, source, type, when it was published, data, key; and a row for each other job, of its own or of a
+-- block: its place among all of them from 0 on, id, attempts, abandonments, token, the fields of its entry,
+-- the data that replaces its event's where it came back with other data. A job of its own has fields where it
+-- came back from the dead after the log was trimmed, one of a block where they are not large: the others are
+-- fetched by the caller, since a server copies them faster than a script.
 
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local LARGE, MOST_BYTES = 1000000, 4000000
 local c = find_consumer(ARGV[1])
 if not c then return redis.error_reply('HFNOTFOUND') end
 local limit, worker, deadline = tonumber(ARGV[2]), ARGV[3], whole(later(NOW, c.lease))
-local epochs_of, blocks = redis.call('LRANGE', key.epochs(c.channel), 0, -1), {}
-if c.paused then return {deadline, epochs_of, 0, 0, blocks, {}, {}} end
+local epochs_of, made = redis.call('LRANGE', key.epochs(c.channel), 0, -1), {}
+if c.paused then return {deadline, epochs_of, 0, 0, made, {}, {}} end
 
 local log = note_entries(c.channel)
 local _, more = take_up_special(c, log, PAGE)
@@ -103,10 +104,10 @@ if not cut then lease_before() end
 for first = 1, #ids, SIZE do
   local members = {}
   for i = first, math.min(first + SIZE - 1, #ids) do members[#members + 1] = ids[i] end
-  blocks[#blocks + 1], blocks[#blocks + 2] = make_block(c, members, worker, deadline), #members
+  made[#made + 1], made[#made + 2] = make_block(c, members, worker, deadline), #members
 end
 for _, row in ipairs(rows) do
-  if row.member then row[5] = blocks[2 * math.ceil(row[5] / SIZE) - 1] + (row[5] - 1) % SIZE end
+  if row.member then row[5] = made[2 * math.ceil(row[5] / SIZE) - 1] + (row[5] - 1) % SIZE end
 end
 count(c.ref, 'ready', -alone)
 count(c.ref, 'leased', alone)
@@ -114,4 +115,4 @@ commit()
 local unseen = leased == 0 and (more or not level or not log.level)
 local missing = (cut or c.ordered) and leased < limit and not level and bytes < MOST_BYTES
 local again = (unseen or missing) and 1 or 0
-return {deadline, epochs_of, c.lost or 0, again, blocks, usual, rows}
+return {deadline, epochs_of, c.lost or 0, again, made, usual, rows}

@@ -1,8 +1,9 @@
 -- uses: exceptions
 -- leased → done. Reads {holdfast}:consumer:REF; writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE,
--- {holdfast}:open:REF, {holdfast}:due:lease, {holdfast}:counts:REF, {holdfast}:live:REF, {holdfast}:ended:REF,
--- {holdfast}:lane:REF:KEY and, for the next of a lane, {holdfast}:ready:REF.
--- ARGV: for each run of jobs with successive tokens channel/consumer, the first token, their ids with blanks between.
+-- {holdfast}:open:REF, {holdfast}:due:lease, {holdfast}:counts:REF, {holdfast}:live:REF,
+-- {holdfast}:ended:REF, {holdfast}:lane:REF:KEY and, for the next of a lane, {holdfast}:ready:REF.
+-- ARGV: for each run of jobs with successive tokens channel/consumer, the first token, their ids with blanks
+-- between.
 -- Returns one digit for each job: 1 accepted, 0 refused.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local answers = {}

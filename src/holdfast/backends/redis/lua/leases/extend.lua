@@ -1,7 +1,7 @@
 -- uses: exceptions
--- Move the deadline of leases that are still held. Where only some of a block are extended, the fewer leave it. Writes
--- {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:due:lease, {holdfast}:live:REF and, of a block that is
--- left by all, {holdfast}:blocks:REF, {holdfast}:open:REF.
+-- Move the deadline of leases that are still held. Where only some of a block are extended, the fewer leave
+-- it. Writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:due:lease, {holdfast}:live:REF and,
+-- of a block that is left by all, {holdfast}:blocks:REF, {holdfast}:open:REF.
 -- ARGV: by (µs), then runs of jobs as for complete. Returns digits: see complete.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local deadline, answers, extended = later(NOW, tonumber(ARGV[1])), {}, {}

@@ -1,6 +1,7 @@
 -- uses: exceptions revive
 -- dead, scheduled, ready or leased → ready at the tail.
--- Writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF, {holdfast}:ahead:REF, {holdfast}:dead:REF, {holdfast}:due:*, {holdfast}:ready:REF,
+-- Writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF,
+-- {holdfast}:ahead:REF, {holdfast}:dead:REF, {holdfast}:due:*, {holdfast}:ready:REF,
 -- {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF,
 -- {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF, {holdfast}:event:*;
 -- {holdfast}:wake; reads the stream.

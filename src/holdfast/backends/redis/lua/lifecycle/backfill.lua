@@ -1,9 +1,9 @@
 -- uses: exceptions
--- Look after what phase one named: take up special entries of a channel, up to a limit over all of its consumers; or
--- see when the first event of a consumer that waits can expire.
+-- Look after what phase one named: take up special entries of a channel, up to a limit over all of its
+-- consumers; or see when the first event of a consumer that waits can expire.
 -- Reads the stream, {holdfast}:consumers:CHANNEL; writes {holdfast}:consumer:REF, {holdfast}:behind,
--- {holdfast}:due:*, {holdfast}:job:REF:ID, {holdfast}:live:REF, {holdfast}:ready:REF, {holdfast}:scheduled:REF,
--- {holdfast}:lane:REF:KEY, {holdfast}:counts:REF; {holdfast}:wake.
+-- {holdfast}:due:*, {holdfast}:job:REF:ID, {holdfast}:live:REF, {holdfast}:ready:REF,
+-- {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:counts:REF; {holdfast}:wake.
 -- ARGV: what to look after, limit. Returns how many entries were taken up.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local ref = string.match(ARGV[1], '^#(%d+)$')

@@ -3,10 +3,10 @@
 -- of one set over all consumers, so that the cost does not depend on how many jobs wait.
 -- Reads {holdfast}:due:*, {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:consumer:REF,
 -- {holdfast}:behind, {holdfast}:log:CHANNEL, the streams and {holdfast}:store.
--- ARGV: limit. Returns live jobs; what has to be looked after: channels with special entries that nobody has taken up,
--- and '#REF' of consumers whose first waiting event was due to be looked at; then for each due job: kind, REF, id,
--- token, attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker, max runs (0: no bound),
--- channel/consumer where the policy discards, else ''.
+-- ARGV: limit. Returns live jobs; what has to be looked after: channels with special entries that nobody has
+-- taken up, and '#REF' of consumers whose first waiting event was due to be looked at; then for each due job:
+-- kind, REF, id, token, attempts, abandonments, expired (0 or 1), max attempts, max abandonments, worker, max
+-- runs (0: no bound), channel/consumer where the policy discards, else ''.
 local HEADS_AT_ONCE = 100
 local limit, care = tonumber(ARGV[1]), redis.call('SRANDMEMBER', BEHIND, 100)
 local answer = {tonumber(redis.call('HGET', STORE, 'live')) or 0, care}

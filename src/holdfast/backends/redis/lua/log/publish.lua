@@ -4,8 +4,9 @@
 -- {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL, {holdfast}:behind, {holdfast}:store; reads
 -- {holdfast}:verdict:RANDOM, {holdfast}:bounded:CHANNEL and of those consumers {holdfast}:consumer:REF,
 -- {holdfast}:counts:REF, {holdfast}:ahead:REF; {holdfast}:wake.
--- ARGV: channel, at (µs) or '', priority, key of the verdict on the whole batch or '' where this is the whole; then eight values for each event: id, source, type, '=' and its key or '', time or
--- '', headers or '', content hash, data.
+-- ARGV: channel, at (µs) or '', priority, key of the verdict on the whole batch or '' where this is the
+-- whole; then eight values for each event: id, source, type, '=' and its key or '', time or '', headers or
+-- '', content hash, data.
 -- Returns 'ok', the epoch, and for each event its entry id, or '=EPOCH ID' where it was there before; or
 -- 'conflict' and ids; or 'full', and where it is a consumer's bound its name, its live jobs, its bound; or
 -- 'refused' for a part of a refused batch.

@@ -2,13 +2,14 @@
 -- Remove the oldest entries as far as nobody needs them, and tell who needs the oldest of those that had to
 -- stay. The check and the removal are one script: nothing can be needed in between.
 -- Reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:live:REF,
--- {holdfast}:open:REF, {holdfast}:block:REF:BASE,
--- {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and the stream's groups; writes the stream,
--- {holdfast}:log:CHANNEL, {holdfast}:special:CHANNEL, {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL.
--- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups, these,
--- then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
+-- {holdfast}:open:REF, {holdfast}:block:REF:BASE, {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and
+-- the stream's groups; writes the stream, {holdfast}:log:CHANNEL, {holdfast}:special:CHANNEL,
+-- {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL.
+-- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups,
+-- these, then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
 -- Returns removed, more (0 or 1), who holds the rest or '', "EPOCH ID" of the last entry that it does not
--- need or ''; and without a token the length of the stream, and "EPOCH ID" of the last entry that would go or ''.
+-- need or ''; and without a token the length of the stream, and "EPOCH ID" of the last entry that would go or
+-- ''.
 
 local channel, before, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local stream, ignored, groups, ended = key.stream(channel), {}, {}, {}
@@ -20,8 +21,8 @@ for i = last_group + 1, #ARGV do ended[ARGV[i]] = true end
 local judged = ARGV[5] == ''
 if not judged then
   fence(ARGV[4], ARGV[5])
-  -- Another client may have given it a time to live; and after a first write the server refuses none for lack of
-  -- memory.
+  -- Another client may have given it a time to live; and after a first write the server refuses none for lack
+  -- of memory.
   redis.call('PERSIST', stream)
 end
 local log = look(channel)

@@ -1,16 +1,18 @@
 -- uses: ids batch consumers
--- Blocks: a lease of many jobs in one record. A consumer's tokens come in blocks of SIZE: the member at place i,
--- from 0 on, has the token BASE + i, so that a token names its block and its place there. Successive blocks cover
--- disjoint parts of the log, one after the other, so that the block of an id is found by its first id.
+-- Blocks: a lease of many jobs in one record. A consumer's tokens come in blocks of SIZE: the member at place
+-- i, from 0 on, has the token BASE + i, so that a token names its block and its place there. Successive
+-- blocks cover disjoint parts of the log, one after the other, so that the block of an id is found by its
+-- first id.
 --
--- A block has `n` members with these `ids`; `left` of them are leased until `lease` by `worker` since `claimed`.
--- `states` has a character for each member: 1 leased, 0 done, x taken out, which then is a job of its own. Without
--- it all are alike: leased, or done once none is left. `times` says when members were done, as "0-3,7.MICROSECONDS
--- since claimed;". With an `outcome`, all of them ended so without ever being leased. A block stays, as history, for
--- as long as ended jobs do.
+-- A block has `n` members with these `ids`; `left` of them are leased until `lease` by `worker` since
+-- `claimed`. `states` has a character for each member: 1 leased, 0 done, x taken out, which then is a job of
+-- its own. Without it all are alike: leased, or done once none is left. `times` says when members were done,
+-- as "0-3,7.MICROSECONDS since claimed;". With an `outcome`, all of them ended so without ever being leased.
+-- A block stays, as history, for as long as ended jobs do.
 --
--- `ids` are runs: "=MS-SEQ" or how many milliseconds after the run before, "-SEQ" where that is not 0, and "*N" for
--- N entries with successive sequences. A batch is one run, and an event on its own takes some four bytes.
+-- `ids` are runs: "=MS-SEQ" or how many milliseconds after the run before, "-SEQ" where that is not 0, and
+-- "*N" for N entries with successive sequences. A batch is one run, and an event on its own takes some four
+-- bytes.
 
 local SIZE = 512
 local blocks, changed = {}, {}
@@ -157,8 +159,8 @@ local function forget_blocks(ref)
   end
 end
 
--- A new block of up to SIZE entries in log order: leased until `deadline`, or ended with an outcome. Returns the
--- token of its first member.
+-- A new block of up to SIZE entries in log order: leased until `deadline`, or ended with an outcome. Returns
+-- the token of its first member.
 local function make_block(c, ids, worker, deadline, outcome)
   c.base = math.max((c.base or 0) + SIZE, math.ceil(TOKENS / SIZE) * SIZE)
   redis.call('HSET', key.consumer(c.ref), 'base', whole(c.base))
@@ -193,8 +195,8 @@ local function done_at(block, at)
   return block.claimed
 end
 
--- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first. The blocks of
--- a consumer that is being removed go with it.
+-- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first.
+-- The blocks of a consumer that is being removed go with it.
 local function overdue(limit)
   local found = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)) do

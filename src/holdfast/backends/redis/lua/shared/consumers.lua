@@ -39,7 +39,8 @@ local function describe_consumer(ref)
   return flat
 end
 
--- What is new, or was changed, of one that others may be about to change too. Whoever calls this uses the clock.
+-- What is new, or was changed, of one that others may be about to change too. Whoever calls this uses the
+-- clock.
 local function raise_revision(ref)
   local last = tonumber(redis.call('HGET', key.consumer(ref), 'revision')) or 1
   redis.call('HSET', key.consumer(ref), 'revision', whole(next_revision(last)))

@@ -1,11 +1,11 @@
 -- uses: jobs
 -- Frontiers: how far a consumer has taken up its log. Everything up to `cursor` is taken up, whose ordinal is
--- `taken`, so that what waits is a difference. Special entries have a second frontier, since they are taken up
--- before all others, as jobs of their own; the first one passes them over. It does so too with repeats, and with
--- entries that somebody has taken up ahead of it.
+-- `taken`, so that what waits is a difference. Special entries have a second frontier, since they are taken
+-- up before all others, as jobs of their own; the first one passes them over. It does so too with repeats,
+-- and with entries that somebody has taken up ahead of it.
 --
--- An ordered consumer takes up everything in the order of the log, as jobs of its own: what it has not taken up is
--- later than everything that it has.
+-- An ordered consumer takes up everything in the order of the log, as jobs of its own: what it has not taken
+-- up is later than everything that it has.
 
 -- How many members of a set in log order lie behind `after`, up to `noted`.
 local function between(set, after, noted)
@@ -72,9 +72,8 @@ local function weigh(flat)
 end
 
 -- Move the frontier over entries for as long as `visit` takes them, which gets its id, fields and weight, and
--- returns false to stop before one. At most
--- `limit` of them are taken, and PAGE are passed over. Returns whether it came to the end, and whether it had to pass
--- over too many.
+-- returns false to stop before one. At most `limit` of them are taken, and PAGE are passed over. Returns
+-- whether it came to the end, and whether it had to pass over too many.
 local function walk(c, log, limit, visit)
   local left, chunk, level, moved, passed = limit, FIRST, not id_less(c.cursor, log.noted), false, 0
   while not level and left > 0 and passed < PAGE do
@@ -112,8 +111,8 @@ local function take_up_jobs(c, log, limit)
   return walk(c, log, limit, function(id, flat) create_job(c, id, fields_of({id, flat})) end)
 end
 
--- Take up to `limit` special entries up, each as a job of its own. Returns how many, and whether there are more. An
--- ordered consumer takes up everything below them.
+-- Take up to `limit` special entries up, each as a job of its own. Returns how many, and whether there are
+-- more. An ordered consumer takes up everything below them.
 local function take_up_special(c, log, limit)
   local special = key.special(c.channel)
   if c.ordered then

@@ -1,7 +1,7 @@
 -- uses: noted
--- Jobs of their own: where one stands while it waits, and how it ends. `c` is its consumer. A job of an ordered consumer
--- has a key and a place in that key's lane; only the head of a lane is in the ready set, so that a long lane
--- costs the others nothing.
+-- Jobs of their own: where one stands while it waits, and how it ends. `c` is its consumer. A job of an
+-- ordered consumer has a key and a place in that key's lane; only the head of a lane is in the ready set, so
+-- that a long lane costs the others nothing.
 
 local function read_job(ref, id)
   local f = redis.call('HMGET', key.job(ref, id), 'state', 'token', 'attempts', 'abandonments', 'priority',
@@ -137,9 +137,9 @@ local function change_state(c, job, state)
   job.state = state
 end
 
--- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They stand
--- in pages: a job that is tried a thousand times would otherwise write all of them again each time. Of very many
--- pages the first and the latest are kept.
+-- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They
+-- stand in pages: a job that is tried a thousand times would otherwise write all of them again each time. Of
+-- very many pages the first and the latest are kept.
 local ERRORS, PAGES = 16384, 64
 local function note_error(ref, id, failure)
   local name = key.job(ref, id)

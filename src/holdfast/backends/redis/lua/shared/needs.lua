@@ -8,8 +8,8 @@ local function first_entry(stream, from)
   return entry and entry[1]
 end
 
--- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set is in
--- the order of text, not of the log.
+-- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set
+-- is in the order of text, not of the log.
 local function oldest_live(ref, ended)
   local oldest, score, at, size = nil, nil, 0, 1
   while not oldest do

@@ -1,10 +1,10 @@
 -- uses: log batch consumers
--- What is noted of a log. Every entry up to `noted` was looked at, once for all consumers: `total` is its ordinal,
--- which is how many entries there ever were. Our own are noted by whoever publishes them; those of other clients
--- page by page, by whoever comes next. Nobody takes up what is not noted.
+-- What is noted of a log. Every entry up to `noted` was looked at, once for all consumers: `total` is its
+-- ordinal, which is how many entries there ever were. Our own are noted by whoever publishes them; those of
+-- other clients page by page, by whoever comes next. Nobody takes up what is not noted.
 --
--- Noting finds the entries that are not simply next in line: special ones, which have a time or a priority, and
--- those of other clients that repeat an event.
+-- Noting finds the entries that are not simply next in line: special ones, which have a time or a priority,
+-- and those of other clients that repeat an event.
 
 local logs = {}
 
