@@ -1,4 +1,4 @@
--- uses: frontier
+-- uses: waiting
 -- The first step of removing a consumer: from here on no script finds it by its name or takes its number for
 -- one. Writes {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:removals,
 -- {holdfast}:bounded:CHANNEL, {holdfast}:due:head, {holdfast}:store; reads {holdfast}:log:CHANNEL.

@@ -1,4 +1,4 @@
--- uses: frontier
+-- uses: waiting
 -- Create a worker consumer, or change its policy. Nothing can be appended between the look at the log and the
 -- frontier, so that no event is missed.
 -- Reads {holdfast}:channels, {holdfast}:consumers:*, {holdfast}:removals; writes

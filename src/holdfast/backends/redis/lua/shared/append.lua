@@ -1,4 +1,4 @@
--- uses: frontier milestones
+-- uses: waiting milestones
 -- Appending. It makes no jobs, and looks at no consumer but those that are bounded.
 
 local opened = {}

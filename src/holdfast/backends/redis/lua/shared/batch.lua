@@ -3,7 +3,7 @@
 -- must be committed first; a script commits before it returns.
 
 local MOST = 2000 -- well below what unpack can spread
-local pending, counts, sizes = {}, {}, {}
+local pending, counts = {}, {}
 local flushers = {} -- what must be written first, by whoever collects changes of its own
 local LIVE = {waiting = true, scheduled = true, ready = true, leased = true}
 
@@ -37,19 +37,6 @@ end
 -- A job that waits in the log, `waiting`, is counted for the store alone: a consumer's are a difference.
 local function count(ref, state, by) add(counts, ref, state, by) end
 
--- Dead letters of a fingerprint.
-local function count_cluster(ref, fingerprint, by) add(sizes, ref, fingerprint, by) end
-
-local function commit_clusters()
-  for ref, fingerprints in pairs(sizes) do
-    for fingerprint, by in pairs(fingerprints) do
-      local size = by == 0 and 1 or tonumber(redis.call('ZINCRBY', key.clusters(ref), by, fingerprint))
-      if size <= 0 then redis.call('ZREM', key.clusters(ref), fingerprint) end
-    end
-  end
-  sizes = {}
-end
-
 local function commit()
   for _, flush in ipairs(flushers) do flush() end
   local names, live = {}, 0
@@ -63,5 +50,4 @@ local function commit()
   end
   if live ~= 0 then redis.call('HINCRBY', STORE, 'live', live) end
   counts = {}
-  commit_clusters()
 end

@@ -1,4 +1,4 @@
--- uses: jobs
+-- uses: jobs waiting
 -- Frontiers: how far a consumer has taken up its log. Everything up to `cursor` is taken up, whose ordinal is
 -- `taken`, so that what waits is a difference. Special entries have a second frontier, since they are taken
 -- up before all others, as jobs of their own; the first one passes them over. It does so too with repeats,
@@ -6,28 +6,6 @@
 --
 -- An ordered consumer takes up everything in the order of the log, as jobs of its own: what it has not taken
 -- up is later than everything that it has.
-
--- How many members of a set in log order lie behind `after`, up to `noted`.
-local function between(set, after, noted)
-  return redis.call('ZLEXCOUNT', set, '(' .. pad(after), '[' .. pad(noted))
-end
-
--- How many jobs wait in the log.
-local function waiting(c, log)
-  local passed = between(key.repeats(c.channel), c.cursor, log.noted) + redis.call('ZCARD', key.ahead(c.ref))
-  local special = 0
-  if not c.ordered then
-    passed = passed + between(key.special(c.channel), c.cursor, log.noted)
-    special = between(key.special(c.channel), c.special, log.noted)
-  end
-  return math.max(0, log.total - c.taken - passed) + special
-end
-
--- All live jobs, wherever they are.
-local function live_jobs(c, log)
-  local f = redis.call('HMGET', key.counts(c.ref), 'scheduled', 'ready', 'leased')
-  return (tonumber(f[1]) or 0) + (tonumber(f[2]) or 0) + (tonumber(f[3]) or 0) + waiting(c, log)
-end
 
 local function save_frontier(c)
   redis.call('HSET', key.consumer(c.ref), 'cursor', c.cursor, 'taken', whole(c.taken))

@@ -65,35 +65,17 @@ local HEADS = PREFIX .. 'due:head'
 local WAKE, RECORDS, PARTS = PREFIX .. 'wake', PREFIX .. 'records', PREFIX .. 'parts'
 local REMOVALS = PREFIX .. 'removals'
 
-local key = {}
+-- key.job(ref, id) is {holdfast}:job:REF:ID, and so on. Each call of a script makes all of its functions anew, which
+-- takes longer than many of them: those of the keys are made when they are needed.
+local key = setmetatable({}, {__index = function(made, kind)
+  local prefix = PREFIX .. kind .. ':'
+  made[kind] = function(first, second)
+    return second and prefix .. first .. ':' .. second or prefix .. first
+  end
+  return made[kind]
+end})
 function key.stream(channel) return (string.gsub(channel, '%.', ':')) end
-function key.record(name) return (string.gsub(name, '%.', ':')) end
-function key.log(channel) return PREFIX .. 'log:' .. channel end
-function key.special(channel) return PREFIX .. 'special:' .. channel end
-function key.repeats(channel) return PREFIX .. 'repeats:' .. channel end
-function key.bounded(channel) return PREFIX .. 'bounded:' .. channel end
-function key.chart(channel) return PREFIX .. 'chart:' .. channel end
-function key.cursors(channel) return PREFIX .. 'cursors:' .. channel end
-function key.lock(name) return PREFIX .. 'lock:' .. name end
-function key.epochs(channel) return PREFIX .. 'epochs:' .. channel end
-function key.consumers(channel) return PREFIX .. 'consumers:' .. channel end
-function key.consumer(ref) return PREFIX .. 'consumer:' .. ref end
-function key.counts(ref) return PREFIX .. 'counts:' .. ref end
-function key.ahead(ref) return PREFIX .. 'ahead:' .. ref end
-function key.block(ref, base) return PREFIX .. 'block:' .. ref .. ':' .. base end
-function key.blocks(ref) return PREFIX .. 'blocks:' .. ref end
-function key.open(ref) return PREFIX .. 'open:' .. ref end
-function key.ended(ref) return PREFIX .. 'ended:' .. ref end
-function key.job(ref, id) return PREFIX .. 'job:' .. ref .. ':' .. id end
-function key.ready(ref) return PREFIX .. 'ready:' .. ref end
-function key.scheduled(ref) return PREFIX .. 'scheduled:' .. ref end
-function key.lane(ref, order_key) return PREFIX .. 'lane:' .. ref .. ':' .. order_key end
-function key.live(ref) return PREFIX .. 'live:' .. ref end
-function key.dead(ref) return PREFIX .. 'dead:' .. ref end
-function key.clusters(ref) return PREFIX .. 'clusters:' .. ref end
-function key.cluster(ref, fingerprint) return PREFIX .. 'cluster:' .. ref .. ':' .. fingerprint end
-function key.recount(ref) return PREFIX .. 'recount:' .. ref end
-function key.records(part) return RECORDS .. ':' .. part end
+key.record = key.stream
 -- The length keeps source and id from running into each other.
 function key.event(channel, source, id)
   return PREFIX .. 'event:' .. channel .. '/' .. #source .. ':' .. source .. '/' .. id
