@@ -1,4 +1,4 @@
--- uses: exceptions
+-- uses: frontier blocks
 -- Lease ready jobs: by priority, then due time. Those of their own, and events straight from the log, which
 -- become blocks, are merged into one order.
 -- Reads the stream, {holdfast}:consumer:REF; writes {holdfast}:consumer:REF, {holdfast}:ready:REF,

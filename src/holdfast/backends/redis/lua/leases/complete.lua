@@ -1,4 +1,4 @@
--- uses: exceptions
+-- uses: blocks jobs
 -- leased → done. Reads {holdfast}:consumer:REF; writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE,
 -- {holdfast}:open:REF, {holdfast}:due:lease, {holdfast}:counts:REF, {holdfast}:live:REF,
 -- {holdfast}:ended:REF, {holdfast}:lane:REF:KEY and, for the next of a lane, {holdfast}:ready:REF.

@@ -195,6 +195,13 @@ local function done_at(block, at)
   return block.claimed
 end
 
+-- The block that holds a job under a token, and its place there.
+local function leased_member(c, id, token)
+  local at = token % SIZE
+  local block = c.base and load_block(c.ref, token - at)
+  if block and ids_of(block)[at + 1] == id and member_state(block, at) == '1' then return block, at end
+end
+
 -- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first.
 -- The blocks of a consumer that is being removed go with it.
 local function overdue(limit)

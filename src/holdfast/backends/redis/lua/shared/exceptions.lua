@@ -35,13 +35,6 @@ end
 -- A job wherever it is; nil where there is none.
 local function peek(c, id) return read_job(c.ref, id) or peek_block(c, id) or peek_log(c, id) end
 
--- The block that holds a job under a token, and its place there.
-local function leased_member(c, id, token)
-  local at = token % SIZE
-  local block = c.base and load_block(c.ref, token - at)
-  if block and ids_of(block)[at + 1] == id and member_state(block, at) == '1' then return block, at end
-end
-
 -- The job that is leased under a token; nil where there is none.
 local function peek_leased(c, id, token)
   local job = leased_member(c, id, token) and peek_block(c, id) or read_job(c.ref, id)
