@@ -10,6 +10,7 @@ import pytest
 from holdfast.model.event import Event
 from holdfast_chaos.rig import CHANNEL, Rig
 from holdfast_chaos.stores.postgres import PostgresStore
+from holdfast_chaos.stores.redis import RedisStore
 
 NOW, LATER, CLAIMED = 20, 10, 5
 States = dict[tuple[str, str, int], int]
@@ -96,7 +97,7 @@ async def test_a_lifecycle_that_read_before_another_one_applied_changes_nothing_
 async def test_a_backfill_whose_worker_was_killed_goes_on_where_it_stood(rig: Rig) -> None:
     events = 1200
     # There the backlog is the log: only special events are made jobs before somebody claims them.
-    in_log = isinstance(rig.store, PostgresStore)
+    in_log = isinstance(rig.store, PostgresStore | RedisStore)
     async with rig.bus("publisher") as bus:
         old = [Event({"n": n}, f"old-{n}") for n in range(events)]
         await bus.publish_many(CHANNEL, old, priority=1 if in_log else 0)

@@ -65,7 +65,7 @@ async def test_what_must_not_expire_is_named_and_kept(backend: RedisBackend, cli
     await subscribe(backend)
     await publish(backend, "a")
     assert [each for each in await backend.check() if each.subject == "expiry"] == []
-    names = [CHANNEL, "{holdfast}:store", "{holdfast}:ready:1"]
+    names = [CHANNEL, "{holdfast}:store", "{holdfast}:consumer:1"]
     for name in names:
         assert client.expire(name, 3600)
     level, message = await said(backend, "expiry")

@@ -115,17 +115,3 @@ async def test_listing_some_records_does_not_go_through_the_others(
     assert await listing() == alone
     assert len(await backend.records.due("gbe.state.", 100)) == 100
     assert len(await backend.records.due("gbe.state.tasks.email.t-99", 200)) == 111
-
-
-async def test_a_record_of_an_older_version_is_found_and_moves_to_its_part(
-    backend: RedisBackend, client: redis.Redis
-) -> None:
-    now = await backend.now()
-    name = "gbe.state.tasks.email.t-1"
-    await backend.records.put(name, {}, 0, now)
-    client.zunionstore("{holdfast}:records", ["{holdfast}:records:gbe.state.tasks"])
-    client.delete("{holdfast}:records:gbe.state.tasks", "{holdfast}:parts")
-    [found] = await backend.records.due("gbe.state.tasks.", 10)
-    assert await backend.records.put(name, {}, found.revision, now) is not None
-    assert client.zcard("{holdfast}:records") == 0
-    assert [each.key for each in await backend.records.due("gbe.state.", 10)] == [name]

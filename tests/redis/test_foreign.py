@@ -11,6 +11,7 @@ import redis
 import holdfast
 from holdfast.backends.redis import RedisBackend
 from holdfast.model.event import Event
+from holdfast.model.job import Retry
 from holdfast.model.states import State
 from kit import (
     CHANNEL,
@@ -214,17 +215,54 @@ async def test_a_foreign_event_dies_like_ours(backend: RedisBackend, client: red
     job = await claim_one(backend)
     assert await bury(backend, job)
     [entry] = await read_all(backend, "dead")
-    assert entry.event.id == f"{job.id}#1"
+    assert entry.event.id == f"{job.id}#{job.token}"
     assert entry.event.time == job.event.time, "it is still the time of the first publication"
     assert entry.event.headers["holdfast-id"] == job.id
 
 
-async def test_a_log_that_another_client_trimmed_leaves_dead_letters(
-    backend: RedisBackend, client: redis.Redis
+async def test_what_another_client_trimmed_before_its_turn_is_counted_and_told(
+    backend: RedisBackend, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     # CORRECTIONS, traps: MAXLEN trims what was not delivered.
     await subscribe(backend)
     await publish(backend, "a", "b", "c")
+    client.xtrim(CHANNEL, maxlen=1, approximate=False)
+    assert ids(await claim(backend)) == ["c"]
+    assert "2 events of orders that waited for billing were removed by another client" in caplog.text
+    [found] = [each for each in await backend.check() if each.subject == "lost events"]
+    assert found.level == "error"
+    assert "2 of orders/billing" in found.message
+    assert await states(backend) == {State.LEASED: 1}
+    assert (await backend.lifecycle.due(1)).load == 1
+    assert await backend.leases.find_jobs(CHANNEL, "default", "a") == []
+
+
+async def test_what_another_client_removed_in_the_middle_is_counted_too(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    await subscribe(backend, "quick")
+    await publish(backend, *(f"e-{n}" for n in range(10)))
+    assert len(await claim(backend, 5, consumer="quick")) == 5
+    entries = [entry for entry, _ in client.xrange(CHANNEL)]
+    client.xdel(CHANNEL, *entries[2:4], entries[8])
+    assert len(await claim(backend, 20)) == 7
+    assert len(await claim(backend, 20, consumer="quick")) == 4
+    lost = {
+        name: client.hget(f"{{holdfast}}:consumer:{ref}", "lost") for name, ref in (("slow", 1), ("quick", 2))
+    }
+    assert lost == {"slow": "3", "quick": "1"}, "nothing that was handed out before is lost"
+    assert await states(backend) == {State.LEASED: 7}
+    assert await states(backend, consumer="quick") == {State.LEASED: 9}
+    assert (await backend.lifecycle.due(1)).load == 16
+
+
+async def test_jobs_whose_entries_another_client_trimmed_become_dead_letters(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b", "c")
+    assert all(await backend.leases.retry([Retry(job, None) for job in await claim(backend)]))
     client.xtrim(CHANNEL, maxlen=1, approximate=False)
     assert ids(await claim(backend)) == ["c"]
     kept = await record(backend, "a")
@@ -237,7 +275,8 @@ async def test_a_claim_that_cannot_fetch_its_events_gives_the_jobs_back(
     backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await subscribe(backend)
-    await publish(backend, "a", "b")
+    large = [Event(b"x" * 600_000, "a"), Event(b"x" * 600_000, "b"), Event(1, "c")]
+    await backend.log.publish(CHANNEL, large)  # the second has to be fetched
 
     async def broken(*_: object) -> None:
         raise ValueError("as if the server had answered nonsense")
@@ -246,8 +285,13 @@ async def test_a_claim_that_cannot_fetch_its_events_gives_the_jobs_back(
         patch.setattr(backend.leases, "_entries", broken)
         with pytest.raises(ValueError, match="nonsense"):
             await claim(backend)
-    assert await states(backend) == {State.READY: 2}
-    assert {job.attempt for job in await claim(backend)} == {1}
+    assert await states(backend) == {State.READY: 3}
+    again = await claim(backend)
+    assert [(job.event.id, job.attempt, len(job.event.data)) for job in again] == [
+        ("a", 1, 600_000),
+        ("b", 1, 600_000),
+        ("c", 1, 1),
+    ]
 
 
 async def test_a_consumer_that_began_in_the_past_sees_foreign_entries(

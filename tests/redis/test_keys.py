@@ -27,11 +27,16 @@ async def test_every_key_is_documented_with_its_type(backend: RedisBackend, clie
     await backend.channels.create("dead")
     await subscribe(backend, ordered=True, dead_letter="dead", expires_after="1h")
     await subscribe(backend, "late", start="earliest")
+    await subscribe(backend, "bounded", max_depth=10_000)
     await publish(backend, "later", at=await backend.now() + MINUTE)
+    for _ in range(2):
+        client.xadd(CHANNEL, {"id": "theirs", "data": "1"})
     await backend.log.publish(CHANNEL, [Event(n, f"e-{n}", key=f"k {n % 3}") for n in range(6000)])
     await bury(backend, await claim_one(backend))
     await complete(backend, await claim_one(backend))
     await claim(backend, 1)
+    await claim(backend, 1, consumer="late")
+    assert await backend.leases.cancel(CHANNEL, "default", "e-5999", "late") == 1
     await backend.cursors.attach(CHANNEL, "archiver")
     await backend.retention.set_full(CHANNEL, True)
     await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
@@ -57,8 +62,10 @@ async def leave_half_done(backend: RedisBackend) -> None:
     assert lock is not None
     for consumer in ("crowded", "going"):
         await subscribe(backend, consumer, channel="crowd")
+    await backend.log.publish("crowd", [Event(n, f"s-{n}") for n in range(20)], priority=1)
+    await claim(backend, 1, channel="crowd", consumer="going")
     await backend.log.publish("crowd", [Event(n, f"e-{n}") for n in range(600)])
-    jobs = await claim(backend, 600, channel="crowd", consumer="crowded")
+    jobs = await claim(backend, 620, channel="crowd", consumer="crowded")
     await backend.leases.bury([Burial(job, Reason.TERMINAL, BOOM) for job in jobs])
     with failpoints.active("dead.mid_recount", "raise"), pytest.raises(failpoints.FailpointError):
         await backend.deadletters.recount(False, lock)

@@ -66,9 +66,11 @@ async def test_a_large_batch_for_a_full_consumer_is_refused_whole(backend: Redis
     assert len(await read_all(backend)) == LARGE
 
 
-async def test_a_large_batch_becomes_jobs_in_the_steps_of_the_lifecycle(backend: RedisBackend) -> None:
+async def test_a_large_batch_of_special_events_is_taken_up_in_the_steps_of_the_lifecycle(
+    backend: RedisBackend,
+) -> None:
     await subscribe(backend)
-    await backend.log.publish(CHANNEL, batch())
+    await backend.log.publish(CHANNEL, batch(), priority=1)
     assert (await backend.lifecycle.due(500)).backfills, "it is left to pages"
     while (await step(backend)).backfilled:
         pass

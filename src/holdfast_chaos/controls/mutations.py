@@ -89,7 +89,7 @@ _POSTGRES: Mapping[str, Mutation] = {
 
 # Redis
 
-_REDIS_JOB, _REDIS_LEASES = "{holdfast}:job:", "{holdfast}:due:lease"
+_REDIS_JOB, _REDIS_BLOCK, _REDIS_LEASES = "{holdfast}:job:", "{holdfast}:block:", "{holdfast}:due:lease"
 
 
 def _on_redis(work: Callable[[RedisClient], Awaitable[bool]]) -> Mutation:
@@ -100,15 +100,14 @@ def _on_redis(work: Callable[[RedisClient], Awaitable[bool]]) -> Mutation:
     return execute
 
 
-def _each(*command: str, state: str = "done") -> Mutation:
-    """A command for every job in that state; JOB stands for its key, MEMBER for its name in a set."""
+def _each(*command: str, state: str) -> Mutation:
+    """A command for every job of its own in that state; JOB stands for its key."""
 
     async def work(client: RedisClient) -> bool:
         found = 0
         async for key in client.scan_iter(match=_REDIS_JOB + "*"):
             if await client.hget(key, "state") == state:
-                names = {"JOB": key, "MEMBER": key.removeprefix(_REDIS_JOB)}
-                await client.execute_command(*(names.get(word, word) for word in command))
+                await client.execute_command(*(key if word == "JOB" else word for word in command))
                 found += 1
         return found > 0
 
@@ -121,9 +120,37 @@ async def _drop_from_stream(client: RedisClient) -> bool:
 
 
 async def _trim_stream(client: RedisClient) -> bool:
-    [(last, _)] = await client.xrevrange(CHANNEL, count=1)
-    await client.hset(f"{{holdfast}}:log:{CHANNEL}", "trimmed", last)
-    return bool(await client.xdel(CHANNEL, last))
+    *_, (running, _) = await client.xrange(CHANNEL, count=5)
+    await client.hset(f"{{holdfast}}:log:{CHANNEL}", "trimmed", running)
+    return bool(await client.xdel(CHANNEL, running))
+
+
+async def _blocks(client: RedisClient) -> list[str]:
+    return [key async for key in client.scan_iter(match=_REDIS_BLOCK + "*")]
+
+
+async def _forget_done(client: RedisClient) -> bool:
+    found = 0
+    for key in await _blocks(client):
+        states = await client.hget(key, "states") or ""
+        await client.hset(key, "states", states.replace("0", "x"))
+        found += states.count("0")
+    return found > 0
+
+
+async def _done_again(client: RedisClient) -> bool:
+    (entry, _), *_ = await client.xrange(CHANNEL, count=1)
+    return bool(await client.hset(f"{_REDIS_JOB}1:{entry}", mapping={"state": "ready", "token": "1"}))
+
+
+async def _other_tokens(client: RedisClient) -> bool:
+    blocks = await _blocks(client)
+    for key in blocks:
+        base = int(key.rpartition(":")[2])
+        await client.rename(key, f"{_REDIS_BLOCK}1:{2 * base}")
+        await client.zrem(_REDIS_LEASES, f"1:@{base}")
+        await client.zadd(_REDIS_LEASES, {f"1:@{2 * base}": 1})
+    return bool(blocks)
 
 
 async def _drop_count(client: RedisClient) -> bool:
@@ -133,13 +160,13 @@ async def _drop_count(client: RedisClient) -> bool:
 
 _REDIS: Mapping[str, Mutation] = {
     "an event is lost with its job": _on_redis(_drop_from_stream),
-    "a done job vanishes": _each("DEL", "JOB"),
-    "a done job is live again": _each("ZADD", _REDIS_LEASES, "1", "MEMBER"),
+    "a done job vanishes": _on_redis(_forget_done),
+    "a done job is live again": _on_redis(_done_again),
     "a dead letter goes uncounted": _on_redis(_drop_count),
-    "a job gets an attempt too many": _each("HSET", "JOB", "attempts", "6"),
+    "a job gets an attempt too many": _each("HSET", "JOB", "attempts", "6", state="dead"),
     "a job is done that nobody completed": _each("HSET", "JOB", "state", "done", state="leased"),
     "a token falls": _each("HSET", "JOB", "token", "0", state="leased"),
-    "a done job has another token": _each("HINCRBY", "JOB", "token", "1"),
+    "a done job has another token": _on_redis(_other_tokens),
     "a running job loses its event": _on_redis(_trim_stream),
 }
 

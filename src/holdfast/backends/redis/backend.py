@@ -48,8 +48,8 @@ class RedisBackend:
         self._kept = {"dedupe_window": dedupe_window, "history": history}
         settings = _milliseconds(history, "history"), _milliseconds(dedupe_window, "dedupe_window")
         self._session = Session(url, connections, *settings)
-        self.channels = Channels(self._session)
         self.log = Log(self._session)
+        self.channels = Channels(self._session, self.log)
         self.leases = Leases(self._session)
         self.deadletters = DeadLetters(self._session)
         self.lifecycle = Lifecycle(self._session)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -11,6 +13,7 @@ from holdfast import failpoints
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.codec import from_micros, named, pairs, to_micros
 from holdfast.backends.redis.link import Argument
+from holdfast.backends.redis.log import Log
 from holdfast.backends.redis.session import Session
 from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, JobTimes, Start
 from holdfast.model.deadletters import Removal
@@ -20,16 +23,17 @@ from holdfast.model.policy import Policy
 from holdfast.model.states import LIVE, State
 
 _STATES = {state.value: state for state in State}
-# A removal: rows in one script (the server does nothing else meanwhile), keys that one script looks at, and
-# scripts in one step.
-_REMOVAL_ROWS, _REMOVAL_KEYS, _REMOVAL_SCRIPTS = 250, 1_000, 50
+# A removal: rows in one script (the server does nothing else meanwhile), and scripts in one step.
+_REMOVAL_ROWS, _REMOVAL_SCRIPTS = 250, 50
+_PAGE = 100  # consumers in one script
+_WAITING = "waiting"
 
 
 class Channels:
-    """Counts come from counters that move with every transition."""
+    """Counts come from counters that move with every transition, and from where frontiers are."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, log: Log) -> None:
+        self._session, self._log = session, log
 
     async def create(self, channel: str) -> None:
         await self._session.run("channels/create", channel)
@@ -55,11 +59,11 @@ class Channels:
         *,
         revision: int | None = None,
     ) -> Consumer:
-        begin = start if isinstance(start, str) else str(to_micros(start))
+        begin, behind = (start, 0) if isinstance(start, str) else await self._log.place(channel, start)
         fields = [value for field in _fields(policy).items() for value in field]
         expected = "" if revision is None else revision
         whole = orjson.dumps(policy.stored())
-        options = (begin, policy.dead_letter or "", int(policy.ordered), expected, whole)
+        options = (begin, behind, policy.dead_letter or "", int(policy.ordered), expected, whole)
         return _consumer(await self._session.run("channels/subscribe", channel, consumer, *options, *fields))
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
@@ -73,34 +77,39 @@ class Channels:
         return _consumer(stored)
 
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
-        await catch_up(self._session, channel)
-        answer = await self._session.run("channels/consumer_stats", channel, consumer)
-        if answer is None:
-            raise no_consumer(channel, consumer)
-        counts, oldest, due = answer
-        states = {_STATES[name]: int(n) for name, n in pairs(counts).items() if name in _STATES}
-        return ConsumerStats(
-            {state: count for state, count in states.items() if count},
-            from_micros(oldest) if oldest else None,
-            from_micros(int(float(due))) if due else None,
-        )
+        more = True
+        while more:
+            [row] = await self._session.run("channels/counts", f"{channel}/{consumer}")
+            if row is None:
+                raise no_consumer(channel, consumer)
+            found, more = _counts(row), row[-1]
+        return found.stats
 
     async def backlogs(self, limit: int) -> list[Backlog]:
-        found = []
-        for each in await self.consumers():
-            with suppress(NotFound):  # removed meanwhile
-                stats = await self.consumer_stats(each.channel, each.name)
-                live = {state: stats.states.get(state, 0) for state in LIVE}
-                found.append(Backlog(each.channel, each.name, live, stats.oldest_ready))
-        return found
+        return [
+            Backlog(
+                each.channel,
+                each.consumer,
+                {state: each.stats.states.get(state, 0) for state in LIVE},
+                each.stats.oldest_ready,
+            )
+            for each in await self._all_counts()
+        ]
 
     async def job_times(self) -> list[JobTimes]:
-        found = []
-        for each in await self.consumers():
-            answer = await self._session.run("channels/job_times", each.channel, each.name)
-            if answer is not None:  # else it was removed meanwhile
-                found.append(JobTimes(each.channel, each.name, _span(*answer[:2]), _span(*answer[2:])))
-        return found
+        return [
+            JobTimes(each.channel, each.consumer, each.ready, each.dead) for each in await self._all_counts()
+        ]
+
+    async def _all_counts(self) -> list[_Counts]:
+        """The counts of every consumer, by scripts of a page each: the server does nothing else meanwhile."""
+        refs = [ref for ref, *_ in await self._session.run("deadletters/consumers")]
+        pages = [refs[start : start + _PAGE] for start in range(0, len(refs), _PAGE)]
+        answers = await asyncio.gather(*(self._session.run("channels/counts", *page) for page in pages))
+        found = [
+            _counts(row) for rows in answers for row in rows if row is not None
+        ]  # else removed meanwhile
+        return sorted(found, key=lambda each: (each.channel, each.consumer))
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
         if not await self._session.run("channels/set_paused", channel, consumer, int(paused)):
@@ -113,26 +122,25 @@ class Channels:
             raise _no_channel(channel) if consumer is None else no_consumer(channel, consumer)
 
     async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
-        """Where the scan for its history finds little of it for long, a step removes fewer than `limit`."""
-        ref = await self._session.run("channels/retire", channel, consumer)
-        if ref is None:
+        retired = await self._session.run("channels/retire", channel, consumer)
+        if retired is None:
             raise no_consumer(channel, consumer)
         failpoints.hit("remove.after_mark")
-        jobs = dead = history = done = 0
+        ref, jobs = retired
+        step, dead, history, done = limit + jobs, 0, 0, 0
         for _ in range(_REMOVAL_SCRIPTS):
-            left = max(limit, 1) - jobs - dead - history
-            if done or not left:
+            left = max(step, 1) - jobs - dead - history
+            if done or left < 1:
                 break
-            options = (ref, min(left, _REMOVAL_ROWS), _REMOVAL_KEYS)
-            some = await self._session.run("channels/remove_consumer", *options)
+            some = await self._session.run("channels/remove_consumer", ref, min(left, _REMOVAL_ROWS))
             jobs, dead, history, done = jobs + some[0], dead + some[1], history + some[2], some[3]
         failpoints.hit("remove.after_step")
         return Removal(jobs, dead, history, bool(done))
 
 
 async def catch_up(session: Session, channel: str) -> None:
-    """Turn what other clients have appended into jobs, so that it is counted and found."""
-    while await session.run("channels/catch_up", channel):
+    """Note what other clients have appended, so that it is found."""
+    while await session.run("log/catch_up", channel):
         pass
 
 
@@ -145,8 +153,28 @@ def _no_channel(channel: str) -> NotFound:
     return NotFound(f"there is no channel {channel!r}; 'holdfast channels list' shows all")
 
 
-def _span(oldest: bytes, newest: bytes) -> tuple[datetime, datetime] | None:
-    return (from_micros(int(float(oldest))), from_micros(int(float(newest)))) if oldest else None
+class _Counts(NamedTuple):
+    """What a script counts for one consumer."""
+
+    channel: str
+    consumer: str
+    stats: ConsumerStats
+    ready: tuple[datetime, datetime] | None
+    dead: tuple[datetime, datetime] | None
+
+
+def _counts(row: Sequence[Any]) -> _Counts:
+    channel, consumer, flat, *scores, _ = row
+    oldest, newest, due, first, last = (from_micros(int(float(time))) if time else None for time in scores)
+    counts = {name: int(count) for name, count in pairs(flat).items()}
+    states = {_STATES[name]: count for name, count in counts.items() if name in _STATES}
+    states[State.READY] = states.get(State.READY, 0) + counts.get(_WAITING, 0)
+    stats = ConsumerStats({state: count for state, count in states.items() if count}, oldest, due)
+    return _Counts(channel.decode(), consumer.decode(), stats, _span(oldest, newest), _span(first, last))
+
+
+def _span(oldest: datetime | None, newest: datetime | None) -> tuple[datetime, datetime] | None:
+    return None if oldest is None or newest is None else (oldest, newest)
 
 
 def _fields(policy: Policy) -> dict[str, Argument]:
@@ -171,7 +199,7 @@ def _consumer(stored: list[bytes]) -> Consumer:
         Policy.from_json(orjson.loads(fields["policy"])),
         fields.get("paused") == b"1",
         from_micros(fields["created"]),
-        "target" in fields,
+        False,
         fields.get("display", b"").decode(),
         int(fields.get("revision", 1)),
         fields["channel_display"].decode(),

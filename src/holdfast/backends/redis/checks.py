@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.exceptions import ResponseError
 
-from holdfast.backends.redis.codec import pairs
+from holdfast.backends.redis.codec import named, pairs
 from holdfast.backends.redis.session import NotPermitted, Session
 from holdfast.contracts import Finding
 
@@ -15,7 +15,12 @@ _FORBIDDEN = "unknown: this user may not run {}; ask whoever runs the server"
 
 async def check(session: Session) -> list[Finding]:
     """Return the settings as the server has them, and what they cost."""
-    return [*await _settings(session), *await _server(session), *await _expiry(session)]
+    return [
+        *await _settings(session),
+        *await _server(session),
+        *await _expiry(session),
+        *await _lost(session),
+    ]
 
 
 async def _settings(session: Session) -> list[Finding]:
@@ -79,6 +84,20 @@ async def _expiry(session: Session) -> list[Finding]:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     text = f"{shown} had a time to live, and has none any more; find out who sets it, or they vanish"
     return [Finding("error", "expiry", text)] if names else []
+
+
+async def _lost(session: Session) -> list[Finding]:
+    """What other clients removed from a log before it was a consumer's turn: a plain XTRIM asks nobody."""
+    consumers = [pairs(stored) for stored in await session.run("channels/consumers", named(None))]
+    lost = [
+        f"{each['lost'].decode()} of {each['channel'].decode()}/{each['name'].decode()}"
+        for each in consumers
+        if "lost" in each
+    ]
+    text = (
+        f"{', '.join(lost[:5])} were removed by another client while they waited; find out who trims the log"
+    )
+    return [Finding("error", "lost events", text)] if lost else []
 
 
 def _version(version: str) -> Finding:

@@ -26,7 +26,7 @@ _KNOWN = frozenset({"id", "source", "type", "key", "time", "headers", "at", "pri
 _USUAL = (b"id", b"source", b"type", b"published", b"data", b"key")
 _KEYED, _PLAIN = 2 * len(_USUAL), 2 * len(_USUAL) - 2
 _NO_KEY = (b"key", None)
-_NO_HEADERS: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 Values = tuple[str | bytes, ...]
 """An event as the publish script takes it."""
@@ -128,17 +128,17 @@ def decode(entry: bytes, flat: Sequence[bytes]) -> Event:
     """The event of an entry, ours or a foreign client's. What a foreign one lacks is taken from its id."""
     if len(flat) == 10 and flat[6] == b"published" and is_time(flat[7]):
         # Ours, with nothing but what every event has.
-        return Event(flat[9], _text(flat[1]), _text(flat[3]), _text(flat[5]), None, from_micros(flat[7]))
+        return Event(flat[9], text(flat[1]), text(flat[3]), text(flat[5]), None, from_micros(flat[7]))
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     get = fields.get
     name, source, kind, key, data = get(b"id"), get(b"source"), get(b"type"), get(b"key"), get(b"data")
     headers = get(b"headers")
     return Event(
         _rest(fields) if data is None else data,
-        _text(name) if name else _text(entry),
-        _text(source) if source else DEFAULT_SOURCE,
-        _text(kind) if kind else DEFAULT_TYPE,
-        None if key is None else _text(key),
+        text(name) if name else text(entry),
+        text(source) if source else DEFAULT_SOURCE,
+        text(kind) if kind else DEFAULT_TYPE,
+        None if key is None else text(key),
         _time(entry, get(b"time"), get(b"published")),
         None if headers is None else _headers(headers),
     )
@@ -149,7 +149,8 @@ def patched(event: Event, data: bytes | None = None) -> Event:
     return event if data is None else event._replace(data=data)
 
 
-def _text(value: bytes) -> str:
+def text(value: bytes) -> str:
+    """The text of a field, whatever another client wrote there."""
     return value.decode("utf-8", "replace")
 
 
@@ -160,7 +161,7 @@ def is_time(value: bytes) -> bool:
 
 def _rest(fields: Mapping[bytes, bytes]) -> bytes:
     """A foreign entry without `data`: its own fields are the data."""
-    named = {_text(name): _text(value) for name, value in fields.items()}
+    named = {text(name): text(value) for name, value in fields.items()}
     return orjson.dumps({name: value for name, value in named.items() if name not in _KNOWN})
 
 
@@ -213,13 +214,13 @@ def _usual_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page | None:
         return None
     try:
         return Page(
-            _positions(marks, rows),
+            positions(marks, [entry for entry, _ in rows]),
             _texts(ids),
             _texts(sources),
             _texts(types),
             [None if key is None else key.decode() for key in keys],
             list(map(int, published)),
-            [_NO_HEADERS] * len(rows),
+            [NO_HEADERS] * len(rows),
             list(data),
         )
     except UnicodeDecodeError:  # a foreign client's bytes
@@ -233,7 +234,7 @@ def _texts(values: Sequence[bytes]) -> list[str]:
 def _any_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:
     events = [decode(entry, flat) for entry, flat in rows]
     return Page(
-        _positions(marks, rows),
+        positions(marks, [entry for entry, _ in rows]),
         [event.id for event in events],
         [event.source for event in events],
         [event.type for event in events],
@@ -244,13 +245,13 @@ def _any_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:
     )
 
 
-def _positions(marks: Sequence[Mark], rows: Sequence[Row]) -> list[str]:
-    """Many entries share their millisecond, and with it most of the text."""
-    positions = []
+def positions(marks: Sequence[Mark], entries: Sequence[bytes]) -> list[str]:
+    """The positions of entries in their order. Many share their millisecond, and with it most of the text."""
+    found = []
     last, prefix = b"", ""
-    for entry, _ in rows:
+    for entry in entries:
         milliseconds, _, seq = entry.partition(b"-")
         if milliseconds != last or len(marks) > 1:
             last, prefix = milliseconds, f"{epoch_of(marks, entry):04x}-{int(milliseconds):016x}-"
-        positions.append(f"{prefix}{int(seq):016x}")
-    return positions
+        found.append(f"{prefix}{int(seq):016x}")
+    return found

@@ -157,14 +157,10 @@ class DeadLetters:
         return [is_id(job_id) and next(digits) == _ONE for job_id in job_ids]
 
     async def fold(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
-        """Counts once what an older version, which knew no clusters, has buried."""
-        if lock is None:
-            return Fold(0)
-        fence = (lock.name, lock.token)
-        if await self._session.run("deadletters/bootstrap", 0, *fence):
-            return Fold(0)
-        await self.recount(True, lock)
-        return Fold(0, bootstrapped=not await self._session.run("deadletters/bootstrap", 1, *fence))
+        """There is never anything to fold."""
+        if lock is not None:
+            await self._session.run("locks/check", lock.name, lock.token)
+        return Fold(0)
 
     async def recount(self, repair: bool, lock: Lock) -> list[Drift]:
         """Page by page, each checks the lock. A wrong count by fingerprint has that as its reason."""

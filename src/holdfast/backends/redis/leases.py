@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any
 
 import orjson
 
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.channels import catch_up, no_consumer
-from holdfast.backends.redis.codec import decode, from_micros, pairs, patched, position, to_micros
+from holdfast.backends.redis.codec import (
+    NO_HEADERS,
+    Mark,
+    decode,
+    epoch_of,
+    from_micros,
+    is_time,
+    pairs,
+    parse_mark,
+    patched,
+    position,
+    positions,
+    published_at,
+    text,
+    to_micros,
+)
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
 from holdfast.model.decide import describe
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.model.event import Event
+from holdfast.model.gc_pause import gc_disabled
 from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
 from holdfast.model.states import LIVE, State
 
+_log = logging.getLogger(__name__)
+
 MOST_ROWS = 2_000
 """How many jobs one script takes: the server does nothing else meanwhile."""
-_ONE = ord("1")
+_CLAIMS = 20  # scripts of one claim, while there is more of the log to go through
+_BLOCK = 512  # tokens: the same as in blocks.lua
+_ONE, _AGAIN = ord("1"), 2
 _ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _LOST = describe("its event was removed from the log by another client")
 
@@ -34,43 +58,64 @@ class Leases:
         self._session = session
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
-        """Lease a batch in one script, then fetch the events. Where that fails, the jobs are given back."""
+        """Lease a batch in one script, which returns the events too where they are small; else fetch them.
+        Where that fails, the jobs are given back."""
+        jobs: list[Job] = []
+        for _ in range(_CLAIMS):
+            try:
+                some, again = await self._claim(channel, consumer, limit - len(jobs), worker)
+            except Exception:
+                if not jobs:
+                    raise
+                break  # what was leased before is handed out
+            jobs += some
+            if not again:
+                break
+        return jobs
+
+    async def _claim(self, channel: str, consumer: str, limit: int, worker: str) -> tuple[list[Job], bool]:
         owner = f"{channel}/{consumer}"
         try:
-            until, *rows = await self._session.run("leases/claim", owner, limit, worker)
+            answer = await self._session.run("leases/claim", owner, limit, worker)
         except NotFound:
             raise no_consumer(channel, consumer) from None
+        until, marks, lost, again, blocks, usual, rows = answer
+        if lost:
+            _log.error(
+                "%d events of %s that waited for %s were removed by another client", lost, channel, consumer
+            )
+        deadline, epochs = from_micros(until), [parse_mark(mark) for mark in marks]
+        own = {row[4] for row in rows}
+        tokens = [
+            token
+            for first, size in zip(blocks[::2], blocks[1::2], strict=True)
+            for token in range(first, first + size)
+            if token not in own
+        ]
+        with gc_disabled():
+            jobs = _usual_jobs(channel, consumer, deadline, epochs, tokens, usual)
+        if not rows:
+            return jobs, bool(again)
         try:
-            return await self._jobs(channel, consumer, from_micros(until), rows)
+            missing = [entry for _, entry, _, _, _, fields, _ in rows if fields is None]
+            entries = await self._entries(channel, missing)
+            for place, entry, attempt, abandonments, token, fields, patch in rows:
+                event = patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch)
+                where = position(epoch_of(epochs, entry), entry)
+                name = entry.decode()
+                job = Job(name, channel, consumer, event, where, attempt, abandonments, token, deadline)
+                jobs.insert(place, job)
+            if len(entries) < len(missing):
+                jobs = await self._without_lost(
+                    jobs, {entry.decode() for entry in missing} - {entry.decode() for entry in entries}
+                )
         except Exception:
-            released = [(owner, entry, token, "", b"") for entry, _, _, _, token, *_ in rows]
+            released = [(owner, row[1], row[4], "", b"") for row in rows]
+            released += [(owner, job.id, job.token, "", b"") for job in jobs if job.token not in own]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
                 await run_rows(self._session, "leases/retry", released)
             raise
-
-    async def _jobs(
-        self, channel: str, consumer: str, deadline: datetime, rows: Sequence[Sequence[Any]]
-    ) -> list[Job]:
-        """What was leased, with its events."""
-        kept = {row[0]: row[5] for row in rows if row[5] is not None}
-        entries = kept | await self._entries(channel, [row[0] for row in rows if row[5] is None])
-        jobs = [
-            Job(
-                entry.decode(),
-                channel,
-                consumer,
-                patched(decode(entry, entries.get(entry, ())), *patch),
-                position(epoch, entry),
-                attempt,
-                abandonments,
-                token,
-                deadline,
-            )
-            for entry, epoch, attempt, abandonments, token, _, *patch in rows
-        ]
-        if len(entries) < len(rows):
-            jobs = await self._without_lost(jobs, entries)
-        return jobs
+        return jobs, bool(again)
 
     async def _entries(self, channel: str, ids: Sequence[bytes]) -> dict[bytes, Sequence[bytes]]:
         """The events of leased jobs. They mostly stand in a row, so that one range has them all."""
@@ -83,17 +128,28 @@ class Leases:
             found |= dict(rows)
         return {entry: found[entry] for entry in ids if entry in found}
 
-    async def _without_lost(self, jobs: list[Job], entries: Mapping[bytes, Sequence[bytes]]) -> list[Job]:
+    async def _without_lost(self, jobs: list[Job], gone: AbstractSet[str]) -> list[Job]:
         """Another client trimmed the log below living jobs: they become dead letters that say so."""
-        lost = [job for job in jobs if job.id.encode() not in entries]
-        await self.bury([Burial(job, Reason.TERMINAL, _LOST) for job in lost])
-        return [job for job in jobs if job not in lost]
+        await self.bury([Burial(job, Reason.TERMINAL, _LOST) for job in jobs if job.id in gone])
+        return [job for job in jobs if job.id not in gone]
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
-        return await run_rows(self._session, "leases/complete", [_held(job) for job in jobs])
+        return await self._run_jobs("leases/complete", jobs)
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
-        return await run_rows(self._session, "leases/extend", [_held(job) for job in jobs], to_micros(by))
+        return await self._run_jobs("leases/extend", jobs, to_micros(by))
+
+    async def _run_jobs(self, script: str, jobs: Sequence[Job], *first: Argument) -> list[bool]:
+        """Return which jobs a script accepts. Those with successive tokens go together."""
+        accepted: list[bool] = []
+        for start in range(0, len(jobs), MOST_ROWS):
+            arguments: list[Argument] = [*first]
+            for run in _runs(jobs[start : start + MOST_ROWS]):
+                ids = " ".join([job.id for job in run])
+                arguments += (f"{run[0].channel}/{run[0].consumer}", run[0].token, ids)
+            digits: bytes = await self._session.run(script, *arguments)
+            accepted += [digit == _ONE for digit in digits]
+        return accepted
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         rows = [
@@ -132,7 +188,9 @@ class Leases:
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
         if not is_id(job_id):
             raise InvalidInput(f"job id {job_id!r} is not of the form 1700000000000-0; 'jobs show' prints it")
-        return bool(await self._session.run("leases/requeue", f"{channel}/{consumer}", job_id))
+        while (done := await self._session.run("leases/requeue", f"{channel}/{consumer}", job_id)) == _AGAIN:
+            pass
+        return bool(done)
 
     async def job(self, channel: str, consumer: str, job_id: str) -> JobRecord | None:
         if not is_id(job_id):
@@ -158,6 +216,47 @@ async def run_rows(
         digits: bytes = await session.run(script, *first, *[value for row in part for value in row])
         accepted += [digit == _ONE for digit in digits]
     return accepted
+
+
+def _usual_jobs(
+    channel: str,
+    consumer: str,
+    deadline: datetime,
+    epochs: Sequence[Mark],
+    tokens: Sequence[int],
+    flat: list[Any],
+) -> list[Job]:
+    """The jobs of a block whose events have nothing unusual: column by column, since it is done for each."""
+    entries, names, sources, kinds, published, data, keys = (flat[column::7] for column in range(7))
+    times = [_published(entry, time) for entry, time in zip(entries, published, strict=True)]
+    texts = [None if key is None else text(key) for key in keys]
+    columns = data, map(text, names), map(text, sources), map(text, kinds), texts, times, repeat(NO_HEADERS)
+    events = map(tuple.__new__, repeat(Event), zip(*columns, strict=False))
+    places = positions(epochs, entries)
+    ids = map(bytes.decode, entries)
+    same = repeat(channel), repeat(consumer)
+    return list(map(Job, ids, *same, events, places, repeat(1), repeat(0), tokens, repeat(deadline)))
+
+
+def _published(entry: bytes, time: bytes) -> datetime:
+    return from_micros(time) if is_time(time) else published_at(entry, ())
+
+
+def _runs(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """Yield jobs of one consumer with successive tokens, none beyond its block."""
+    start = 0
+    for index in range(1, len(jobs) + 1):
+        if index < len(jobs):
+            last, job = jobs[index - 1], jobs[index]
+            if (
+                job.token == last.token + 1
+                and job.token % _BLOCK
+                and job.consumer == last.consumer
+                and job.channel == last.channel
+            ):
+                continue
+        yield jobs[start:index]
+        start = index
 
 
 def error_entry(failure: Failure | None, attempt: int) -> bytes:

@@ -12,18 +12,24 @@ from holdfast.backends.redis.session import Session
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
 
+_CONSUMER = b"#"
+
 
 class Lifecycle:
-    """Deadlines are scores of three sorted sets over all consumers."""
+    """Deadlines are scores of sorted sets over all consumers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def due(self, limit: int) -> Reading:
-        load, behind, *rows = await self._session.run("lifecycle/due", limit)
-        return Reading(
-            [_due(*row) for row in rows], sorted(int(ref) for ref in behind), load, full=len(rows) >= limit
-        )
+        """Special entries that nobody has taken up have no deadline in any set: they are taken up first."""
+        load, care, *rows = await self._session.run("lifecycle/due", limit)
+        if channels := [name for name in care if not name.startswith(_CONSUMER)]:
+            for channel in channels:
+                await self._session.run("lifecycle/backfill", channel, limit)
+            load, care, *rows = await self._session.run("lifecycle/due", limit)
+        due = [_due(*row) for row in rows]
+        return Reading(due, sorted(name.decode() for name in care), load, full=len(rows) >= limit)
 
     async def apply(self, actions: Sequence[Action]) -> Applied:
         """One script for each move; each checks again."""

@@ -68,7 +68,7 @@ class Log:
         due = "" if at is None else to_micros(at)
         failpoints.hit("publish.before_commit")
         if len(parts) == 1:
-            options = (channel, due, priority, len(rows), "")
+            options = (channel, due, priority, "")
             answers = [await self._session.run("log/publish", *options, *chain.from_iterable(rows))]
         else:
             answers = await self._publish_parts(channel, due, priority, parts)
@@ -90,7 +90,7 @@ class Log:
         if (size := sum(len(row[7]) for row in rows)) > _MOST_BYTES:
             raise TooLarge(f"a batch of {size} bytes; the limit on Redis is {_MOST_BYTES}")
         verdict = keys.VERDICT + uuid.uuid4().hex
-        options: list[Argument] = ["log/publish", channel, due, priority, len(rows), verdict]
+        options: list[Argument] = ["log/publish", channel, due, priority, verdict]
         known: list[Argument] = [value for row in rows for value in (row[0], row[1], row[6])]
         check, *answers = await self._session.run_together(
             ["log/check", verdict, channel, *known],
@@ -133,6 +133,10 @@ class Log:
 
     async def seek(self, channel: str, time: datetime) -> str | None:
         log = await self._overview(channel)
+        return log.position(await self._last_before(channel, time))
+
+    async def _last_before(self, channel: str, time: datetime) -> bytes:
+        """The last entry published before a time, empty where there is none."""
         stream = keys.stream(channel)
         # An id is its time of publishing within a millisecond or two, or later.
         below = max(0, to_micros(time) // 1000 - 2)
@@ -143,7 +147,14 @@ class Log:
             entry = older[-1] if older else entry
             if len(older) < len(rows):
                 break
-        return log.position(entry)
+        return entry
+
+    async def place(self, channel: str, time: datetime) -> tuple[bytes, int]:
+        """Return the last entry published before a time, and how many follow it, as far as is known."""
+        entry = await self._last_before(channel, time) or b"0-0"
+        log = await self._overview(channel)
+        after = log.position(entry) if entry != b"0-0" else None
+        return entry, (await self._waiting(channel, after, _LAST)).rows
 
     async def cuts(
         self, channel: str, after: str | None, limit: int, every: int, until: str | None = None

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Awaitable
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -40,7 +41,7 @@ from holdfast.model.redact import address
 
 T = TypeVar("T")
 
-SCHEMA = 2
+SCHEMA = 3
 PATIENCE, _CONNECTING = 8.0, 5.0
 _REPLIES = {"protocol": 2, "decode_responses": False}  # whatever the URL says: we read them as they come
 _FAILURES = (RedisError, OSError, UnicodeError)
@@ -72,23 +73,33 @@ class Script(NamedTuple):
 
 
 def _load() -> dict[str, Script]:
-    """Load each .lua file by its folder and name, with the shared parts that its first line names."""
+    """Load each .lua file by its folder and name, with the shared parts that its first line names, and with
+    those that they name."""
     folder = files(__package__).joinpath("lua")
     scripts = {}
     for noun in folder.iterdir():
         for file in noun.iterdir():
             if noun.name == "shared" or not file.name.endswith(".lua"):
                 continue
-            text = file.read_text()
-            first = text.partition("\n")[0]
-            if not first.startswith(_USES):
-                raise ValueError(f"{file.name} does not begin with {_USES!r}")
-            used = first[len(_USES) :].split()
-            parts = [folder.joinpath("shared", f"{name}.lua").read_text() for name in used]
-            whole = "\n".join(map(_without_comments, (*parts, text)))
+            parts: dict[str, str] = {}
+            _add(parts, f"{noun.name}/{file.name.removesuffix('.lua')}", folder)
+            whole = "\n".join(map(_without_comments, parts.values()))
             sha = hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
-            scripts[f"{noun.name}/{file.name.removesuffix('.lua')}"] = Script(whole, sha)
+            scripts[list(parts)[-1]] = Script(whole, sha)
     return scripts
+
+
+def _add(parts: dict[str, str], name: str, folder: Traversable) -> None:
+    """Add a part behind those that it uses."""
+    if name in parts:
+        return
+    text = folder.joinpath(*f"{name}.lua".split("/")).read_text()
+    first = text.partition("\n")[0]
+    if not first.startswith(_USES):
+        raise ValueError(f"{name}.lua does not begin with {_USES!r}")
+    for used in first[len(_USES) :].split():
+        _add(parts, f"shared/{used}", folder)
+    parts[name] = text
 
 
 def _without_comments(text: str) -> str:
@@ -241,7 +252,12 @@ def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
         name, _, token = message.rpartition(" ")
         return LockLost(name, int(token))
     if kind_name == "SCHEMA":
-        message = f"the store has schema {message}, which is newer than this version; upgrade holdfast"
+        advice = (
+            "is newer than this version; upgrade holdfast"
+            if int(message) > SCHEMA
+            else "an older version made; drain it with that version, and begin with an empty store"
+        )
+        message = f"the store has schema {message}, which {advice}"
     return _KINDS[kind_name](message)
 
 

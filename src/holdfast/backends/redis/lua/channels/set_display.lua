@@ -1,4 +1,4 @@
--- uses: keys clock consumers
+-- uses: consumers
 -- Give a channel, or one of its consumers, a name for people. Reads {holdfast}:channels,
 -- {holdfast}:consumers:CHANNEL; writes {holdfast}:log:CHANNEL or {holdfast}:consumer:REF.
 -- ARGV: channel, display, and the consumer where it is for one. Returns whether there is such a one.

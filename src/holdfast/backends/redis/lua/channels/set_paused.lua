@@ -1,4 +1,4 @@
--- uses: keys clock consumers
+-- uses: consumers
 -- Pause or resume a consumer. Writes {holdfast}:consumer:REF.
 -- ARGV: channel, consumer, 1 or 0. Returns whether there is such a consumer.
 local ref = redis.call('HGET', key.consumers(ARGV[1]), ARGV[2])

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log
+-- uses: log
 -- A channel at a glance. Reads {holdfast}:channels, {holdfast}:consumers:CHANNEL, {holdfast}:log:CHANNEL and
 -- the stream.
 -- ARGV: channel. Returns created, entries, last published or '', names of consumers, its name for people or

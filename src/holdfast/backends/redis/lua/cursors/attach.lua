@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log milestones
+-- uses: milestones
 -- Create a stream consumer, or answer the one that is there. Reads the stream; writes
 -- {holdfast}:cursors:CHANNEL, and for a new channel {holdfast}:channels and {holdfast}:epochs:CHANNEL; notes
 -- the end of the log in {holdfast}:chart:CHANNEL.

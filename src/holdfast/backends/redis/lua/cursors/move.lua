@@ -1,4 +1,4 @@
--- uses: keys clock
+-- uses: clock
 -- Move a cursor, if it still stands where it is expected. Writes {holdfast}:cursors:CHANNEL.
 -- ARGV: channel, consumer, expected "EPOCH ID" or '', new "EPOCH ID" or '' to change nothing. Returns whether
 -- it was moved.

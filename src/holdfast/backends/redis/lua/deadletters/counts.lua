@@ -1,4 +1,4 @@
--- uses: keys consumers
+-- uses: consumers
 -- Dead letters by reason, as they are counted. Reads {holdfast}:channels, {holdfast}:consumers:CHANNEL,
 -- {holdfast}:consumer:REF, {holdfast}:counts:REF.
 -- Returns for each consumer channel, name, flat counts.

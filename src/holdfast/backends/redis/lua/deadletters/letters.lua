@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log views
+-- uses: views
 -- Dead letters without their events. Reads {holdfast}:consumer:REF, {holdfast}:job:REF:ID and, for one whose
 -- event is not known, the stream.
 -- ARGV: for each REF, id. Returns for each what leases/jobs returns, or nothing where it is not dead.

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers dead_index
+-- uses: dead_index consumers
 -- Where dead letters stand after a place, the latest first for each consumer. Reads {holdfast}:channels,
 -- {holdfast}:consumers:CHANNEL, {holdfast}:dead:REF or {holdfast}:cluster:REF:FINGERPRINT.
 -- ARGV: channel or '*', consumer or '*', '=' and a fingerprint or '', how many; the place: time, REF and id. At

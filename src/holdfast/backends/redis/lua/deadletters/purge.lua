@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs dead_index purge
+-- uses: purge
 -- dead → purged. Writes {holdfast}:job:REF:ID, {holdfast}:dead:REF, {holdfast}:counts:REF,
 -- {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF, {holdfast}:event:*.
 -- ARGV: channel/consumer, ids. Returns digits: see complete.

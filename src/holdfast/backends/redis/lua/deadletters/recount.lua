@@ -1,10 +1,11 @@
--- uses: keys clock ids batch consumers locks dead_index
+-- uses: locks dead_index consumers
 -- One page of counting a consumer's dead letters anew. What enters or leaves the part that is behind it,
--- between two pages, is counted by whoever moves it (dead_index.lua), so that the last page compares what is true
--- then. Reads {holdfast}:lock:NAME, {holdfast}:dead:REF, {holdfast}:job:REF:ID; writes {holdfast}:recount:REF,
--- and to repair {holdfast}:counts:REF, {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT.
--- ARGV: REF, how many, 1 to repair or 0, lock, token. Returns nothing while there is more; then for each reason
--- whose count was wrong reason, counted, found.
+-- between two pages, is counted by whoever moves it (dead_index.lua), so that the last page compares what is
+-- true then. Reads {holdfast}:lock:NAME, {holdfast}:dead:REF, {holdfast}:job:REF:ID; writes
+-- {holdfast}:recount:REF, and to repair {holdfast}:counts:REF, {holdfast}:clusters:REF,
+-- {holdfast}:cluster:REF:FINGERPRINT.
+-- ARGV: REF, how many, 1 to repair or 0, lock, token. Returns nothing while there is more; then for each
+-- reason whose count was wrong reason, counted, found.
 fence(ARGV[4], ARGV[5])
 local ref, limit, repair = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 if not load_consumer(ref) then return {} end

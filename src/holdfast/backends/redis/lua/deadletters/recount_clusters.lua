@@ -1,4 +1,4 @@
--- uses: keys clock locks
+-- uses: locks
 -- Compare the sizes of some of a consumer's clusters with their orders by time of death. Reads
 -- {holdfast}:lock:NAME, {holdfast}:cluster:REF:FINGERPRINT; reads and to repair writes {holdfast}:clusters:REF.
 -- ARGV: REF, cursor, how many, 1 to repair or 0, lock, token. Returns the next cursor, 0 at the end, then for

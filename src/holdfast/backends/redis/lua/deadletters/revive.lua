@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log dead_index purge revive
+-- uses: revive
 -- dead → ready at the tail, with other data from now on where some is given. Touches what requeue does.
 -- Writes {holdfast}:job:REF:ID, {holdfast}:dead:REF, {holdfast}:due:expiry, {holdfast}:ready:REF,
 -- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF, {holdfast}:clusters:REF,

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log views
+-- uses: views
 -- Clusters, each with the latest of its dead letters. Reads {holdfast}:clusters:REF,
 -- {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:consumer:REF, {holdfast}:job:REF:ID.
 -- ARGV: for each REF, fingerprint. Returns for each fingerprint, size, what leases/jobs returns; those that are

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log groups
+-- uses: log groups
 -- Foreign groups of some channels. Reads the streams' groups and {holdfast}:epochs:CHANNEL.
 -- ARGV: alive (ms), channels. Returns for each group channel, name, living members, the least idle time (ms)
 -- or '', pending, pending of members that are not living, "EPOCH ID" of the last

@@ -1,4 +1,4 @@
--- uses: keys clock locks groups
+-- uses: locks groups
 -- Hand the pending entries of members that are gone over to the one that was seen last. Reads
 -- {holdfast}:lock:NAME; changes the stream's group.
 -- ARGV: channel, group, alive (ms), limit, lock, token. Returns how many entries were handed over.

@@ -1,7 +1,8 @@
--- uses: keys clock ids batch consumers jobs log locks groups
+-- uses: log locks groups
 -- Remove a foreign group, unless a member was seen lately or could not have been. Reads {holdfast}:lock:NAME
 -- and the stream; changes its groups.
--- ARGV: channel, group, alive (ms), lock, token. Returns whether it was removed; without a token, whether it would be.
+-- ARGV: channel, group, alive (ms), lock, token. Returns whether it was removed; without a token, whether it
+-- would be.
 if ARGV[5] ~= '' then fence(ARGV[4], ARGV[5]) end
 local stream, alive = key.stream(ARGV[1]), tonumber(ARGV[3])
 local first = members_of(stream, ARGV[2])[1]

@@ -1,16 +1,22 @@
--- uses: keys clock ids batch consumers jobs log
--- scheduled or ready → cancelled, for some jobs of one consumer, in the order of the log; those that came back from
--- the dead after it was trimmed go last. A page of what nobody has turned into jobs yet is turned first.
--- Reads {holdfast}:live:REF, the stream; writes {holdfast}:job:REF:ID, {holdfast}:due:*, {holdfast}:ready:REF,
--- {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF, and what publish
--- writes for new jobs.
+-- uses: exceptions
+-- scheduled or ready → cancelled, for some jobs of one consumer: first those of their own, then what waits in
+-- the log, which becomes blocks that have ended.
+-- Reads {holdfast}:live:REF, the stream; writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE,
+-- {holdfast}:blocks:REF, {holdfast}:consumer:REF, {holdfast}:ahead:REF, {holdfast}:ended:REF,
+-- {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY,
+-- {holdfast}:live:REF, {holdfast}:counts:REF, and what log/catch_up writes.
 -- ARGV: channel/consumer, how many live jobs to pass over, how many to look at, limit. Returns how many were
 -- cancelled, how many others were met, and whether there is nothing after them (0 or 1).
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local c = find_consumer(ARGV[1])
 if not c then return redis.error_reply('HFNOTFOUND') end
 local first, most, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local _, level = catch_up(c, PAGE)
+local log = note_entries(c.channel)
+local more = false
+if not c.ordered then
+  local _
+  _, more = take_up_special(c, log, PAGE)
+end
 commit()
 local cancelled, met = 0, 0
 
@@ -27,9 +33,16 @@ end
 
 local ids = redis.call('ZRANGE', key.live(c.ref), first, first + most - 1)
 for _, id in ipairs(ids) do cancel(id) end
-if #ids < most and cancelled == 0 then
+local level = false
+if #ids < most and cancelled < math.min(limit, most) then
   for _, name in ipairs(redis.call('ZRANGE', key.ready(c.ref), 0, most - 1)) do cancel(unrank(name)) end
   for _, id in ipairs(redis.call('ZRANGE', key.scheduled(c.ref), 0, most - 1)) do cancel(id) end
+  local members = {}
+  level = walk(c, log, math.min(limit, most) - cancelled, function(id) members[#members + 1] = id end)
+  for start = 1, #members, SIZE do
+    make_block(c, {unpack(members, start, math.min(start + SIZE - 1, #members))}, nil, nil, 'cancelled')
+  end
+  cancelled = cancelled + #members
 end
 commit()
-return {cancelled, met, level and #ids < most and 1 or 0}
+return {cancelled, met, level and not more and log.level and 1 or 0}

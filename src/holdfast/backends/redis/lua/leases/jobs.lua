@@ -1,6 +1,7 @@
--- uses: keys clock ids batch consumers jobs log views
+-- uses: views
 -- Jobs as operators see them. Reads {holdfast}:due:lease, {holdfast}:event:*, {holdfast}:consumers:CHANNEL,
--- {holdfast}:consumer:REF, {holdfast}:job:REF:ID and the stream.
+-- {holdfast}:consumer:REF, {holdfast}:job:REF:ID, {holdfast}:blocks:REF, {holdfast}:block:REF:BASE,
+-- {holdfast}:log:CHANNEL, {holdfast}:ahead:REF and the stream.
 -- ARGV: 'stuck', limit: leased jobs past their deadline, oldest first; or 'event', channel, source, event id:
 -- the job of every consumer; or 'job', channel/consumer, id. Returns for each: channel, consumer, id, event id,
 -- source, flat hash of the job.
@@ -12,10 +13,7 @@ end
 if ARGV[1] == 'job' then
   add(find_consumer(ARGV[2]), ARGV[3])
 elseif ARGV[1] == 'stuck' then
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, ARGV[2])) do
-    local ref, id = string.match(name, '^(%d+):(.*)$')
-    add(load_consumer(ref), id)
-  end
+  for _, due in ipairs(overdue(tonumber(ARGV[2]))) do add(load_consumer(due[1]), due[2]) end
 else
   local known = redis.call('GET', key.event(ARGV[2], ARGV[3], ARGV[4]))
   local id = known and string.match(known, ' (%d+%-%d+)$', 17)

@@ -1,13 +1,22 @@
--- uses: keys clock ids batch consumers jobs log dead_index purge revive
+-- uses: exceptions revive
 -- dead, scheduled, ready or leased → ready at the tail.
--- Writes {holdfast}:job:REF:ID, {holdfast}:dead:REF, {holdfast}:due:*, {holdfast}:ready:REF,
+-- Writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF, {holdfast}:open:REF,
+-- {holdfast}:ahead:REF, {holdfast}:dead:REF, {holdfast}:due:*, {holdfast}:ready:REF,
 -- {holdfast}:scheduled:REF, {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF,
 -- {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT, {holdfast}:recount:REF, {holdfast}:event:*;
 -- {holdfast}:wake; reads the stream.
--- ARGV: channel/consumer, id. Returns whether there was such a job.
+-- ARGV: channel/consumer, id. Returns whether there was such a job (0 or 1), or 2 to be called again.
 local c, id = find_consumer(ARGV[1]), ARGV[2]
-local job = c and read_job(c.ref, id)
+local job = c and peek(c, id)
 if not job or not (LIVE[job.state] or job.state == 'dead') then return 0 end
+if job.waits and c.ordered then
+  -- What is before it comes first: an earlier event of its key must not be passed.
+  take_up_jobs(c, read_log(c.channel), PAGE)
+  commit()
+  job = read_job(c.ref, id)
+  if not job then return 2 end
+end
+take_out(c, id, job)
 revive(c, id, job)
 commit()
 redis.call('PUBLISH', WAKE, c.channel)

@@ -1,14 +1,16 @@
--- uses: keys clock ids batch consumers jobs
+-- uses: exceptions
 -- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an abandonment
--- is counted. Writes {holdfast}:job:REF:ID, {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:counts:REF;
+-- is counted. Writes {holdfast}:job:REF:ID, {holdfast}:block:REF:BASE, {holdfast}:blocks:REF,
+-- {holdfast}:open:REF, {holdfast}:live:REF, {holdfast}:due:*, {holdfast}:ready:REF, {holdfast}:counts:REF;
 -- reads {holdfast}:lane:REF:KEY; {holdfast}:wake.
 -- ARGV: for each job REF, id, token, error (JSON). Returns how many were abandoned.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local abandoned, channels = 0, {}
 for i = 1, #ARGV, 4 do
   local c, id = load_consumer(ARGV[i]), ARGV[i + 1]
-  local job = c and read_job(c.ref, id)
-  if job and job.state == 'leased' and job.token == tonumber(ARGV[i + 2]) and job.lease <= NOW then
+  local job = c and peek_leased(c, id, tonumber(ARGV[i + 2]))
+  if job and job.lease <= NOW then
+    take_out(c, id, job)
     displace(c, id, job)
     change_state(c, job, 'ready')
     job.due = NOW
@@ -19,7 +21,7 @@ for i = 1, #ARGV, 4 do
     place(c, id, job)
     abandoned = abandoned + 1
     channels[c.channel] = true
-  elseif not job then
+  elseif not c or (not job and not read_job(c.ref, id)) then
     defer('ZREM', LEASES, ARGV[i] .. ':' .. id)
   end
 end

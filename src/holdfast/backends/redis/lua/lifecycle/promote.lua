@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs
+-- uses: jobs
 -- scheduled → ready, for what is still due. Writes {holdfast}:job:REF:ID, {holdfast}:due:schedule,
 -- {holdfast}:scheduled:REF, {holdfast}:ready:REF, {holdfast}:counts:REF; reads {holdfast}:lane:REF:KEY;
 -- {holdfast}:wake.

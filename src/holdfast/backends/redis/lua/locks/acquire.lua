@@ -1,4 +1,4 @@
--- uses: keys clock locks
+-- uses: locks
 -- Take a lock that is free or past its deadline. Writes {holdfast}:lock:NAME and the key of the lock's name.
 -- ARGV: name, owner, ttl (µs). Returns token and deadline (µs); nothing while it is held.
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory

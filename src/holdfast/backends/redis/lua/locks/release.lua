@@ -1,4 +1,4 @@
--- uses: keys clock locks
+-- uses: locks
 -- Free a lock if it is still this holder's; its token stays. Writes {holdfast}:lock:NAME and the key of the
 -- lock's name.
 -- ARGV: name, token. Returns whether it was.

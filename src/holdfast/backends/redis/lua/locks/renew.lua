@@ -1,4 +1,4 @@
--- uses: keys clock locks
+-- uses: locks
 -- Move a lock's deadline, also past it, while nobody else took it. Writes {holdfast}:lock:NAME and the key of
 -- the lock's name.
 -- ARGV: name, token, ttl (µs). Returns the deadline (µs).

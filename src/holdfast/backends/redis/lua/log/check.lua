@@ -1,11 +1,11 @@
--- uses: keys clock ids batch consumers jobs log milestones append
+-- uses: append
 -- Whether a batch that comes in several parts may be appended. It runs in one transaction with the parts,
 -- which look at its verdict: so the batch is appended whole or not at all.
--- Reads {holdfast}:event:*, {holdfast}:consumer:REF, {holdfast}:counts:REF, {holdfast}:log:CHANNEL; writes
--- {holdfast}:verdict:RANDOM, and what publish writes for consumers that were behind.
+-- Reads {holdfast}:event:*, {holdfast}:bounded:CHANNEL and of those consumers what publish reads; writes
+-- {holdfast}:verdict:RANDOM, and what publish writes for what other clients have appended.
 -- ARGV: key of the verdict, channel, then for each event id, source, content hash.
 -- Returns 'ok', or what publish returns for a conflict or a full channel or consumer.
-local total, ch = (#ARGV - 2) / 3, open_channel(ARGV[2], true)
+local total, ch = (#ARGV - 2) / 3, open_channel(ARGV[2])
 local names, hashes, ids, first_of, conflicts, fresh = {}, {}, {}, {}, {}, false
 for i = 1, total do
   ids[i], hashes[i] = ARGV[3 * i], ARGV[3 * i + 2]

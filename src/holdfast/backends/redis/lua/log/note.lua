@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log milestones
+-- uses: milestones
 -- Keep milestones that a reader found on its way. Reads {holdfast}:log:CHANNEL; writes
 -- {holdfast}:chart:CHANNEL.
 -- ARGV: channel, then for each milestone id, ordinal, average size. Returns nothing of interest.

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log milestones
+-- uses: milestones
 -- A log from the outside, and its milestones from a position on. Reads the stream, {holdfast}:epochs:CHANNEL;
 -- writes {holdfast}:log:CHANNEL and {holdfast}:chart:CHANNEL (what it learns), and for a stream that we did
 -- not know {holdfast}:channels.

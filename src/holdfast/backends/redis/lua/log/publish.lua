@@ -1,20 +1,18 @@
--- uses: keys clock ids batch consumers jobs log milestones append
--- Append a batch, all or none: idempotency, depth, entries, keys and jobs in one step.
--- Reads and writes the stream, {holdfast}:event:*, {holdfast}:verdict:RANDOM and, for every consumer of the
--- channel, {holdfast}:consumer:REF, {holdfast}:job:REF:ID, {holdfast}:ready:REF, {holdfast}:scheduled:REF,
--- {holdfast}:lane:REF:KEY, {holdfast}:live:REF, {holdfast}:counts:REF, {holdfast}:due:*; {holdfast}:behind;
--- {holdfast}:chart:CHANNEL; reads {holdfast}:log:CHANNEL; {holdfast}:wake.
--- ARGV: channel, at (µs) or '', priority, how many events the whole batch has, key of the verdict on it or ''
--- where this is the whole; then eight values for each event: id, source, type, '=' and its key or '', time or
--- '', headers or '', content hash, data.
+-- uses: append
+-- Append a batch, all or none: idempotency, depth, entries and keys in one step.
+-- Reads and writes the stream, {holdfast}:log:CHANNEL, {holdfast}:event:*, {holdfast}:special:CHANNEL,
+-- {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL, {holdfast}:behind, {holdfast}:store; reads
+-- {holdfast}:verdict:RANDOM, {holdfast}:bounded:CHANNEL and of those consumers {holdfast}:consumer:REF,
+-- {holdfast}:counts:REF, {holdfast}:ahead:REF; {holdfast}:wake.
+-- ARGV: channel, at (µs) or '', priority, key of the verdict on the whole batch or '' where this is the
+-- whole; then eight values for each event: id, source, type, '=' and its key or '', time or '', headers or
+-- '', content hash, data.
 -- Returns 'ok', the epoch, and for each event its entry id, or '=EPOCH ID' where it was there before; or
 -- 'conflict' and ids; or 'full', and where it is a consumer's bound its name, its live jobs, its bound; or
 -- 'refused' for a part of a refused batch.
 
-local EAGER = 5000 -- larger batches leave the jobs to the pages that claims and the lifecycle take
-local channel, at, priority = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local size, verdict = tonumber(ARGV[4]), ARGV[5]
-local args, offset = ARGV, 5
+local channel, at, priority, verdict = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local args, offset = ARGV, 4
 local total = (#ARGV - offset) / 8
 local whole_batch = verdict == ''
 if not whole_batch and redis.call('GET', verdict) ~= 'ok' then return {'refused'} end
@@ -29,8 +27,7 @@ local function event_at(i)
   }
 end
 
--- Ids of what other clients have appended are noted when it is turned into jobs: that comes first.
-local ch = whole_batch and open_channel(channel, true)
+local ch = open_channel(channel)
 
 -- What was published before, in this batch or earlier.
 local names, answers, first_of, conflicts, clashed, fresh = {}, {}, {}, {}, {}, 0
@@ -71,7 +68,6 @@ if refused then
   return refused
 end
 local result = {'ok', EPOCH}
-ch = ch or fresh > 0 and open_channel(channel, size <= EAGER)
 for i = 1, total do
   local known = answers[i]
   if not known then

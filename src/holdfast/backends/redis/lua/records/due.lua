@@ -1,7 +1,8 @@
--- uses: keys clock records
--- State records whose due time has passed. Reads {holdfast}:records, {holdfast}:records:PART, {holdfast}:parts
--- and the records' hashes; one that another client removed is forgotten.
--- ARGV: prefix, limit, 1 for the newest first or 0 for the oldest, and where to go on from: a due time and a name.
+-- uses: clock records
+-- State records whose due time has passed. Reads {holdfast}:records, {holdfast}:records:PART,
+-- {holdfast}:parts and the records' hashes; one that another client removed is forgotten.
+-- ARGV: prefix, limit, 1 for the newest first or 0 for the oldest, and where to go on from: a due time and a
+-- name.
 -- Returns for each record its name and its flat hash.
 local PAGE = 500
 local prefix, limit, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'

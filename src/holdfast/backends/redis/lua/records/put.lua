@@ -1,4 +1,4 @@
--- uses: keys clock records
+-- uses: clock records
 -- Write a state record whole, if it still has the expected revision. A record that is made anew has none of its
 -- old revisions, nor 1, which is that of one that somebody else made. Writes the record's hash and
 -- {holdfast}:store, {holdfast}:records, {holdfast}:records:PART, {holdfast}:parts.

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs locks dead_index purge
+-- uses: locks purge
 -- dead → purged, for what died before a time, oldest first for each consumer. Writes {holdfast}:job:REF:ID,
 -- {holdfast}:dead:REF, {holdfast}:counts:REF, {holdfast}:clusters:REF, {holdfast}:cluster:REF:FINGERPRINT,
 -- {holdfast}:recount:REF, {holdfast}:event:*; reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL.

@@ -1,4 +1,4 @@
--- uses: keys clock ids batch consumers jobs log
+-- uses: log
 -- Make a channel refuse publishes, or take them again. Writes {holdfast}:log:CHANNEL, and for a new channel
 -- {holdfast}:channels and {holdfast}:epochs:CHANNEL.
 -- ARGV: channel, 1 or 0.

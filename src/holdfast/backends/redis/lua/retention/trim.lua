@@ -1,13 +1,15 @@
--- uses: keys clock ids batch consumers jobs log milestones locks groups needs
+-- uses: milestones locks needs consumers
 -- Remove the oldest entries as far as nobody needs them, and tell who needs the oldest of those that had to
 -- stay. The check and the removal are one script: nothing can be needed in between.
 -- Reads {holdfast}:lock:NAME, {holdfast}:consumers:CHANNEL, {holdfast}:consumer:REF, {holdfast}:live:REF,
--- {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and the stream's groups; writes the stream,
--- {holdfast}:log:CHANNEL, {holdfast}:chart:CHANNEL.
--- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups, these,
--- then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
+-- {holdfast}:open:REF, {holdfast}:block:REF:BASE, {holdfast}:cursors:CHANNEL, {holdfast}:epochs:CHANNEL and
+-- the stream's groups; writes the stream, {holdfast}:log:CHANNEL, {holdfast}:special:CHANNEL,
+-- {holdfast}:repeats:CHANNEL, {holdfast}:chart:CHANNEL.
+-- ARGV: channel, before (µs), limit, lock, token, how many names to ignore, these, how many foreign groups,
+-- these, then REF:ID of jobs that are taken as ended. Without a token nothing is removed.
 -- Returns removed, more (0 or 1), who holds the rest or '', "EPOCH ID" of the last entry that it does not
--- need or ''; and without a token the length of the stream, and "EPOCH ID" of the last entry that would go or ''.
+-- need or ''; and without a token the length of the stream, and "EPOCH ID" of the last entry that would go or
+-- ''.
 
 local channel, before, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local stream, ignored, groups, ended = key.stream(channel), {}, {}, {}
@@ -19,8 +21,8 @@ for i = last_group + 1, #ARGV do ended[ARGV[i]] = true end
 local judged = ARGV[5] == ''
 if not judged then
   fence(ARGV[4], ARGV[5])
-  -- Another client may have given it a time to live; and after a first write the server refuses none for lack of
-  -- memory.
+  -- Another client may have given it a time to live; and after a first write the server refuses none for lack
+  -- of memory.
   redis.call('PERSIST', stream)
 end
 local log = look(channel)
@@ -67,6 +69,9 @@ if removed > 0 then
   redis.call('HSET', key.log(channel), 'trimmed', last)
   redis.call('HINCRBY', key.log(channel), 'removed', removed)
   forget_milestones(channel, last)
+  for _, set in ipairs({key.special(channel), key.repeats(channel)}) do
+    redis.call('ZREMRANGEBYLEX', set, '-', '[' .. pad(last))
+  end
 end
 local goes = judged and last and epoch_of(channel, last) .. ' ' .. last or ''
 local held, spare = needed and first_entry(stream, needed), ''

@@ -1,9 +1,11 @@
+-- uses: clock
 -- Writes that wait, so that a thousand members go in with one call. Whatever is read back in the same script
 -- must be committed first; a script commits before it returns.
 
 local MOST = 2000 -- well below what unpack can spread
-local pending, counts, sizes = {}, {}, {}
-local LIVE = {scheduled = true, ready = true, leased = true}
+local pending, counts = {}, {}
+local flushers = {} -- what must be written first, by whoever collects changes of its own
+local LIVE = {waiting = true, scheduled = true, ready = true, leased = true}
 
 local function send(name)
   local batch = pending[name]
@@ -32,32 +34,20 @@ local function add(totals, ref, name, by)
   totals[ref] = mine
 end
 
+-- A job that waits in the log, `waiting`, is counted for the store alone: a consumer's are a difference.
 local function count(ref, state, by) add(counts, ref, state, by) end
 
--- Dead letters of a fingerprint.
-local function count_cluster(ref, fingerprint, by) add(sizes, ref, fingerprint, by) end
-
-local function commit_clusters()
-  for ref, fingerprints in pairs(sizes) do
-    for fingerprint, by in pairs(fingerprints) do
-      local size = by == 0 and 1 or tonumber(redis.call('ZINCRBY', key.clusters(ref), by, fingerprint))
-      if size <= 0 then redis.call('ZREM', key.clusters(ref), fingerprint) end
-    end
-  end
-  sizes = {}
-end
-
 local function commit()
+  for _, flush in ipairs(flushers) do flush() end
   local names, live = {}, 0
   for name in pairs(pending) do names[#names + 1] = name end
   for _, name in ipairs(names) do send(name) end
   for ref, states in pairs(counts) do
     for state, by in pairs(states) do
-      if by ~= 0 then redis.call('HINCRBY', key.counts(ref), state, by) end
+      if by ~= 0 and state ~= 'waiting' then redis.call('HINCRBY', key.counts(ref), state, by) end
       if LIVE[state] then live = live + by end
     end
   end
   if live ~= 0 then redis.call('HINCRBY', STORE, 'live', live) end
   counts = {}
-  commit_clusters()
 end

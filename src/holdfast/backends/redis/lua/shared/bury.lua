@@ -1,4 +1,25 @@
+-- uses: append dead_index jobs
 -- Dead letters: the job's record, its count and its copy in the dead-letter channel move in one script.
+
+-- RFC 3339, which readers of the log expect.
+local function iso(time)
+  local seconds = math.floor(time / 1000000)
+  local days = math.floor(seconds / 86400)
+  local second = seconds - days * 86400
+  -- The calendar from a day count: years begin in March, so that a leap day is the last of its year.
+  local shifted = days + 719468
+  local era = math.floor(shifted / 146097)
+  local day = shifted - era * 146097
+  local leaps = math.floor(day / 1460) - math.floor(day / 36524) + math.floor(day / 146096)
+  local year = math.floor((day - leaps) / 365)
+  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * day + 2) / 153)
+  day = day - math.floor((153 * month + 2) / 5) + 1
+  month = month < 10 and month + 3 or month - 9
+  year = year + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day, math.floor(second / 3600),
+    math.floor(second / 60) % 60, second % 60, time - seconds * 1000000)
+end
 
 -- The event under `ID#TOKEN`, with the data that the job died with and its story in headers, as every backend
 -- writes it.
@@ -11,7 +32,7 @@ local function send_copy(c, id, job, event, reason, failure)
   headers['holdfast-channel'], headers['holdfast-consumer'] = c.channel, c.name
   headers['holdfast-source'], headers['holdfast-id'] = event.source, event.id
   headers['holdfast-reason'], headers['holdfast-error'] = reason, cjson.decode(failure).error
-  append(open_channel(c.dead_letter, true), {
+  append(open_channel(c.dead_letter), {
     id = event.id .. '#' .. whole(job.token), source = c.channel .. '/' .. c.name,
     type = event.type or 'event', key = event.key, time = event.time or iso((published_at(id, event))),
     headers = cjson.encode(headers), hash = UNKNOWN, data = job.patch or event.data or '',

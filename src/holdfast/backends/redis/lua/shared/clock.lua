@@ -1,3 +1,4 @@
+-- uses: keys
 -- The store's time, epoch and settings, read once per call. Times are microseconds since 1970: whole numbers
 -- that a double and a score hold exactly until the year 2255, where longer ones are cut.
 
@@ -8,26 +9,6 @@ local FIRST_DAY = 20089 -- 2025-01-01
 local function whole(number) return string.format('%.0f', number) end
 
 local function later(time, by) return math.min(time + by, FAR) end
-
--- RFC 3339, which readers of the log expect.
-local function iso(time)
-  local seconds = math.floor(time / 1000000)
-  local days = math.floor(seconds / 86400)
-  local second = seconds - days * 86400
-  -- The calendar from a day count: years begin in March, so that a leap day is the last of its year.
-  local shifted = days + 719468
-  local era = math.floor(shifted / 146097)
-  local day = shifted - era * 146097
-  local leaps = math.floor(day / 1460) - math.floor(day / 36524) + math.floor(day / 146096)
-  local year = math.floor((day - leaps) / 365)
-  day = day - (365 * year + math.floor(year / 4) - math.floor(year / 100))
-  local month = math.floor((5 * day + 2) / 153)
-  day = day - math.floor((153 * month + 2) / 5) + 1
-  month = month < 10 and month + 3 or month - 9
-  year = year + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day, math.floor(second / 3600),
-    math.floor(second / 60) % 60, second % 60, time - seconds * 1000000)
-end
 
 local settings = redis.call('HMGET', STORE, 'offset', 'epoch', 'history', 'window', 'tokens')
 local server_time = redis.call('TIME')

@@ -1,4 +1,5 @@
--- Consumers as scripts see them: the part of the policy that they need, and the cursor. One that is being
+-- uses: clock
+-- Consumers as scripts see them: the part of the policy that they need, and the frontier. One that is being
 -- removed is none.
 
 local loaded, found = {}, {}
@@ -7,14 +8,14 @@ local ALL = '*' -- nobody's name
 local function load_consumer(ref)
   if loaded[ref] ~= nil then return loaded[ref] end
   local f = redis.call('HMGET', key.consumer(ref), 'channel', 'name', 'lease', 'expires_after', 'ordered',
-    'discard', 'dead_letter', 'max_depth', 'paused', 'cursor', 'target', 'from', 'behind', 'max_attempts',
-    'max_abandonments', 'removed', 'max_runs')
+    'discard', 'dead_letter', 'max_depth', 'paused', 'cursor', 'taken', 'special', 'about', 'max_attempts',
+    'max_abandonments', 'removed', 'max_runs', 'created', 'base')
   loaded[ref] = f[1] and not f[16] and {
     ref = ref, channel = f[1], name = f[2], lease = tonumber(f[3]), expires_after = tonumber(f[4]),
     ordered = f[5] == '1', discard = f[6] == '1', dead_letter = f[7], max_depth = tonumber(f[8]),
-    paused = f[9] == '1', cursor = f[10], target = f[11], from = tonumber(f[12]), behind = f[13],
+    paused = f[9] == '1', cursor = f[10], taken = tonumber(f[11]), special = f[12], about = f[13],
     max_attempts = tonumber(f[14]), max_abandonments = tonumber(f[15]),
-    max_runs = tonumber(f[17]),
+    max_runs = tonumber(f[17]), created = tonumber(f[18]), base = tonumber(f[19]),
   }
   return loaded[ref]
 end
@@ -38,7 +39,8 @@ local function describe_consumer(ref)
   return flat
 end
 
--- What is new, or was changed, of one that others may be about to change too. Whoever calls this uses the clock.
+-- What is new, or was changed, of one that others may be about to change too. Whoever calls this uses the
+-- clock.
 local function raise_revision(ref)
   local last = tonumber(redis.call('HGET', key.consumer(ref), 'revision')) or 1
   redis.call('HSET', key.consumer(ref), 'revision', whole(next_revision(last)))
@@ -54,9 +56,4 @@ local function numbers(channel, name)
     end
   end
   return refs
-end
-
-local function live_jobs(ref)
-  local f = redis.call('HMGET', key.counts(ref), 'scheduled', 'ready', 'leased')
-  return (tonumber(f[1]) or 0) + (tonumber(f[2]) or 0) + (tonumber(f[3]) or 0)
 end

@@ -1,7 +1,21 @@
+-- uses: batch
 -- The dead in order, and their counts. Every way in and out moves the order by time of death, the count of
 -- the reason, and the order and the count of the fingerprint, all in one script.
 
-local recounts = {}
+local recounts, sizes = {}, {}
+
+-- Dead letters of a fingerprint.
+local function count_cluster(ref, fingerprint, by) add(sizes, ref, fingerprint, by) end
+
+flushers[#flushers + 1] = function()
+  for ref, fingerprints in pairs(sizes) do
+    for fingerprint, by in pairs(fingerprints) do
+      local size = by == 0 and 1 or tonumber(redis.call('ZINCRBY', key.clusters(ref), by, fingerprint))
+      if size <= 0 then redis.call('ZREM', key.clusters(ref), fingerprint) end
+    end
+  end
+  sizes = {}
+end
 
 -- As a sorted set orders what has the same score: byte by byte, whatever the server's locale is.
 local function name_less(a, b)
@@ -54,7 +68,7 @@ end
 local function leave_dead(c, id, time, reason, fingerprint)
   redis.call('ZREM', key.dead(c.ref), id)
   count(c.ref, 'dead:' .. reason, -1)
-  -- What an older version buried is in no cluster until it was counted.
+  -- A cluster that somebody has spoilt is counted right by a recount.
   if redis.call('ZREM', key.cluster(c.ref, fingerprint), id) == 1 then count_cluster(c.ref, fingerprint, -1) end
   tell_recount(c.ref, time, id, reason, -1)
 end

@@ -1,3 +1,4 @@
+-- uses:
 -- Foreign groups: consumer groups that other software made on our streams, as the server describes them.
 
 local function as_table(flat)

@@ -1,3 +1,4 @@
+-- uses:
 -- Entry ids, "milliseconds-sequence", as text: compared without losing digits, and padded where names sort.
 
 local ZEROS = '0000000000000'

@@ -1,6 +1,7 @@
--- Jobs: where one stands while it waits, and how it ends. `c` is its consumer. A job of an ordered consumer
--- has a key and a place in that key's lane; only the head of a lane is in the ready set, so that a long lane
--- costs the others nothing.
+-- uses: noted
+-- Jobs of their own: where one stands while it waits, and how it ends. `c` is its consumer. A job of an
+-- ordered consumer has a key and a place in that key's lane; only the head of a lane is in the ready set, so
+-- that a long lane costs the others nothing.
 
 local function read_job(ref, id)
   local f = redis.call('HMGET', key.job(ref, id), 'state', 'token', 'attempts', 'abandonments', 'priority',
@@ -71,23 +72,50 @@ end
 -- From here until its end the job needs its entry in the log.
 local function hold_entry(c, id) defer('ZADD', key.live(c.ref), string.match(id, '^%d+'), id) end
 
--- A new job for an entry. `base` is when it could first have run.
-local function create_job(c, id, epoch, order_key, at, priority, base)
-  local job = {priority = priority, due = math.max(at or base, base), key = c.ordered and order_key}
-  job.state = job.due > NOW and 'scheduled' or 'ready'
-  job.expires = c.expires_after and later(job.due, c.expires_after)
-  local fields = {'state', job.state, 'due', job.due, 'created', base, 'epoch', epoch}
-  local n = 8
-  if priority ~= 0 then fields[n + 1], fields[n + 2], n = 'priority', priority, n + 2 end
-  if job.expires then fields[n + 1], fields[n + 2], n = 'expires', job.expires, n + 2 end
-  if job.key then
-    fields[n + 1], fields[n + 2] = 'key', job.key
-    redis.call('ZADD', key.lane(c.ref, job.key), 0, pad(id))
+-- When a job of an entry could first have run: what is older than its consumer has its whole time to wait from
+-- the consumer's creation on.
+local function base_of(c, id, fields) return math.max(published_at(id, fields), c.created) end
+
+-- The job of an entry that nobody has taken up: when it is due, and what else follows from the entry.
+local function job_of(c, id, fields)
+  local base, at, priority = base_of(c, id, fields), special_of(id, fields)
+  local due = math.max(at or base, base)
+  return {state = at and 'scheduled' or 'ready', token = 0, attempts = 0, abandonments = 0, priority = priority,
+    due = due, created = base, expires = c.expires_after and later(due, c.expires_after),
+    key = c.ordered and fields.key}
+end
+
+local function write_job(c, id, job)
+  local fields = {'state', job.state, 'due', job.due, 'created', job.created, 'epoch', epoch_of(c.channel, id)}
+  for _, name in ipairs({'priority', 'token', 'attempts'}) do
+    if job[name] ~= 0 then fields[#fields + 1], fields[#fields + 2] = name, whole(job[name]) end
+  end
+  for _, name in ipairs({'expires', 'lease', 'worker', 'key'}) do
+    if job[name] then fields[#fields + 1], fields[#fields + 2] = name, job[name] end
   end
   redis.call('HSET', key.job(c.ref, id), unpack(fields))
   hold_entry(c, id)
+end
+
+-- A waiting entry becomes a job of its own.
+local function create_job(c, id, fields)
+  local job = job_of(c, id, fields)
+  if job.key then redis.call('ZADD', key.lane(c.ref, job.key), 0, pad(id)) end
+  write_job(c, id, job)
   place(c, id, job)
+  count(c.ref, 'waiting', -1)
   count(c.ref, job.state, 1)
+  return job
+end
+
+-- A record that will expire is listed until then, so that it is found when its consumer is removed.
+local pruned = {}
+local function list_ended(ref, id)
+  if not pruned[ref] then
+    pruned[ref] = true
+    redis.call('ZREMRANGEBYSCORE', key.ended(ref), '-inf', whole(NOW - HISTORY * 1000))
+  end
+  defer('ZADD', key.ended(ref), NOW, id)
 end
 
 -- The end of a job that leaves only its history.
@@ -97,6 +125,7 @@ local function end_job(c, id, job, outcome)
   redis.call('PEXPIRE', name, HISTORY)
   if job.patch then redis.call('HDEL', name, 'patch') end
   defer('ZREM', key.live(c.ref), id)
+  list_ended(c.ref, id)
   if job.key then leave_lane(c, id, job.key) end
   count(c.ref, job.state, -1)
   count(c.ref, outcome, 1)
@@ -108,9 +137,9 @@ local function change_state(c, job, state)
   job.state = state
 end
 
--- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They stand
--- in pages: a job that is tried a thousand times would otherwise write all of them again each time. Of very many
--- pages the first and the latest are kept.
+-- Note an attempt's error, JSON from the client, with its time, behind those of the attempts before. They
+-- stand in pages: a job that is tried a thousand times would otherwise write all of them again each time. Of
+-- very many pages the first and the latest are kept.
 local ERRORS, PAGES = 16384, 64
 local function note_error(ref, id, failure)
   local name = key.job(ref, id)

@@ -1,3 +1,4 @@
+-- uses: clock
 -- Locks: a lease on a name in the store's time, under a token that outlives it. The key of exactly that name is
 -- for other clients: it holds the owner, keeps a plain SET NX out, and is respected where another one set it.
 

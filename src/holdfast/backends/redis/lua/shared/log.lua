@@ -1,5 +1,5 @@
--- The log: its epochs, its entries, and how entries become jobs page by page, for a consumer that began in the
--- past or while another client appends.
+-- uses: ids clock
+-- The log: its epochs and its entries.
 
 -- Payloads that are alike hash alike in Lua, and slow each other down for as long as it keeps them: hence
 -- small chunks, and a collection after each page.
@@ -87,20 +87,6 @@ local function same_content(kind, order_key, data, other)
     and (order_key or false) == (other.key or false)
 end
 
--- Whether a foreign entry repeats an earlier one. The first of its id is remembered, as a publish would.
-local function is_repeat(channel, id, fields, epoch)
-  local name = key.event(channel, fields.source or 'default', fields.id or id)
-  local known = redis.call('GET', name)
-  if not known then
-    redis.call('SET', name, UNKNOWN .. epoch .. ' ' .. id, 'PX', WINDOW)
-    return false
-  end
-  local first = string.match(known, ' (%d+%-%d+)$', 17)
-  if first == id then return false end
-  local other = read_entry(channel, first)
-  return not other or same_content(fields.type or 'event', fields.key, fields.data, other)
-end
-
 -- A foreign client may write anything: "nan" would be a number to Lua and an error to a sorted set.
 local function whole_number(text)
   return text and string.find(text, '^%-?%d+$') and #text <= 16 and tonumber(text) or nil
@@ -109,45 +95,4 @@ end
 local function published_at(id, fields)
   local published = whole_number(fields.published)
   return math.min(published or tonumber(string.match(id, '^%d+')) * 1000, NOW), not published
-end
-
-local function adopt(c, id, fields)
-  local published, foreign = published_at(id, fields)
-  local epoch = epoch_of(c.channel, id)
-  if foreign and is_repeat(c.channel, id, fields, epoch) then return end
-  if c.from and published < c.from then return end
-  local at = whole_number(fields.at)
-  local priority = math.max(-100, math.min(100, whole_number(fields.priority) or 0))
-  -- What is older than its consumer has its whole time to wait from now on.
-  create_job(c, id, epoch, fields.key, at and math.min(at, FAR), priority, c.target and NOW or published)
-end
-
--- Turn up to `limit` entries after the cursor into jobs; returns how many there were and whether that was
--- all.
-local function catch_up(c, limit)
-  local seen, bytes, level = 0, 0, false
-  while seen < limit and bytes < MAX_BYTES and not level do
-    local size = math.min(CHUNK, limit - seen)
-    local entries = redis.call('XRANGE', key.stream(c.channel), '(' .. c.cursor, '+', 'COUNT', size)
-    for _, entry in ipairs(entries) do
-      local fields = fields_of(entry)
-      bytes = bytes + #(fields.data or '')
-      adopt(c, entry[1], fields)
-      c.cursor = entry[1]
-    end
-    seen = seen + #entries
-    level = #entries < size
-  end
-  if seen > 0 then redis.call('HSET', key.consumer(c.ref), 'cursor', c.cursor) end
-  if seen > CHUNK then collectgarbage() end
-  if c.target and (level or not id_less(c.cursor, c.target)) then
-    redis.call('HDEL', key.consumer(c.ref), 'target', 'from')
-    c.target, c.from = false, nil
-  end
-  if level and c.behind then
-    redis.call('SREM', BEHIND, c.ref)
-    redis.call('HDEL', key.consumer(c.ref), 'behind')
-    c.behind = false
-  end
-  return seen, level
 end

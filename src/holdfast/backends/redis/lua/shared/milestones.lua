@@ -1,3 +1,4 @@
+-- uses: log
 -- Milestones: so that the end of a large batch is found without reading the batch.
 --
 -- A stream can not count: the server knows how long it is, not how many entries lie between two of them, and
@@ -37,9 +38,9 @@ local function note_end(channel, id, ordinal, bytes, apart)
 end
 
 local function note_crossing(ch)
-  local ordinal = redis.call('XLEN', ch.stream) + ch.removed
+  local ordinal = ch.level and ch.total or redis.call('XLEN', ch.stream) + ch.removed
   if math.floor(ordinal / STEP) == math.floor((ordinal - ch.fresh) / STEP) then return end
-  note_end(ch.name, ch.last, ordinal, ch.bytes / ch.fresh, 1)
+  note_end(ch.channel, ch.last, ordinal, ch.bytes / ch.fresh, 1)
 end
 
 local function forget_milestones(channel, id)

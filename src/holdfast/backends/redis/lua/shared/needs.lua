@@ -1,3 +1,4 @@
+-- uses: blocks log groups
 -- Needs: the oldest entry of a channel that somebody still needs. What is not known counts as everything.
 
 local EVERYTHING = '0-0'
@@ -7,8 +8,8 @@ local function first_entry(stream, from)
   return entry and entry[1]
 end
 
--- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set is in
--- the order of text, not of the log.
+-- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set
+-- is in the order of text, not of the log.
 local function oldest_live(ref, ended)
   local oldest, score, at, size = nil, nil, 0, 1
   while not oldest do
@@ -25,10 +26,42 @@ local function oldest_live(ref, ended)
   return oldest
 end
 
--- A worker consumer needs what it has not turned into jobs, and what its live jobs stand for.
+-- The oldest member of its blocks that is leased.
+local function oldest_leased(ref, ended)
+  local at = 0
+  while true do
+    local name = redis.call('ZRANGE', key.open(ref), at, at)[1]
+    if not name then return nil end
+    local block = load_block(ref, tonumber(string.match(name, ' (%d+)$')))
+    for i, id in ipairs(block and ids_of(block) or {}) do
+      if member_state(block, i - 1) == '1' and not ended[ref .. ':' .. id] then return id end
+    end
+    at = at + 1
+  end
+end
+
+-- The first entry that it has not taken up.
+local function first_waiting(stream, c, ended)
+  local after, size = c.cursor, 1
+  while true do
+    local entries = redis.call('XRANGE', stream, '(' .. after, '+', 'COUNT', size)
+    for _, entry in ipairs(entries) do
+      if not ended[c.ref .. ':' .. entry[1]] then return entry[1] end
+      after = entry[1]
+    end
+    if #entries < size then return nil end
+    size = CHUNK
+  end
+end
+
+-- A worker consumer needs what it has not taken up, and what its live jobs stand for.
 local function worker_needs(stream, c, ended, need)
-  need(c.name, first_entry(stream, '(' .. c.cursor))
+  local special = not c.ordered
+    and redis.call('ZRANGEBYLEX', key.special(c.channel), '(' .. pad(c.special), '+', 'LIMIT', 0, 1)[1]
+  need(c.name, first_waiting(stream, c, ended))
+  need(c.name, special and unpad(special))
   need(c.name, oldest_live(c.ref, ended))
+  need(c.name, oldest_leased(c.ref, ended))
 end
 
 local function cursor_needs(channel, stream, name, cursor, need)

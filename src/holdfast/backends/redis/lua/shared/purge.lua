@@ -1,3 +1,4 @@
+-- uses: dead_index jobs
 -- The ways out of dead: a requeue, a purge and the removal of a consumer take a job from there in the same way.
 
 local with_dead = {}
@@ -35,4 +36,5 @@ local function purge(c, id, job)
   redis.call('HSET', key.job(c.ref, id), 'state', 'purged', 'ended', NOW)
   redis.call('HDEL', key.job(c.ref, id), 'entry', 'patch')
   redis.call('PEXPIRE', key.job(c.ref, id), HISTORY)
+  list_ended(c.ref, id)
 end

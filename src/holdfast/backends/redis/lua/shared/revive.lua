@@ -1,3 +1,4 @@
+-- uses: purge
 -- Revival: a job goes back to ready at the tail, with fresh budgets and its whole time to wait. The token
 -- rises, so that a lease that still runs is lost.
 

@@ -1,3 +1,4 @@
+-- uses: exceptions
 -- Jobs as operators see them, without their events, which can be large.
 
 local SHOWN = {'state', 'source', 'event', 'epoch', 'attempts', 'abandonments', 'token', 'priority', 'created',
@@ -19,6 +20,11 @@ local function view(c, id, source, event)
   local name, flat = key.job(c.ref, id), {}
   local values = redis.call('HMGET', name, 'pages', unpack(SHOWN))
   local pages = tonumber(table.remove(values, 1))
+  local job = not values[1] and peek(c, id)
+  for i, field in ipairs(job and SHOWN or {}) do
+    values[i] = type(job[field]) == 'number' and whole(job[field]) or job[field] or false
+  end
+  if job then values[4] = epoch_of(c.channel, id) end
   if not values[1] then return nil end
   for i, field in ipairs(SHOWN) do
     if values[i] then

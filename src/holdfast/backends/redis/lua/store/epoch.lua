@@ -1,3 +1,3 @@
--- uses: keys clock
+-- uses: clock
 -- The store's epoch. Reads {holdfast}:store.
 return EPOCH

@@ -12,13 +12,13 @@ local function keep(...)
   end
 end
 
-keep(STORE, CHANNELS, BEHIND, REMOVALS, LEASES, SCHEDULES, EXPIRIES, RECORDS, PARTS)
+keep(STORE, CHANNELS, BEHIND, REMOVALS, LEASES, SCHEDULES, EXPIRIES, HEADS, RECORDS, PARTS)
 for _, channel in ipairs(redis.call('HKEYS', CHANNELS)) do
   keep(key.stream(channel), key.log(channel), key.epochs(channel), key.chart(channel), key.cursors(channel),
-    key.consumers(channel))
+    key.consumers(channel), key.special(channel), key.repeats(channel), key.bounded(channel))
 end
 for _, ref in ipairs(numbers(ALL, ALL)) do
   keep(key.consumer(ref), key.counts(ref), key.ready(ref), key.scheduled(ref), key.live(ref), key.dead(ref),
-    key.clusters(ref))
+    key.clusters(ref), key.ahead(ref), key.blocks(ref), key.open(ref), key.ended(ref))
 end
 return answer

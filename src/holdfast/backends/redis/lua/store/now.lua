@@ -1,3 +1,3 @@
--- uses: keys clock
+-- uses: clock
 -- The store's time in microseconds. Reads {holdfast}:store.
 return NOW_TEXT

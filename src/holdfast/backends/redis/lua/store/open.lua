@@ -1,4 +1,4 @@
--- uses: keys clock ids
+-- uses: clock ids
 -- Make the store known to this version. Where the server is not the one that was last seen, a new epoch begins,
 -- and tokens leap to the time: no job and no lock had so many of them before.
 -- Writes {holdfast}:store, {holdfast}:epochs:CHANNEL; reads {holdfast}:channels and the streams' last ids.
@@ -7,7 +7,7 @@
 
 local DAY, LEAP = 86400000, 1000000
 local stored = redis.call('HMGET', STORE, 'schema', 'run_id', 'history', 'window')
-if stored[1] and tonumber(stored[1]) > tonumber(ARGV[1]) then
+if stored[1] and stored[1] ~= ARGV[1] then
   return redis.error_reply('HFSCHEMA ' .. stored[1])
 end
 local epoch, tokens = tonumber(EPOCH), TOKENS
