@@ -8,7 +8,7 @@ step that died in between is finished by the next one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -18,8 +18,10 @@ from holdfast.backends.nats.cursors import Cursors
 from holdfast.backends.nats.groups import Groups
 from holdfast.backends.nats.locks import Locks
 from holdfast.backends.nats.state import job_records
+from holdfast.backends.nats.state.batch_builder import BatchBuilder
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.job_records import StoredJob
+from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore, TrimMark
@@ -72,8 +74,9 @@ class Retention:
         cursors: Cursors,
         groups: Groups,
         locks: Locks,
+        leases: LeaseRecords,
     ) -> None:
-        self._store, self._entries, self._outcomes = store, entries, outcomes
+        self._store, self._entries, self._outcomes, self._leases = store, entries, outcomes, leases
         self._cursors, self._groups, self._locks = cursors, groups, locks
 
     # events
@@ -142,23 +145,38 @@ class Retention:
         acknowledged = await self._groups.acknowledged(mark.channel, groups)
         await self._store.fresh()
         sequence = self._store.sequence  # None: a position from an epoch that this store does not know
-        found = [*self._workers(mark, set(ended))]
+        found = await self._workers(mark, set(ended))
         found += [_Need(sequence(c.position) or _EVERYTHING, c.name) for c in cursors if c.name not in ignore]
         found += [_Need(acknowledged.get(name, _EVERYTHING), name) for name in groups]
         return sorted(found)
 
-    def _workers(self, mark: TrimMark, ended: Set[Ref]) -> Iterator[_Need]:
-        """Before its cursor a worker consumer needs what has not ended, behind it everything.
+    async def _workers(self, mark: TrimMark, ended: Set[Ref]) -> list[_Need]:
+        """Before its frontier a worker consumer needs what has not ended, behind it everything.
 
-        A live job whose event was trimmed has been a dead letter, and has a copy.
+        A live job whose event was trimmed has been a dead letter, and has a copy. What leaves a lease while
+        this looks is found among the jobs: these are read after the records of leases.
         """
-        mirror = self._store.mirror
-        for member in self._store.registry.by_channel.get(mark.channel, ()):
-            mine = (job for job in mirror.queues.jobs if job[0] == member.ref and job not in ended)
-            live = (seq for _, seq in mine if seq > mark.seq)
-            after = min(live, default=None)
-            at = mirror.cursors[member.ref].at
-            yield _Need(at if after is None else min(after - 1, at), member.name)
+        mirror, members = self._store.mirror, self._store.registry.by_channel.get(mark.channel, ())
+        frontiers = {each.ref: mirror.frontiers[each.ref] for each in members if each.ref in mirror.frontiers}
+        await self._leases.read((ref, lease) for ref, each in frontiers.items() for lease in each.leases)
+        open_ones = {
+            ref: [seq for lease in each.leases for seq in self._leases.known(ref, lease).open(lease)]
+            for ref, each in frontiers.items()
+        }
+        await mirror.sync()
+        for ref, seq in mirror.queues.jobs:
+            if ref in open_ones:
+                open_ones[ref].append(seq)
+        found = []
+        for member in members:
+            if member.ref not in frontiers:
+                continue
+            needed = (
+                seq for seq in open_ones[member.ref] if seq > mark.seq and (member.ref, seq) not in ended
+            )
+            after, at = min(needed, default=None), frontiers[member.ref].at
+            found.append(_Need(at if after is None else min(after - 1, at), member.name))
+        return found
 
     async def _step(self, mark: TrimMark, free: int, limit: int | None) -> _Step:
         """Return how far a step goes, at most to `free`; without a limit, all of them together."""
@@ -185,6 +203,7 @@ class Retention:
         await stream.purge(connection, channel, seq)
         failpoints.hit("trim.mid_purge")
         await stream.purge(connection, subjects.parts(channel), seq)
+        await stream.purge(connection, subjects.special(channel), seq + 1)  # each right behind its event
         await stream.purge(connection, subjects.aborted("*", channel), seq)
         # The keys of a publish of several batches need its outcome as well.
         await stream.purge(connection, subjects.outcome("*", channel), min(seq, forgotten.seq))
@@ -295,18 +314,18 @@ class Retention:
                 dead = await self._oldest_dead(member, before, min(limit - count, _MOST_PURGED))
                 if not dead:
                     break
-                batch = self._store.batch(member.ref)
+                batch = BatchBuilder(self._store, self._leases, member.ref)
                 for record in dead:
                     batch.purge(record, replace(record, state=State.PURGED, ended=now))
                 batch.also([await self._locks.fence(lock)])
                 try:
-                    await self._store.commit(batch.messages())
+                    await batch.commit()
                     count += len(dead)
                 except Stale:
                     stale += 1
                     if stale > TRIES:
                         raise Unavailable(f"the dead letters of {member.name!r} change too often") from None
-                    await self._store.look_again(stale)
+                    await self._store.look_again(stale, member.ref)
         return count
 
     async def _oldest_dead(self, member: Member, before: int, limit: int) -> list[StoredJob]:

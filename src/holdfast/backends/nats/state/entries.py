@@ -32,14 +32,20 @@ class Entries:
         self._recent: dict[int, StoredMessage] = {}
         self._generation = 0
 
-    async def page(self, channel: str, after: int, limit: int) -> tuple[list[StoredMessage], int]:
+    async def page(
+        self, channel: str, after: int, limit: int, size: int | None = None
+    ) -> tuple[list[StoredMessage], int]:
         """Return up to `limit` entries after a sequence, and the sequence up to which there are no others.
 
-        It ends before a publish that is under way, since that may still commit below what comes later.
+        It ends before a publish that is under way, since that may still commit below what comes later; with
+        `size`, also once it has some entries and about so many bytes.
         """
         found: list[StoredMessage] = []
-        while len(found) < limit:
-            query = {"seq": after + 1, "next_by_subj": channel, "batch": min(limit - len(found), PAGE)}
+        while len(found) < limit and not (size and found):
+            query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel}
+            query["batch"] = min(limit - len(found), PAGE)
+            if size:
+                query["max_bytes"] = size
             messages, pending = await self._store.connection.read(query)
             outcomes = await self.outcomes(channel, messages)
             for message in messages:

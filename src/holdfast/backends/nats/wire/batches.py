@@ -133,7 +133,12 @@ class BatchCommitter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def commit(self, messages: Sequence[BatchMessage]) -> int:
-        """Do as `Batches.commit`. The batch goes on when the caller gives up."""
+        """Do as `Batches.commit`. The batch goes on when the caller gives up.
+
+        A message alone is no batch: it waits for none.
+        """
+        if len(messages) == 1:
+            return await self._batches.commit(messages)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(messages, done))
         self._start()
