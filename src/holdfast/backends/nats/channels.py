@@ -194,7 +194,7 @@ class Channels:
         return Removal(taken["jobs"] + waiting, taken["dead"], taken["history"], done)
 
     async def _begin_removal(self, channel: str, consumer: str) -> tuple[str, int]:
-        """From here on the consumer is in no list. Whoever reads on behind its frontier finds that it is gone.
+        """From here on the consumer is in no list. Whoever moves its frontier finds that it is gone.
 
         Returns its number, and how many of its jobs had no record of their own.
         """

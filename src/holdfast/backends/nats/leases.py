@@ -348,13 +348,14 @@ class Leases:
         async def at_once(key: tuple[str, int], places: dict[int, int]) -> None:
             done = await change(key[0], leases[key], list(places), now + more)
             accepted.update(places[seq] for seq in done)
+            if more and len(done) < len(places):  # a deadline that comes closer is one of a job of its own
+                await one_by_one([place for seq, place in places.items() if seq not in done])
 
-        async def one_by_one() -> None:
-            asked = [(jobs[place], decide) for place in others]
-            done = await self._apply(asked)
-            accepted.update(place for place, taken in zip(others, done, strict=True) if taken)
+        async def one_by_one(places: list[int]) -> None:
+            done = await self._apply([(jobs[place], decide) for place in places])
+            accepted.update(place for place, taken in zip(places, done, strict=True) if taken)
 
-        await asyncio.gather(one_by_one(), *(at_once(*each) for each in by_lease.items() if each[1]))
+        await asyncio.gather(one_by_one(others), *(at_once(*each) for each in by_lease.items() if each[1]))
         return [place in accepted for place in range(len(jobs))]
 
     def _is_known(self, ref: str, jobs: Sequence[Job]) -> bool:

@@ -150,8 +150,10 @@ class _Change:
     ends: bool
     done: asyncio.Future[set[int]]
 
-    def applied(self, record: LeaseRecord) -> tuple[set[int], LeaseRecord]:
+    def applied(self, lease: Lease, record: LeaseRecord) -> tuple[set[int], LeaseRecord]:
         accepted = [seq for seq in self.seqs if record.is_open(seq)]
+        if not self.ends:
+            accepted = [seq for seq in accepted if record.deadline(lease, seq) <= self.time]
         if not accepted:
             return set(), record
         change = record.with_ended if self.ends else record.with_until
@@ -227,7 +229,11 @@ class LeaseRecords:
         return await self._ask(ref, lease, seqs, now, ends=True)
 
     async def extend(self, ref: str, lease: Lease, seqs: Sequence[int], until: int) -> set[int]:
-        """Move the deadlines of members; returns those that were still leased."""
+        """Move the deadlines of members; returns those that were still leased, and not for longer.
+
+        Whoever looks for what is overdue reads a record when the deadline has passed that he knows. So none
+        may come closer here.
+        """
         return await self._ask(ref, lease, seqs, until, ends=False)
 
     async def _ask(self, ref: str, lease: Lease, seqs: Sequence[int], time: int, *, ends: bool) -> set[int]:
@@ -250,7 +256,7 @@ class LeaseRecords:
                     accepted, record = list[set[int]](), self.known(ref, lease)
                     old = record
                     for change in group:
-                        some, record = change.applied(record)
+                        some, record = change.applied(lease, record)
                         accepted.append(some)
                     if record is old or await self._replaced(ref, lease, record):
                         break
