@@ -216,7 +216,7 @@ class Leases:
         if lease is not None:
             self._records.begin(member.ref, lease)
             jobs = self._in_order(member, ready, jobs, plain, lease)
-        return jobs, lost, bool(taken.jobs)
+        return jobs, lost, bool(taken.jobs) or batch.has_moved
 
     def _in_order(
         self,

@@ -77,6 +77,11 @@ class BatchBuilder:
         """The consumer's frontier, with what this batch changes of it. Raises `Stale`."""
         return self._frontier or self._mirror.frontier(self._ref)
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether the batch changes the frontier."""
+        return self._frontier is not None
+
     def move(self, frontier: Frontier) -> None:
         """Put another frontier in the place of the one that is known."""
         self._frontier = frontier

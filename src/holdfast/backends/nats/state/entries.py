@@ -19,6 +19,7 @@ from holdfast.model.event import Event
 PAGE = 1000
 _END = 1 << 62
 _BACK = 256
+_AHEAD_BYTES = 4_000_000
 _WIDER = 4  # messages that are read for each that is wanted
 _PROBES_AT_ONCE, _PROBES = 16, 100
 _KEPT, _SMALL = 2_000, 4_000  # messages that are remembered, and bytes that one of them may have
@@ -33,19 +34,19 @@ class Entries:
         self._generation = 0
 
     async def page(
-        self, channel: str, after: int, limit: int, size: int | None = None
+        self, channel: str, after: int, limit: int, ahead: int = 0
     ) -> tuple[list[StoredMessage], int]:
         """Return up to `limit` entries after a sequence, and the sequence up to which there are no others.
 
-        It ends before a publish that is under way, since that may still commit below what comes later; with
-        `size`, also once it has some entries and about so many bytes.
+        With `ahead` there may be more, up to that many. It ends before a publish that is under way, since
+        that may still commit below what comes later.
         """
         found: list[StoredMessage] = []
-        while len(found) < limit and not (size and found):
-            query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel}
-            query["batch"] = min(limit - len(found), PAGE)
-            if size:
-                query["max_bytes"] = size
+        while len(found) < limit:
+            batch = min(max(limit - len(found), ahead), PAGE)
+            query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel, "batch": batch}
+            if ahead:
+                query["max_bytes"] = _AHEAD_BYTES
             messages, pending = await self._store.connection.read(query)
             outcomes = await self.outcomes(channel, messages)
             for message in messages:

@@ -33,7 +33,8 @@ _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end s
 PAGE = 400
 """Events that become jobs in one batch: a foreign client's event takes a key beside its job."""
 _MARKS, _MOST = 1000, 900
-_READ, _READ_BYTES = 1000, 4_000_000
+_READ = 1000
+"""Entries that are read at once, where so many follow."""
 
 
 @dataclass(slots=True)
@@ -84,8 +85,8 @@ class TakeUp:
                 ahead.messages.popleft()
             ahead.start = max(at, ahead.start)
             if len(ahead.messages) < limit:
-                wanted = max(limit - len(ahead.messages), _READ)
-                found, ahead.end = await self._entries.page(member.channel, ahead.end, wanted, _READ_BYTES)
+                wanted = limit - len(ahead.messages)
+                found, ahead.end = await self._entries.page(member.channel, ahead.end, wanted, _READ)
                 ahead.messages.extend(found)
             return [each for each in ahead.messages if each.seq > at]
 
