@@ -11,7 +11,7 @@ from holdfast.contracts import Backend
 from holdfast.model.states import LIVE, State
 
 from . import Counts, OnEvent, Role
-from .jetstream import Subjects
+from .jetstream import Ended
 from .keyspace import Log
 
 CHANNEL, CONSUMER = "bench", "worker"
@@ -99,4 +99,4 @@ class OnRedis(Holdfast):
 
 class OnNats(Holdfast):
     def __init__(self, url: str) -> None:
-        super().__init__(url, Subjects(url, "HOLDFAST", published=CHANNEL, ended="HF.E.>"))
+        super().__init__(url, Ended(url, "HOLDFAST", CHANNEL))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import nats
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
@@ -18,37 +21,57 @@ async def connected(url: str, opened: AsyncExitStack) -> JetStreamContext:
     return client.jetstream(timeout=30)
 
 
-class Subjects:
-    """Counts messages by subject: those published, and the records of those that have ended.
+class Ended:
+    """Counts published messages by their subject, and ended jobs by Holdfast's records: one for each job that
+    ended by itself, one for each lease with all of its members that have.
 
-    Each count is a consumer that nobody reads: the server keeps the number of messages before it.
+    The first count is that of a consumer that nobody reads: the server keeps how many messages it has left.
     """
 
-    def __init__(self, url: str, stream: str, *, published: str, ended: str) -> None:
-        self.url = url
-        self.stream = stream
-        self.filters = {"published": published, "ended": ended}
+    def __init__(self, url: str, stream: str, published: str) -> None:
+        self.url, self.stream, self.published = url, stream, published
         self.opened = AsyncExitStack()
         self.jetstream: JetStreamContext | None = None
+        self.ended: dict[str, int] = {}
 
     async def counts(self) -> Counts:
         jetstream = self.jetstream or await self.begin()
-        published, ended = [
-            (await jetstream.consumer_info(self.stream, name)).num_pending or 0 for name in self.filters
-        ]
+        published = (await jetstream.consumer_info(self.stream, "published")).num_pending or 0
+        ended = sum(self.ended.values())
         return Counts(published - ended, ended)
 
     async def begin(self) -> JetStreamContext:
         self.jetstream = await connected(self.url, self.opened)
-        for name, subject in self.filters.items():
-            config = ConsumerConfig(
-                durable_name=name, filter_subject=subject, ack_policy=AckPolicy.NONE, mem_storage=True
+        config = ConsumerConfig(
+            durable_name="published",
+            filter_subject=self.published,
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+        )
+        await self.jetstream.add_consumer(self.stream, config)
+        for subject, read in (("HF.E.>", lambda _: 1), ("HF.W.>", members_ended)):
+
+            async def note(message: Msg, read: Callable[[bytes], int] = read) -> None:
+                self.ended[message.subject] = read(message.data)
+
+            await self.jetstream.subscribe(
+                subject, stream=self.stream, cb=note, config=ConsumerConfig(ack_policy=AckPolicy.NONE)
             )
-            await self.jetstream.add_consumer(self.stream, config)
         return self.jetstream
 
     async def close(self) -> None:
         await self.opened.aclose()
+
+
+def members_ended(record: bytes) -> int:
+    """Return how many members of a lease its record says have ended."""
+    (_, every), _, ended, *_ = json.loads(record)
+    return sum(steps(part[2] if len(part) > 1 else every) + 1 for part in ended)
+
+
+def steps(runs: str) -> int:
+    """Return how many steps there are from the first of some sequences to the last."""
+    return sum(int(run.partition("x")[2] or 1) for run in runs.split())
 
 
 class Pulled:

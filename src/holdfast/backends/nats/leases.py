@@ -84,7 +84,7 @@ class Leases:
             except Stale:
                 self._rivals[member.ref] = min(self._rivals[member.ref] + 1, _MOST_RIVALS)
                 races += 1
-                await self._store.wait_after(races)
+                await self._store.wait_after(races - 1)
                 continue
             self._rivals[member.ref] //= 1 + (races == 0)
             if lost:

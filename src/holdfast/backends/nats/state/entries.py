@@ -12,7 +12,7 @@ from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.codec import format_stamp, parse_stamp
-from holdfast.backends.nats.wire.parser import StoredMessage
+from holdfast.backends.nats.wire.parser import Raw, StoredMessage, stored, subject_and_sequence
 from holdfast.model.errors import DataLost
 from holdfast.model.event import Event
 
@@ -20,6 +20,7 @@ PAGE = 1000
 _END = 1 << 62
 _BACK = 256
 _AHEAD_BYTES = 4_000_000
+_PUBLISH = f"{subjects.PUBLISH}: ".encode()
 _WIDER = 4  # messages that are read for each that is wanted
 _PROBES_AT_ONCE, _PROBES = 16, 100
 _KEPT, _SMALL = 2_000, 4_000  # messages that are remembered, and bytes that one of them may have
@@ -33,35 +34,47 @@ class Entries:
         self._recent: dict[int, StoredMessage] = {}
         self._generation = 0
 
-    async def page(
-        self, channel: str, after: int, limit: int, ahead: int = 0
-    ) -> tuple[list[StoredMessage], int]:
+    async def page(self, channel: str, after: int, limit: int) -> tuple[list[StoredMessage], int]:
         """Return up to `limit` entries after a sequence, and the sequence up to which there are no others.
 
-        With `ahead` there may be more, up to that many. It ends before a publish that is under way, since
-        that may still commit below what comes later.
+        It ends before a publish that is under way, since that may still commit below what comes later.
         """
-        found: list[StoredMessage] = []
+        found, reached = await self.raw_page(channel, after, limit, limit)
+        messages = [stored(raw) for _, raw in found]
+        self.keep(messages)
+        return messages, reached
+
+    async def raw_page(
+        self, channel: str, after: int, limit: int, ahead: int
+    ) -> tuple[list[tuple[int, Raw]], int]:
+        """Return the same with their sequences, unread, and up to `ahead` of them where so many follow."""
+        found: list[tuple[int, Raw]] = []
         while len(found) < limit:
-            batch = min(max(limit - len(found), ahead), PAGE)
+            batch = min(max(limit, ahead) - len(found), PAGE)
             query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel, "batch": batch}
-            if ahead:
+            if ahead > limit:
                 query["max_bytes"] = _AHEAD_BYTES
-            messages, pending = await self._store.connection.read(query)
-            outcomes = await self.outcomes(channel, messages)
-            for message in messages:
-                outcome = outcomes.get(message.headers.get(subjects.PUBLISH), True)
+            messages, pending = await self._store.connection.read_raw(query, subjects.STREAM)
+            outcomes = await self._raw_outcomes(channel, messages)
+            for raw in messages:
+                seq = subject_and_sequence(raw[0])[1]
+                outcome = outcomes.get(seq, True)
                 if outcome is None:
                     return found, after
-                after = message.seq
+                after = seq
                 if outcome:
-                    found.append(message)
+                    found.append((seq, raw))
             if not pending:
                 break
-        self._keep(found)
         return found, after
 
-    def _keep(self, messages: Iterable[StoredMessage]) -> None:
+    async def _raw_outcomes(self, channel: str, messages: Sequence[Raw]) -> Mapping[int, bool | None]:
+        """Return by sequence what became of the publishes of several batches that have some of these."""
+        named = [stored(raw) for raw in messages if _PUBLISH in raw[0]]
+        outcomes = await self.outcomes(channel, named) if named else {}
+        return {each.seq: outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in named}
+
+    def keep(self, messages: Iterable[StoredMessage]) -> None:
         """Remember what was read of late: whoever makes jobs mostly hands them out, too, and to several
         consumers. A message never changes, but another server may have another one in its place; the parts
         of a large event may be gone."""
@@ -128,7 +141,7 @@ class Entries:
 
     async def at(self, channel: str, seqs: Sequence[int]) -> dict[int, StoredMessage]:
         """Return the messages of some sequences, as far as they still are in the log."""
-        self._keep(())
+        self.keep(())
         found = {seq: self._recent[seq] for seq in seqs if seq in self._recent}
         wanted = set(seqs) - found.keys()
         if wanted:
@@ -141,7 +154,7 @@ class Entries:
             rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in missing]
             for more, _ in await asyncio.gather(*map(self._store.connection.read, rest)):
                 messages += more
-            self._keep(messages)
+            self.keep(messages)
             found |= {message.seq: message for message in messages if message.seq in wanted}
         return found
 

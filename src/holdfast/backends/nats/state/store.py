@@ -179,9 +179,10 @@ class NatsStore:
             await self.mirror.sync(ref)
 
     async def wait_after(self, stale: int) -> None:
-        """Wait before another try. A mirror that cannot be right is read anew."""
-        await backoff(stale)
-        if stale % _DOUBT == 0:
+        """Wait before another try; the first one may come at once. A mirror that cannot be right is read anew."""
+        if stale:
+            await backoff(stale - 1)
+        if stale and stale % _DOUBT == 0:
             await self.mirror.reload()
 
     # changing

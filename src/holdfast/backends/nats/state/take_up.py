@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from holdfast.backends.nats.state import job_records
 from holdfast.backends.nats.state.batch_builder import BatchBuilder
@@ -26,7 +27,7 @@ from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.batches import BatchMessage, Stale
 from holdfast.backends.nats.wire.codec import to_micros
-from holdfast.backends.nats.wire.parser import StoredMessage
+from holdfast.backends.nats.wire.parser import Raw, StoredMessage, stored
 from holdfast.model.errors import Overloaded
 
 _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end somewhere, too
@@ -54,7 +55,7 @@ class _ReadAhead:
     start: int
     end: int
     generation: int
-    messages: deque[StoredMessage] = field(default_factory=deque)
+    messages: deque[tuple[int, Raw]] = field(default_factory=deque)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -72,7 +73,7 @@ class TakeUp:
     # the log behind a frontier
 
     async def behind(self, member: Member, limit: int) -> list[StoredMessage]:
-        """Return at least the next `limit` entries behind a consumer's frontier, fewer where there are fewer.
+        """Return the next `limit` entries behind a consumer's frontier, fewer where there are fewer.
 
         What was read for one claim and not taken is there for the next one: entries never change.
         """
@@ -81,14 +82,16 @@ class TakeUp:
         if ahead is None or ahead.generation != generation or not ahead.start <= at <= ahead.end:
             ahead = self._ahead[member.ref] = _ReadAhead(at, at, generation)
         async with ahead.lock:
-            while ahead.messages and ahead.messages[0].seq <= at:
+            while ahead.messages and ahead.messages[0][0] <= at:
                 ahead.messages.popleft()
             ahead.start = max(at, ahead.start)
             if len(ahead.messages) < limit:
-                wanted = limit - len(ahead.messages)
-                found, ahead.end = await self._entries.page(member.channel, ahead.end, wanted, _READ)
+                wanted, end = limit - len(ahead.messages), ahead.end
+                found, ahead.end = await self._entries.raw_page(member.channel, end, wanted, _READ)
                 ahead.messages.extend(found)
-            return [each for each in ahead.messages if each.seq > at]
+            messages = [stored(raw) for seq, raw in islice(ahead.messages, limit) if seq > at]
+        self._entries.keep(messages)
+        return messages
 
     async def marks(self, member: Member) -> list[StoredMessage]:
         """Return marks of special events that were not taken up, as far as this process knows."""

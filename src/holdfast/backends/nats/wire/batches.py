@@ -19,7 +19,7 @@ MOST = 1000
 MOST_BYTES = 16_000_000
 _STALE, _UNFINISHED, _FULL = {10071, 10164}, {10176, 10210}, {10002, 10023, 10047, 10054, 10077}
 _UNDER_WAY = 2
-_WAITS = 0.02, 0.4
+_WAITS = 0.005, 0.3
 _HEADERS = 1000  # bytes that they take at most where an event's attributes are not among them
 
 
