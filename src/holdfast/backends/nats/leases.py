@@ -108,7 +108,8 @@ class Leases:
     async def _make_jobs(
         self, member: Member, marks: list[StoredMessage], limit: int, now: int
     ) -> Overloaded | None:
-        """Make jobs of special events, all of them, and for an ordered consumer of as much as is asked for.
+        """Make jobs of special events, all of them. For an ordered consumer, make jobs of as much as is asked
+        for, and of another page where there are special events somewhere behind it.
 
         A store that is too full for more hands out those that it has.
         """
@@ -118,6 +119,8 @@ class Leases:
         try:
             while marks and await self._take_up.special(member, marks):
                 marks = await self._take_up.marks(member)
+            if marks and member.policy.ordered:
+                await self._take_up.every(member, now)
             while self._needs_jobs(member) and not queues.has_ready(member.ref, limit, now):
                 if not await self._take_up.every(member, now):
                     break

@@ -179,7 +179,7 @@ class NatsStore:
             await self.mirror.sync(ref)
 
     async def wait_after(self, stale: int) -> None:
-        """Wait before another try; the first one may come at once. A mirror that cannot be right is read anew."""
+        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew."""
         if stale:
             await backoff(stale - 1)
         if stale and stale % _DOUBT == 0:

@@ -94,12 +94,14 @@ class TakeUp:
         return messages
 
     async def marks(self, member: Member) -> list[StoredMessage]:
-        """Return marks of special events that were not taken up, as far as this process knows."""
-        frontier = self._store.mirror.frontiers.get(member.ref)
-        if frontier is None or member.policy.ordered:
+        """Return marks of special events that were not taken up, as far as this process knows; for an
+        ordered consumer one of them at most."""
+        frontier, ordered = self._store.mirror.frontiers.get(member.ref), member.policy.ordered
+        if frontier is None:
             return []
+        after = frontier.at + 1 if ordered else frontier.special
         subject = subjects.special(member.channel)
-        query = {"seq": frontier.special + 1, "next_by_subj": subject, "batch": PAGE}
+        query = {"seq": after + 1, "next_by_subj": subject, "batch": 1 if ordered else PAGE}
         return (await self._store.connection.read(query))[0]
 
     async def marked(self, member: Member, found: Iterable[StoredMessage], special: int) -> set[int]:
@@ -171,6 +173,8 @@ class TakeUp:
 
     async def special(self, member: Member, marks: Sequence[StoredMessage]) -> bool:
         """Make jobs of special events; returns whether there may be more. Raises `Stale`, `Overloaded`."""
+        if member.policy.ordered:  # its events become jobs in the order of the log
+            return False
         frontier = self._store.mirror.frontier(member.ref)
         marks = [each for each in marks if each.seq > frontier.special]
         outcomes = await self._entries.outcomes(member.channel, marks)
