@@ -147,7 +147,7 @@ _REDIS: Mapping[str, Mutation] = {
 # NATS
 
 _ROLLUP = {"Nats-Rollup": "sub"}
-_LIVE, _ENDED, _COUNTS = "HF.S.job.", "HF.E.", "HF.S.count.>"
+_LEASES, _FRONTIER, _COUNTS = "HF.W.>", "HF.S.c.1.frontier", "HF.S.c.*.count.>"
 
 
 def _on_nats(work: Callable[[Client], Awaitable[bool]]) -> Mutation:
@@ -158,18 +158,54 @@ def _on_nats(work: Callable[[Client], Awaitable[bool]]) -> Mutation:
     return execute
 
 
-def _rewrite(subject: str, to: str | None = None, **changes: Any) -> Mutation:
-    """Change every record under a subject, in its place or under another one."""
+def _rewrite(subject: str, change: Callable[[Any], Any]) -> Mutation:
+    """Change what stands under a subject."""
 
     async def work(client: Client) -> bool:
         found = [message for message in await read(client, [subject]) if message.data]
         for message in found:
-            record = json.loads(message.data) | changes
-            place = message.subject if to is None else to + ".".join(message.subject.split(".")[-2:])
-            await client.jetstream().publish(place, json.dumps(record).encode(), headers=_ROLLUP)
+            body = json.dumps(change(json.loads(message.data))).encode()
+            await client.jetstream().publish(message.subject, body, headers=_ROLLUP)
         return bool(found)
 
     return _on_nats(work)
+
+
+def _leases(change: Callable[[list[Any]], list[Any]]) -> Mutation:
+    """Change the open leases in the list of the consumer."""
+    return _rewrite(_FRONTIER, lambda stored: [*stored[:5], [change(lease) for lease in stored[5]]])
+
+
+async def _revive_done(client: Client) -> bool:
+    """Write a job of its own beside each one that a lease says is done."""
+    found = await read(client, [_LEASES])
+    for message in found:
+        first = json.loads(message.data)[0][0]
+        record = {
+            "ref": "1",
+            "seq": first,
+            "state": "ready",
+            "event": "e-0",
+            "source": "default",
+            "created": 0,
+        }
+        body = json.dumps(
+            record | {"due": 0, "attempts": 0, "abandonments": 0, "token": 0, "errors": [], "reason": None}
+        )
+        await client.jetstream().publish(f"HF.S.c.1.job.{first}", body.encode(), headers=_ROLLUP)
+    return bool(found)
+
+
+async def _end_open(client: Client) -> bool:
+    """Say of every open lease that it was completed; one that has a record gets all of its members into it."""
+    frontier = json.loads((await read(client, [_FRONTIER]))[-1].data)
+    records = {message.subject.rpartition(".")[2]: message for message in await read(client, [_LEASES])}
+    for token, _, _, first, _, _, runs in frontier[5]:
+        message = records.get(str(token))
+        subject = f"HF.W.1.8.{first >> 8}.{token}" if message is None else message.subject
+        body = json.dumps([[first, runs], "done", [[1]], None, []]).encode()
+        await client.jetstream().publish(subject, body, headers=_ROLLUP)
+    return bool(frontier[5])
 
 
 def _remove(subject: str, nth: int = 0) -> Mutation:
@@ -190,13 +226,13 @@ async def _trim_channel(client: Client) -> bool:
 
 _NATS: Mapping[str, Mutation] = {
     "an event is lost with its job": _remove(CHANNEL, 1),
-    "a done job vanishes": _remove(_ENDED + ">"),
-    "a done job is live again": _rewrite(_ENDED + ">", to=_LIVE, state="ready"),
-    "a dead letter goes uncounted": _rewrite(_COUNTS, None, **{"dead:terminal": 0}),
-    "a job gets an attempt too many": _rewrite(_ENDED + ">", attempts=6),
-    "a job is done that nobody completed": _rewrite(_LIVE + ">", to=_ENDED, state="done"),
-    "a token falls": _rewrite(_LIVE + ">", token=0),
-    "a done job has another token": _rewrite(_ENDED + ">", token=7),
+    "a done job vanishes": _rewrite(_LEASES, lambda record: [record[0], record[1], [], *record[3:]]),
+    "a done job is live again": _on_nats(_revive_done),
+    "a waiting job vanishes": _rewrite(_FRONTIER, lambda stored: [stored[0] + 1000, *stored[1:]]),
+    "a dead letter goes uncounted": _rewrite(_COUNTS, lambda counts: counts | {"dead:terminal": 0}),
+    "a job gets an attempt too many": _rewrite("HF.S.c.1.job.*", lambda job: job | {"attempts": 7}),
+    "a job is done that nobody completed": _on_nats(_end_open),
+    "a token falls": _rewrite("HF.S.c.1.job.*", lambda job: job | {"token": 0}),
     "a running job loses its event": _on_nats(_trim_channel),
 }
 

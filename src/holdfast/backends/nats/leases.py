@@ -144,12 +144,12 @@ class Leases:
         ready = queues.take_ready(member.ref, limit, now, rivals, races)
         try:
             if (not self._needs_jobs(member) and len(ready) < limit) or self._is_urgent(member, ready):
-                taken = await self._plain(member, limit, now)
+                taken = await self._take_up.plain(member, limit, now)
                 room = limit - len(ready)
                 if ready and len(taken.members) > room:
                     ready, back, room = self._merged(ready, taken.members, limit)
                     queues.give_back(back)
-                    taken = await self._plain(member, room, now)
+                    taken = await self._take_up.plain(member, room, now)
                 plain = await self._intact(member, taken)
             return await self._lease(member, ready, taken, plain, worker, now, order)
         except BaseException:
@@ -159,11 +159,6 @@ class Leases:
     def _is_urgent(self, member: Member, ready: Sequence[StoredJob]) -> bool:
         """Return whether an event of the log may come before some of these jobs."""
         return not self._needs_jobs(member) and any(record.priority <= 0 for record in ready)
-
-    async def _plain(self, member: Member, want: int, now: int) -> Taken:
-        found = await self._take_up.behind(member, want)
-        marked = await self._take_up.marked(member, found, self._store.mirror.frontier(member.ref).special)
-        return self._take_up.sort(member, found, marked, now, want)
 
     def _merged(
         self, ready: list[StoredJob], plain: Sequence[StoredMessage], limit: int
@@ -440,7 +435,7 @@ class Leases:
 
         Returns how many, and whether some became jobs of their own, which are cancelled as such.
         """
-        taken = await self._plain(member, limit, now)
+        taken = await self._take_up.plain(member, limit, now)
         batch = BatchBuilder(self._store, self._records, member.ref)
         for record in taken.jobs:
             batch.create(record)

@@ -33,7 +33,7 @@ from holdfast.model.errors import Overloaded
 _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end somewhere, too
 PAGE = 400
 """Events that become jobs in one batch: a foreign client's event takes a key beside its job."""
-_MARKS, _MOST = 1000, 900
+_MARKS, _MOST, _MOST_PASSED = 1000, 900, 5000
 _READ = 1000
 """Entries that are read at once, where so many follow."""
 
@@ -116,6 +116,18 @@ class TakeUp:
             marked |= {each.seq - 1 for each in marks if each.seq <= special}
             after = marks[-1].seq if marks else seqs[-1] + 1
         return marked
+
+    async def plain(self, member: Member, want: int, now: int) -> Taken:
+        """Return what has to be passed to get `want` plain events, or as many as a batch allows."""
+        look = want
+        while True:
+            found = await self.behind(member, look)
+            marked = await self.marked(member, found, self._store.mirror.frontier(member.ref).special)
+            taken = self.sort(member, found, marked, now, want)
+            passed = not found or taken.frontier.at >= found[-1].seq
+            if len(taken.members) >= want or len(found) < look or not passed or look >= _MOST_PASSED:
+                return taken
+            look = min(2 * look + PAGE, _MOST_PASSED)
 
     def sort(
         self,
