@@ -197,7 +197,7 @@ async def _revive_done(client: Client) -> bool:
 
 
 async def _end_open(client: Client) -> bool:
-    """Say of every open lease that it was completed; one that has a record gets all of its members into it."""
+    """Say of every open lease that all of its members were completed."""
     frontier = json.loads((await read(client, [_FRONTIER]))[-1].data)
     records = {message.subject.rpartition(".")[2]: message for message in await read(client, [_LEASES])}
     for token, _, _, first, _, _, runs in frontier[5]:

@@ -47,7 +47,7 @@ class NatsStore(ServerUnderTest):
             found = await contract_state(opened, _job_at)
             for owner, known in found.terms.items():
                 stats = await opened.channels.consumer_stats(*owner)
-                known.counted.update(dict.fromkeys(State, 0) | stats.states)
+                known.counted.update({str(each): stats.states.get(each, 0) for each in State})
         finally:
             await opened.close()
         async with connected(url) as client:
@@ -80,7 +80,7 @@ def _take_apart(
         passed |= {seq for seq in marked if seq < special}
     for token, _, _, first, _, _, runs in leases:
         members = (seq for seq in sequences(first, runs) if (ref, seq) not in gone)
-        found.rows += [JobState(*owner, str(seq), State.LEASED, 1, 0, token, None) for seq in members]
+        found.rows.extend(JobState(*owner, str(seq), State.LEASED, 1, 0, token, None) for seq in members)
     for entry in found.log:
         if entry.channel == owner[0] and int(entry.job) > at and int(entry.job) not in passed:
             found.rows.append(JobState(*owner, entry.job, State.READY, 0, 0, 0, None))
