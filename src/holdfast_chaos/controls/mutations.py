@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from redis import asyncio as redis
 from holdfast.model.event import Event
 from holdfast_chaos.controls.control import Control, Play
 from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
-from holdfast_chaos.stores.nats import STREAM, connected, read
+from holdfast_chaos.stores.nats import STREAM, connected, read, sequences
 
 Mutation = Callable[[str], Awaitable[None]]
 """Changes the store at a URL. Raises `RuntimeError` if there was nothing to change."""
@@ -171,11 +172,6 @@ def _rewrite(subject: str, change: Callable[[Any], Any]) -> Mutation:
     return _on_nats(work)
 
 
-def _leases(change: Callable[[list[Any]], list[Any]]) -> Mutation:
-    """Change the open leases in the list of the consumer."""
-    return _rewrite(_FRONTIER, lambda stored: [*stored[:5], [change(lease) for lease in stored[5]]])
-
-
 async def _revive_done(client: Client) -> bool:
     """Write a job of its own beside each one that a lease says is done."""
     found = await read(client, [_LEASES])
@@ -218,17 +214,35 @@ def _remove(subject: str, nth: int = 0) -> Mutation:
     return _on_nats(work)
 
 
+def _forget_done(record: list[Any]) -> list[Any]:
+    """Say of the members of a lease that have ended that they are jobs of their own, which they are not."""
+    (first, runs), state, ended, out, until = record
+    gone = {seq for _, *part in ended for seq in sequences(*(part or (first, runs)))}
+    left = sorted(gone | set(sequences(*out) if out else ()))
+    steps = " ".join(str(after - before) for before, after in pairwise(left))
+    return [[first, runs], state, [], [left[0], steps], until]
+
+
+async def _pass_over(client: Client) -> bool:
+    """Say that the last event of the log was taken out before its turn."""
+    last = (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
+    stored = json.loads((await read(client, [_FRONTIER]))[-1].data)
+    body = json.dumps([*stored[:4], [last, ""], stored[5]]).encode()
+    await client.jetstream().publish(_FRONTIER, body, headers=_ROLLUP)
+    return int(stored[0]) < last
+
+
 async def _trim_channel(client: Client) -> bool:
-    stream, last = client.jetstream(), (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
+    stream, last = client.jetstream(), (await read(client, [CHANNEL]))[4].metadata.sequence.stream
     await stream.publish(f"HF.T.{CHANNEL}", b"%d" % last)
     return await stream.delete_msg(STREAM, last)
 
 
 _NATS: Mapping[str, Mutation] = {
     "an event is lost with its job": _remove(CHANNEL, 1),
-    "a done job vanishes": _rewrite(_LEASES, lambda record: [record[0], record[1], [], *record[3:]]),
+    "a done job vanishes": _rewrite(_LEASES, _forget_done),
     "a done job is live again": _on_nats(_revive_done),
-    "a waiting job vanishes": _rewrite(_FRONTIER, lambda stored: [stored[0] + 1000, *stored[1:]]),
+    "a waiting job vanishes": _on_nats(_pass_over),
     "a dead letter goes uncounted": _rewrite(_COUNTS, lambda counts: counts | {"dead:terminal": 0}),
     "a job gets an attempt too many": _rewrite("HF.S.c.1.job.*", lambda job: job | {"attempts": 7}),
     "a job is done that nobody completed": _on_nats(_end_open),
