@@ -106,7 +106,7 @@ class TakeUp:
 
     async def marked(self, member: Member, found: Iterable[StoredMessage], special: int) -> set[int]:
         """Return which of some entries have marks that were taken up."""
-        seqs = [each.seq for each in found if is_special(each)]
+        seqs = sorted(each.seq for each in found if is_special(each))
         if not seqs or member.policy.ordered:
             return set()
         marked, after, pending = set[int](), seqs[0], 1
