@@ -65,7 +65,9 @@ class NatsBackend:
         self.lifecycle = Lifecycle(store, take_up, overdue, backlogs, transitions)
         self.cursors = Cursors(store, self.log)
         self.groups = Groups(store, self.locks)
-        self.retention = Retention(store, entries, outcomes, self.cursors, self.groups, self.locks, leases)
+        self.retention = Retention(
+            store, entries, outcomes, self.cursors, self.groups, self.locks, leases, take_up
+        )
         self.records = Records(store)
 
     async def open(self) -> list[str]:

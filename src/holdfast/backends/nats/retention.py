@@ -25,6 +25,7 @@ from holdfast.backends.nats.state.lease_records import LeaseRecords, lease_subje
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore, TrimMark
+from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import Stale, state
 from holdfast.backends.nats.wire.codec import data_size, format_stamp, parse_stamp, to_micros
@@ -76,7 +77,9 @@ class Retention:
         groups: Groups,
         locks: Locks,
         leases: LeaseRecords,
+        take_up: TakeUp,
     ) -> None:
+        self._take_up = take_up
         self._store, self._entries, self._outcomes, self._leases = store, entries, outcomes, leases
         self._cursors, self._groups, self._locks = cursors, groups, locks
 
@@ -159,6 +162,11 @@ class Retention:
         """
         mirror, members = self._store.mirror, self._store.registry.by_channel.get(mark.channel, ())
         frontiers = {each.ref: mirror.frontiers[each.ref] for each in members if each.ref in mirror.frontiers}
+        passed = {each.ref: await self._take_up.passed(each) for each in members if each.ref in frontiers}
+        passed = {  # of one that has moved meanwhile, some that were passed may be in a new lease
+            ref: at if mirror.frontiers.get(ref) is frontiers[ref] else frontiers[ref].at
+            for ref, at in passed.items()
+        }
         await self._leases.read((ref, lease) for ref, each in frontiers.items() for lease in each.leases)
         open_ones = {
             ref: [seq for lease in each.leases for seq in self._leases.known(ref, lease).open(lease)]
@@ -175,7 +183,7 @@ class Retention:
             needed = (
                 seq for seq in open_ones[member.ref] if seq > mark.seq and (member.ref, seq) not in ended
             )
-            after, at = min(needed, default=None), frontiers[member.ref].at
+            after, at = min(needed, default=None), passed[member.ref]
             found.append(_Need(at if after is None else min(after - 1, at), member.name))
         return found
 

@@ -119,13 +119,18 @@ class TakeUp:
 
     async def plain(self, member: Member, want: int, now: int) -> Taken:
         """Return what has to be passed to get `want` plain events, or as many as a batch allows."""
-        look = want
+        look = want or PAGE
         while True:
             found = await self.behind(member, look)
             marked = await self.marked(member, found, self._store.mirror.frontier(member.ref).special)
             taken = self.sort(member, found, marked, now, want)
             passed = not found or taken.frontier.at >= found[-1].seq
-            if len(taken.members) >= want or len(found) < look or not passed or look >= _MOST_PASSED:
+            if (
+                (want and len(taken.members) >= want)
+                or len(found) < look
+                or not passed
+                or look >= _MOST_PASSED
+            ):
                 return taken
             look = min(2 * look + PAGE, _MOST_PASSED)
 
@@ -160,6 +165,14 @@ class TakeUp:
             at = each.seq
         taken.frontier = replace(frontier, at=max(at, frontier.at), ahead=tuple(sorted(ahead)))
         return taken
+
+    async def passed(self, member: Member) -> int:
+        """Return the sequence up to which a consumer needs nothing of the log to take it up."""
+        frontier = self._store.mirror.frontier(member.ref)
+        if frontier.special <= frontier.at and not frontier.ahead:
+            return frontier.at
+        taken = await self.plain(member, 0, 0)
+        return taken.jobs[0].seq - 1 if taken.jobs else taken.frontier.at
 
     def record(self, member: Member, message: StoredMessage) -> StoredJob:
         """Return the job that an entry becomes."""
