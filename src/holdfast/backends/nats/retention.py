@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -162,11 +163,13 @@ class Retention:
         """
         mirror, members = self._store.mirror, self._store.registry.by_channel.get(mark.channel, ())
         frontiers = {each.ref: mirror.frontiers[each.ref] for each in members if each.ref in mirror.frontiers}
-        passed = {each.ref: await self._take_up.passed(each) for each in members if each.ref in frontiers}
-        passed = {  # of one that has moved meanwhile, some that were passed may be in a new lease
-            ref: at if mirror.frontiers.get(ref) is frontiers[ref] else frontiers[ref].at
-            for ref, at in passed.items()
-        }
+        passed = {ref: each.at for ref, each in frontiers.items()}
+        for member in members:
+            with suppress(Stale):  # one that is being removed
+                passed[member.ref] = await self._take_up.passed(member)
+        for ref, each in frontiers.items():
+            if mirror.frontiers.get(ref) is not each:  # what it has passed meanwhile may be in a new lease
+                passed[ref] = each.at
         await self._leases.read((ref, lease) for ref, each in frontiers.items() for lease in each.leases)
         open_ones = {
             ref: [seq for lease in each.leases for seq in self._leases.known(ref, lease).open(lease)]
