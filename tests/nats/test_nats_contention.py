@@ -378,6 +378,22 @@ async def test_many_who_change_one_lease_at_once_change_each_job_once(
     assert await states(other) == await states(backend)
 
 
+async def test_a_member_whose_deadline_came_closer_is_still_held(
+    backend: NatsBackend, other: NatsBackend
+) -> None:
+    """It has a record of its own then, under the token of the lease."""
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    jobs = await claim(backend)
+    assert await other.leases.extend(jobs[:2], MINUTE) == [True, True]
+    assert await backend.leases.extend(jobs, 2 * MINUTE) == [True] * 3
+    assert await other.leases.extend(jobs, 60 * MINUTE) == [True] * 3
+    await backend.advance(30 * MINUTE)
+    assert (await backend.lifecycle.due(10)).due == []
+    assert await backend.leases.complete(jobs) == [True] * 3
+    assert await states(other) == {State.DONE: 3}
+
+
 async def test_two_processes_take_up_special_events_once(backend: NatsBackend, other: NatsBackend) -> None:
     await subscribe(backend)
     for turn in range(8):

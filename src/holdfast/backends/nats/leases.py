@@ -346,8 +346,11 @@ class Leases:
         async def at_once(key: tuple[str, int], places: dict[int, int]) -> None:
             done = await change(key[0], leases[key], list(places), now + more)
             accepted.update(places[seq] for seq in done)
-            if more and len(done) < len(places):  # a deadline that comes closer is one of a job of its own
-                await one_by_one([place for seq, place in places.items() if seq not in done])
+            if len(done) < len(places):
+                # A deadline that comes closer is one of a job of its own, which still has the lease's token.
+                record = self._records.known(key[0], leases[key])
+                left = [seq for seq in places if seq not in done and seq not in record.ends]
+                await one_by_one([places[seq] for seq in left])
 
         async def one_by_one(places: list[int]) -> None:
             done = await self._apply([(jobs[place], decide) for place in places])

@@ -26,6 +26,8 @@ from holdfast.model.errors import Unavailable
 from holdfast.model.states import State
 
 _LEVELS = range(8, 64, 4)
+_AT_ONCE = 1_000_000
+"""Microseconds: of two extensions at the same time the later deadline stands."""
 _FORGET = 2_000
 """Records that are remembered of leases that are listed no more."""
 
@@ -153,7 +155,9 @@ class _Change:
     def applied(self, lease: Lease, record: LeaseRecord) -> tuple[set[int], LeaseRecord]:
         accepted = [seq for seq in self.seqs if record.is_open(seq)]
         if not self.ends:
-            accepted = [seq for seq in accepted if record.deadline(lease, seq) <= self.time]
+            accepted = [seq for seq in accepted if record.deadline(lease, seq) <= self.time + _AT_ONCE]
+            if all(record.deadline(lease, seq) >= self.time for seq in accepted):
+                return set(accepted), record
         if not accepted:
             return set(), record
         change = record.with_ended if self.ends else record.with_until
