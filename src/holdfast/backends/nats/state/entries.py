@@ -69,10 +69,21 @@ class Entries:
         return found, after
 
     async def _raw_outcomes(self, channel: str, messages: Sequence[Raw]) -> Mapping[int, bool | None]:
-        """Return by sequence what became of the publishes of several batches that have some of these."""
-        named = [stored(raw) for raw in messages if _PUBLISH in raw[0]]
-        outcomes = await self.outcomes(channel, named) if named else {}
-        return {each.seq: outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in named}
+        """Return by sequence what became of the publishes of several batches that have some of these, without
+        those that were committed."""
+        named: dict[bytes, list[Raw]] = {}
+        for raw in messages:
+            if _PUBLISH in raw[0]:
+                at = raw[0].index(_PUBLISH)
+                named.setdefault(raw[0][at : raw[0].index(b"\r", at)], []).append(raw)
+        if not named:
+            return {}
+        firsts = [stored(some[0]) for some in named.values()]
+        outcomes = await self.outcomes(channel, firsts)
+        if all(outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in firsts):
+            return {}  # also what only says that it belongs to one of them
+        each_one = [stored(raw) for some in named.values() for raw in some]
+        return {each.seq: outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in each_one}
 
     def keep(self, messages: Iterable[StoredMessage]) -> None:
         """Remember what was read of late: whoever makes jobs mostly hands them out, too, and to several
@@ -189,7 +200,7 @@ class Entries:
         whole = await self._whole(message, count) if count else None
         if count and whole is None:
             return None
-        return codec.decode(message, self.published(message), whole)
+        return codec.decode(message, self.published, whole)
 
     async def _whole(self, message: StoredMessage, count: int) -> bytes | None:
         """Return the parts of a large event put together."""

@@ -88,6 +88,11 @@ PRIORITY: Final = "Holdfast-Priority"
 PART_COUNT: Final = "Holdfast-Parts"
 PUBLISH: Final = "Holdfast-Publish"
 PUBLISH_NAME: Final = "[0-9a-f]{16}"
+OF_THE_SERVER_AND_OURS: Final = frozenset(
+    {CE_ID, CE_SOURCE, CE_TYPE, CE_TIME, CE_KEY, DUE, PRIORITY, PART_COUNT, PUBLISH, BATCH, BATCH_SEQUENCE}
+    | {COMMIT, MESSAGE_ID, SEQUENCE, SUBJECT, STAMP, PENDING, HELD, LAST_SEQUENCE, EXPECT, ROLLUP, TTL}
+)
+"""What is no header of an event's own."""
 
 # What a state record carries besides its fields.
 RECORD_KEY, RECORD_DUE = "Holdfast-Key", "Holdfast-Due"
