@@ -23,7 +23,7 @@ from holdfast.backends.nats.state.overdue import Overdue
 from holdfast.backends.nats.state.publish_outcome import IdempotencyKeys
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore
-from holdfast.backends.nats.state.take_up import Taken, TakeUp
+from holdfast.backends.nats.state.take_up import Taken, TakeUp, Unread
 from holdfast.backends.nats.state.transitions import Transitions, TransitionStep
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.batches import Stale
@@ -140,7 +140,7 @@ class Leases:
         """
         order = self._store.mirror.revision(subjects.key_order(member.ref))
         rivals, queues = self._rivals[member.ref], self._store.mirror.queues
-        taken, plain = Taken(self._store.mirror.frontier(member.ref)), list[tuple[StoredMessage, Event]]()
+        taken = Taken(self._store.mirror.frontier(member.ref))
         ready = queues.take_ready(member.ref, limit, now, rivals, races)
         try:
             if (not self._needs_jobs(member) and len(ready) < limit) or self._is_urgent(member, ready):
@@ -150,8 +150,8 @@ class Leases:
                     ready, back, room = self._merged(ready, taken.members, limit)
                     queues.give_back(back)
                     taken = await self._take_up.plain(member, room, now)
-                plain = await self._intact(member, taken)
-            return await self._lease(member, ready, taken, plain, worker, now, order)
+                await self._sort_out_lost(member, taken)
+            return await self._lease(member, ready, taken, worker, now, order)
         except BaseException:
             queues.give_back(ready)
             raise
@@ -161,33 +161,33 @@ class Leases:
         return not self._needs_jobs(member) and any(record.priority <= 0 for record in ready)
 
     def _merged(
-        self, ready: list[StoredJob], plain: Sequence[StoredMessage], limit: int
+        self, ready: list[StoredJob], plain: Sequence[Unread], limit: int
     ) -> tuple[list[StoredJob], list[StoredJob], int]:
         """Return which jobs come among the first ones, which do not, and how many plain events do."""
         jobs = sorted(ready, key=lambda record: record.rank)
         taken = count = 0
         while taken + count < limit and taken < len(jobs) and count < len(plain):
             message = plain[count]
-            if jobs[taken].rank <= (0, self._entries.published(message), message.seq):
+            if jobs[taken].rank <= (0, self._entries.published(message.message), message.seq):
                 taken += 1
             else:
                 count += 1
         taken += min(len(jobs) - taken, limit - taken - count)
         return jobs[:taken], jobs[taken:], limit - taken
 
-    async def _intact(self, member: Member, taken: Taken) -> list[tuple[StoredMessage, Event]]:
-        """Return the members with their events. What has lost some of its parts becomes a job, which dies."""
-        events = await self._entries.events(taken.members)
-        pairs = list(zip(taken.members, events, strict=True))
-        taken.jobs += [self._take_up.record(member, message) for message, event in pairs if event is None]
-        return [(message, event) for message, event in pairs if event is not None]
+    async def _sort_out_lost(self, member: Member, taken: Taken) -> None:
+        """What has lost some of its parts becomes a job of its own, which dies."""
+        large = [each for each in taken.members if each.is_large]
+        events = await self._entries.events(each.message for each in large)
+        lost = [each for each, event in zip(large, events, strict=True) if event is None]
+        taken.jobs += [self._take_up.record(member, each.message) for each in lost]
+        taken.members = [each for each in taken.members if each not in lost]
 
     async def _lease(
         self,
         member: Member,
         ready: list[StoredJob],
         taken: Taken,
-        plain: list[tuple[StoredMessage, Event]],
         worker: str,
         now: int,
         order: int,
@@ -205,14 +205,21 @@ class Leases:
         lease = None
         if taken.frontier != self._store.mirror.frontier(member.ref):
             moved = await self._tidied(member.ref, taken.frontier)
-            if plain:
+            if taken.members:
                 token = max(moved.token, self._store.registry.tokens) + 1
-                lease = Lease.of(token, deadline, worker, [message.seq for message, _ in plain])
+                lease = Lease.of(token, deadline, worker, [each.seq for each in taken.members])
                 moved = replace(moved, token=token, leases=(*moved.leases, lease))
             batch.move(moved)
         await batch.commit()
         if lease is not None:
             self._records.begin(member.ref, lease)
+            messages = [each.message for each in taken.members]
+            self._entries.keep(messages)
+            events = await self._entries.events(messages)
+            pairs = zip(
+                messages, events, strict=True
+            )  # one whose parts are gone by now runs out, and dies then
+            plain = [(message, event) for message, event in pairs if event is not None]
             jobs = self._in_order(member, ready, jobs, plain, lease)
         return jobs, lost, bool(taken.jobs) or batch.has_moved
 
@@ -444,7 +451,7 @@ class Leases:
             batch.create(record)
         batch.also(await self._take_up.keys(member.channel, taken.foreign))
         if taken.frontier != self._store.mirror.frontier(member.ref):
-            frontier, seqs = taken.frontier, [message.seq for message in taken.members]
+            frontier, seqs = taken.frontier, [each.seq for each in taken.members]
             if seqs:
                 token = max(frontier.token, self._store.registry.tokens) + 1
                 ended = LeaseRecord(state=State.CANCELLED).with_ended(seqs, now)

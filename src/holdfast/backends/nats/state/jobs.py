@@ -12,7 +12,7 @@ from holdfast.backends.nats.state.job_records import IN_LOG, StoredJob
 from holdfast.backends.nats.state.lease_records import LeaseRecords, decode, lease_patterns
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import NatsStore
-from holdfast.backends.nats.state.take_up import TakeUp
+from holdfast.backends.nats.state.take_up import TakeUp, is_special
 from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.model.states import State
@@ -52,7 +52,7 @@ class Jobs:
             found[seq] = self._leased(member, seq, lease, deadline, messages.get(seq))
         entries = [messages[seq] for seq in waiting if seq in messages]
         outcomes = await self._entries.outcomes(member.channel, entries)
-        marked = await self._take_up.marked(member, entries, frontier.special)
+        marked = await self._take_up.marked_at(member, [each.seq for each in entries if is_special(each)])
         for each in entries:
             if each.seq not in marked and outcomes.get(each.headers.get(subjects.PUBLISH), True):
                 found[each.seq] = replace(self._take_up.record(member, each), origin=IN_LOG)

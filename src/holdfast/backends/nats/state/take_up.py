@@ -24,7 +24,7 @@ from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.publish_outcome import IdempotencyKeys, foreign_key
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import NatsStore
-from holdfast.backends.nats.wire import codec, subjects
+from holdfast.backends.nats.wire import codec, stream, subjects
 from holdfast.backends.nats.wire.batches import BatchMessage, Stale
 from holdfast.backends.nats.wire.codec import to_micros
 from holdfast.backends.nats.wire.parser import Raw, StoredMessage, stored
@@ -34,8 +34,39 @@ _KEEP = 0.5  # of the reserve of a store that is nearly full: a job has to end s
 PAGE = 400
 """Events that become jobs in one batch: a foreign client's event takes a key beside its job."""
 _MARKS, _MOST, _MOST_PASSED = 1000, 900, 5000
+_DUE, _PRIORITY, _BATCH, _PARTS = (
+    f"\r\n{name}:".encode() for name in (subjects.DUE, subjects.PRIORITY, subjects.BATCH, subjects.PART_COUNT)
+)
 _READ = 1000
 """Entries that are read at once, where so many follow."""
+
+
+@dataclass(slots=True)
+class Unread:
+    """An entry of the log as it came, parsed when more is asked of it: what others claim is read, too."""
+
+    seq: int
+    raw: Raw
+    _message: StoredMessage | None = None
+
+    @property
+    def message(self) -> StoredMessage:
+        if self._message is None:
+            self._message = stored(self.raw)
+        return self._message
+
+    @property
+    def is_special(self) -> bool:
+        return _DUE in self.raw[0] or _PRIORITY in self.raw[0]
+
+    @property
+    def is_foreign(self) -> bool:
+        return _BATCH not in self.raw[0]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it came in parts."""
+        return _PARTS in self.raw[0]
 
 
 @dataclass(slots=True)
@@ -43,7 +74,7 @@ class Taken:
     """What a step of the take-up passes: members of a lease, jobs of their own, and the frontier after it."""
 
     frontier: Frontier
-    members: list[StoredMessage] = field(default_factory=list)
+    members: list[Unread] = field(default_factory=list)
     jobs: list[StoredJob] = field(default_factory=list)
     foreign: list[StoredMessage] = field(default_factory=list)
 
@@ -55,7 +86,7 @@ class _ReadAhead:
     start: int
     end: int
     generation: int
-    messages: deque[tuple[int, Raw]] = field(default_factory=deque)
+    messages: deque[Unread] = field(default_factory=deque)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -72,7 +103,7 @@ class TakeUp:
 
     # the log behind a frontier
 
-    async def behind(self, member: Member, limit: int) -> list[StoredMessage]:
+    async def behind(self, member: Member, limit: int) -> list[Unread]:
         """Return the next `limit` entries behind a consumer's frontier, fewer where there are fewer.
 
         What was read for one claim and not taken is there for the next one: entries never change.
@@ -82,16 +113,14 @@ class TakeUp:
         if ahead is None or ahead.generation != generation or not ahead.start <= at <= ahead.end:
             ahead = self._ahead[member.ref] = _ReadAhead(at, at, generation)
         async with ahead.lock:
-            while ahead.messages and ahead.messages[0][0] <= at:
+            while ahead.messages and ahead.messages[0].seq <= at:
                 ahead.messages.popleft()
             ahead.start = max(at, ahead.start)
             if len(ahead.messages) < limit:
                 wanted, end = limit - len(ahead.messages), ahead.end
                 found, ahead.end = await self._entries.raw_page(member.channel, end, wanted, _READ)
-                ahead.messages.extend(found)
-            messages = [stored(raw) for seq, raw in islice(ahead.messages, limit) if seq > at]
-        self._entries.keep(messages)
-        return messages
+                ahead.messages.extend(Unread(*each) for each in found)
+            return [each for each in islice(ahead.messages, limit) if each.seq > at]
 
     async def marks(self, member: Member) -> list[StoredMessage]:
         """Return marks of special events that were not taken up, as far as this process knows; for an
@@ -104,9 +133,14 @@ class TakeUp:
         query = {"seq": after + 1, "next_by_subj": subject, "batch": 1 if ordered else PAGE}
         return (await self._store.connection.read(query))[0]
 
-    async def marked(self, member: Member, found: Iterable[StoredMessage], special: int) -> set[int]:
+    async def marked(self, member: Member, found: Iterable[Unread]) -> set[int]:
         """Return which of some entries have marks that were taken up."""
-        seqs = sorted(each.seq for each in found if is_special(each))
+        specials = [each.seq for each in found if each.is_special]
+        return await self.marked_at(member, specials) if specials else set()
+
+    async def marked_at(self, member: Member, specials: Iterable[int]) -> set[int]:
+        """Return which special events have marks that were taken up."""
+        seqs, special = sorted(specials), self._store.mirror.frontier(member.ref).special
         if not seqs or member.policy.ordered:
             return set()
         marked, after, pending = set[int](), seqs[0], 1
@@ -122,7 +156,7 @@ class TakeUp:
         look = want or PAGE
         while True:
             found = await self.behind(member, look)
-            marked = await self.marked(member, found, self._store.mirror.frontier(member.ref).special)
+            marked = await self.marked(member, found)
             taken = self.sort(member, found, marked, now, want)
             passed = not found or taken.frontier.at >= found[-1].seq
             if (
@@ -137,7 +171,7 @@ class TakeUp:
     def sort(
         self,
         member: Member,
-        found: Sequence[StoredMessage],
+        found: Sequence[Unread],
         marked: Collection[int],
         now: int,
         want: int,
@@ -154,14 +188,14 @@ class TakeUp:
             if each.seq in ahead:
                 ahead.discard(each.seq)
             elif each.seq not in marked:
-                if as_jobs or is_special(each) or (wait and self.expiry(member, each) <= now):
-                    taken.jobs.append(self.record(member, each))
+                if as_jobs or each.is_special or (wait and self.expiry(member, each.message) <= now):
+                    taken.jobs.append(self.record(member, each.message))
                 elif len(taken.members) < want:
                     taken.members.append(each)
                 else:
                     break
-                if subjects.BATCH not in each.headers:
-                    taken.foreign.append(each)
+                if each.is_foreign:
+                    taken.foreign.append(each.message)
             at = each.seq
         taken.frontier = replace(frontier, at=max(at, frontier.at), ahead=tuple(sorted(ahead)))
         return taken
@@ -214,6 +248,10 @@ class TakeUp:
         if passed == frontier.special:
             return False
         found = await self._entries.at(member.channel, wanted)
+        for seq in wanted:
+            # Another replica may lack what the one that had the mark has.
+            if seq not in found and await stream.has(self._store.connection, seq):
+                raise Stale("the event of a mark is not there yet")
         jobs = [self.record(member, found[seq]) for seq in wanted if seq in found]
         await self._make(member, Taken(replace(frontier, special=passed), jobs=jobs))
         return True
@@ -224,8 +262,7 @@ class TakeUp:
         Raises `Stale`, `Overloaded`.
         """
         found = await self.behind(member, PAGE)
-        marked = await self.marked(member, found, self._store.mirror.frontier(member.ref).special)
-        taken = self.sort(member, found, marked, now, 0, as_jobs=True)
+        taken = self.sort(member, found, await self.marked(member, found), now, 0, as_jobs=True)
         await self._make(member, taken)
         return bool(found) and (found[-1].seq > taken.frontier.at or len(found) >= PAGE)
 
@@ -240,12 +277,11 @@ class TakeUp:
         if wait is None or (known == wait and now < look):
             return
         found = await self.behind(member, PAGE)
-        special = self._store.mirror.frontier(member.ref).special
-        taken = self.sort(member, found, await self.marked(member, found, special), now, 0)
+        taken = self.sort(member, found, await self.marked(member, found), now, 0)
         if taken.jobs:
             await self._make(member, taken)
         plain = next((each for each in found if each.seq > taken.frontier.at), None)
-        following = now + to_micros(wait) if plain is None else self.expiry(member, plain)
+        following = now + to_micros(wait) if plain is None else self.expiry(member, plain.message)
         self._expiries[member.ref] = wait, (now if taken.jobs else following)
 
     async def _make(self, member: Member, taken: Taken) -> None:
