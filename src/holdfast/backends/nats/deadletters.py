@@ -221,7 +221,7 @@ class DeadLetters:
         moved = await self._move(channel, consumer, job_ids, plan)
         failpoints.hit("dead.after_revive")
         if any(moved):
-            await self._transitions.wake({channel})
+            await self._store.wake({channel})
         return moved
 
     async def _patched(

@@ -74,7 +74,7 @@ class Leases:
         """Lease a batch. Whoever loses a race for it looks again, and takes what it has read of the log."""
         limit, races = min(limit, _MOST), 0
         while races < TRIES:
-            member, marks, now = await self._look(channel, consumer)
+            member, marks, now = await self._look(channel, consumer, limit)
             if member.paused or limit < 1:
                 return []
             try:
@@ -95,15 +95,25 @@ class Leases:
                 return jobs
         return []
 
-    async def _look(self, channel: str, consumer: str) -> tuple[Member, list[StoredMessage], int]:
-        """Learn of a consumer, and of special events for it, with one round trip."""
+    async def _look(self, channel: str, consumer: str, limit: int) -> tuple[Member, list[StoredMessage], int]:
+        """Learn of a consumer, of special events for it and of what follows its frontier as far as that is
+        known, with one round trip."""
         known = self._store.registry.by_name.get((channel, consumer))
 
         async def marks() -> list[StoredMessage]:
             return [] if known is None else await self._take_up.marks(known)
 
-        (member, now), found = await asyncio.gather(self._store.consumer(channel, consumer), marks())
-        return member, found if known is member else await self._take_up.marks(member), now
+        async def ahead() -> None:
+            if known is not None and limit > 0 and known.ref in self._store.mirror.frontiers:
+                await self._take_up.behind(known, limit)
+
+        (member, now), found, _ = await asyncio.gather(
+            self._store.consumer(channel, consumer), marks(), ahead()
+        )
+        if known is not member:
+            found = await self._take_up.marks(member)
+            await self._take_up.behind(member, max(limit, 1))
+        return member, found, now
 
     async def _make_jobs(
         self, member: Member, marks: list[StoredMessage], limit: int, now: int
@@ -144,12 +154,12 @@ class Leases:
         ready = queues.take_ready(member.ref, limit, now, rivals, races)
         try:
             if (not self._needs_jobs(member) and len(ready) < limit) or self._is_urgent(member, ready):
-                taken = await self._take_up.plain(member, limit, now)
+                taken = await self._take_up.plain(member, limit, now, looked=True)
                 room = limit - len(ready)
                 if ready and len(taken.members) > room:
                     ready, back, room = self._merged(ready, taken.members, limit)
                     queues.give_back(back)
-                    taken = await self._take_up.plain(member, room, now)
+                    taken = await self._take_up.plain(member, room, now, looked=True)
                 await self._sort_out_lost(member, taken)
             return await self._lease(member, ready, taken, worker, now, order)
         except BaseException:
@@ -417,7 +427,7 @@ class Leases:
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         for races in range(1, TRIES):
-            member, marks, now = await self._look(channel, consumer)
+            member, marks, now = await self._look(channel, consumer, 0)
             try:
                 async with self._store.lock(member.ref):
                     full = await self._make_jobs(member, marks, 1, now)
@@ -518,7 +528,7 @@ class Leases:
                 await self._records.read((member.ref, each) for each in [frontier.holder(seq)] if each)
                 continue
             if requeued:
-                await self._transitions.wake({channel})
+                await self._store.wake({channel})
             return requeued
         raise Unavailable(f"job {job_id} changes too often to requeue it; try again")
 

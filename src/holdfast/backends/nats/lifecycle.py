@@ -88,7 +88,7 @@ class Lifecycle:
             if changed and move is not Move.BURY:
                 members = self._store.registry.members
                 refs = {str(action.due.ref[0]) for action in chosen} & members.keys()
-                await self._transitions.wake({members[ref].channel for ref in refs})
+                await self._store.wake({members[ref].channel for ref in refs})
         applied.refused = len(actions) - applied.total
         return applied
 

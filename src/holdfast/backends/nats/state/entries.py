@@ -39,15 +39,16 @@ class Entries:
 
         It ends before a publish that is under way, since that may still commit below what comes later.
         """
-        found, reached = await self.raw_page(channel, after, limit, limit)
+        found, reached, _ = await self.raw_page(channel, after, limit, limit)
         messages = [stored(raw) for _, raw in found]
         self.keep(messages)
         return messages, reached
 
     async def raw_page(
         self, channel: str, after: int, limit: int, ahead: int
-    ) -> tuple[list[tuple[int, Raw]], int]:
-        """Return the same with their sequences, unread, and up to `ahead` of them where so many follow."""
+    ) -> tuple[list[tuple[int, Raw]], int, bool]:
+        """Return the same with their sequences, unread, and up to `ahead` of them where so many follow; and
+        whether that is all there is for now."""
         found: list[tuple[int, Raw]] = []
         while len(found) < limit:
             batch = min(max(limit, ahead) - len(found), PAGE)
@@ -60,13 +61,13 @@ class Entries:
                 seq = subject_and_sequence(raw[0])[1]
                 outcome = outcomes.get(seq, True)
                 if outcome is None:
-                    return found, after
+                    return found, after, True
                 after = seq
                 if outcome:
                     found.append((seq, raw))
             if not pending:
-                break
-        return found, after
+                return found, after, True
+        return found, after, False
 
     async def _raw_outcomes(self, channel: str, messages: Sequence[Raw]) -> Mapping[int, bool | None]:
         """Return by sequence what became of the publishes of several batches that have some of these, without

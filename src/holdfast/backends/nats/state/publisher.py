@@ -87,6 +87,8 @@ class BatchPublisher:
                     raise
         else:
             raise Unavailable(f"channel {channel!r} is published to by too many at once; try again")
+        if any(not draft.duplicate for draft in firsts.values()):
+            await self._store.wake([channel])
         for draft in drafts:
             first = firsts[draft.key]
             if draft is not first:

@@ -7,7 +7,8 @@ import itertools
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from holdfast.backends.nats.state.counts import fold_counts
@@ -202,6 +203,13 @@ class NatsStore:
                 self.mirror.adopt(messages, last)
                 return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
+
+    async def wake(self, channels: Iterable[str]) -> None:
+        """Tell listeners that there may be new work. They may miss it."""
+        with suppress(Exception):  # what was done is done: whoever did it must not hear otherwise
+            client = await self.connection.client()
+            for channel in channels:
+                await client.publish(subjects.wake(channel))
 
     async def change_registry(
         self,

@@ -86,6 +86,8 @@ class _ReadAhead:
     start: int
     end: int
     generation: int
+    is_whole: bool = False
+    """Whether the log ended there when it was read the last time."""
     messages: deque[Unread] = field(default_factory=deque)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -103,10 +105,11 @@ class TakeUp:
 
     # the log behind a frontier
 
-    async def behind(self, member: Member, limit: int) -> list[Unread]:
+    async def behind(self, member: Member, limit: int, *, looked: bool = False) -> list[Unread]:
         """Return the next `limit` entries behind a consumer's frontier, fewer where there are fewer.
 
-        What was read for one claim and not taken is there for the next one: entries never change.
+        What was read for one claim and not taken is there for the next one: entries never change. Who has
+        `looked` a moment ago does not ask again what has been appended since.
         """
         at, generation = self._store.mirror.frontier(member.ref).at, self._store.connection.generation
         ahead = self._ahead.get(member.ref)
@@ -116,9 +119,11 @@ class TakeUp:
             while ahead.messages and ahead.messages[0].seq <= at:
                 ahead.messages.popleft()
             ahead.start = max(at, ahead.start)
-            if len(ahead.messages) < limit:
+            if len(ahead.messages) < limit and not (looked and ahead.is_whole):
                 wanted, end = limit - len(ahead.messages), ahead.end
-                found, ahead.end = await self._entries.raw_page(member.channel, end, wanted, _READ)
+                found, ahead.end, ahead.is_whole = await self._entries.raw_page(
+                    member.channel, end, wanted, _READ
+                )
                 ahead.messages.extend(Unread(*each) for each in found)
             return [each for each in islice(ahead.messages, limit) if each.seq > at]
 
@@ -151,11 +156,11 @@ class TakeUp:
             after = marks[-1].seq if marks else seqs[-1] + 1
         return marked
 
-    async def plain(self, member: Member, want: int, now: int) -> Taken:
+    async def plain(self, member: Member, want: int, now: int, *, looked: bool = False) -> Taken:
         """Return what has to be passed to get `want` plain events, or as many as a batch allows."""
         look = want or PAGE
         while True:
-            found = await self.behind(member, look)
+            found = await self.behind(member, look, looked=looked)
             marked = await self.marked(member, found)
             taken = self.sort(member, found, marked, now, want)
             passed = not found or taken.frontier.at >= found[-1].seq

@@ -187,6 +187,9 @@ class Transitions:
         async with self._alone(ref, todo):
             batch, taken, rest = await self._plan(member, todo)
             await batch.commit()
+        target = member.policy.dead_letter
+        if target is not None and any(each.subject == target for each in batch.messages):
+            await self._store.wake([target])
         for asked, place in taken:
             asked.accepted.append(place)
         return rest
@@ -246,12 +249,6 @@ class Transitions:
                 decided.append((turn, record, step.change(record, asked.now)))
                 seen.add(step.seq)
         return decided, rest
-
-    async def wake(self, channels: set[str]) -> None:
-        """Tell listeners that older work may be ready. They may miss it."""
-        client = await self._store.connection.client()
-        for channel in channels:
-            await client.publish(subjects.wake(channel))
 
 
 def _tell(group: list[_Asked], error: Exception | None) -> None:
