@@ -33,7 +33,6 @@ KNOWN: Final[dict[str, str]] = {
     "dead.after_revive": "dead letters were revived, the caller does not know it yet",
     "dead.after_purge": "dead letters are purged, the caller does not know it yet",
     "dead.mid_move": "on NATS: one batch of dead letters was revived or purged, the next was not sent",
-    "dead.mid_bootstrap": "on NATS: some of the dead letters from an older version are in the index",
     "dead.mid_recount": "on Redis: some of a consumer's dead letters are counted anew",
     "remove.after_mark": "a consumer is taken out, everything of it is still stored",
     "remove.after_step": "some of what a removed consumer had is gone",

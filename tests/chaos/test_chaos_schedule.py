@@ -26,7 +26,7 @@ DELTA = {
     "compact.before_index",
 }
 """Passed where the warehouse is Delta: `make chaos-ingest` kills there."""
-RARE = {"dead.mid_bootstrap", "dead.mid_recount", "wal.before_lost"}
+RARE = {"dead.mid_recount", "wal.before_lost"}
 """Passed once in the life of a store, by thousands of dead letters, or by an operator who accepts a loss:
 other tests break off there."""
 

@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
-from holdfast.backends.nats.state.ingest import JobIngest
+from holdfast.backends.nats.state.publisher import BatchPublisher
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale
@@ -18,11 +18,25 @@ from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.embedded import Nats
 from holdfast.model.event import Event
+from holdfast.model.job import Retry
 from holdfast.model.policy import Policy
-from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, read_all, subscribe
+from holdfast.model.states import State
+from kit import (
+    CHANNEL,
+    CONSUMER,
+    MINUTE,
+    bury,
+    claim,
+    claim_one,
+    complete,
+    ids,
+    publish,
+    read_all,
+    states,
+    subscribe,
+)
 
 pytestmark = pytest.mark.concurrency
-LONG = 3600.0
 
 
 @pytest.fixture
@@ -149,23 +163,13 @@ async def claims(backend: NatsBackend) -> int:
     return len(await claim(backend))
 
 
-async def cancels(backend: NatsBackend) -> int:
-    return await backend.leases.cancel(CHANNEL, "default", "b", None)
-
-
 async def counts(backend: NatsBackend) -> int:
     return sum((await backend.channels.consumer_stats(CHANNEL, CONSUMER)).states.values())
 
 
-async def looks(backend: NatsBackend) -> int:
-    return len((await backend.lifecycle.due(10)).due)
-
-
-@pytest.mark.parametrize("verb", [claims, cancels])
 async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_consumer(
     backend: NatsBackend,
     other: NatsBackend,
-    verb: Callable[[NatsBackend], Awaitable[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await subscribe(backend)
@@ -173,7 +177,7 @@ async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_con
     job = await claim_one(backend)
     overtaken = Overtaken(monkeypatch)
     overtaken.act = lambda: claims(other)
-    waiting = asyncio.create_task(verb(backend))
+    waiting = asyncio.create_task(backend.leases.cancel(CHANNEL, "default", "b", None))
     try:
         async with asyncio.timeout(30):
             await overtaken.waits.wait()
@@ -183,95 +187,13 @@ async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_con
     assert await waiting == 0
 
 
-@pytest.mark.parametrize(("verb", "result"), [(claims, 3), (cancels, 1), (counts, 3), (looks, 0)])
-async def test_whoever_finds_the_jobs_made_by_another_process_goes_on_at_once(
-    backend: NatsBackend,
-    other: NatsBackend,
-    verb: Callable[[NatsBackend], Awaitable[int]],
-    result: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    await subscribe(backend)
-    await publish(other, "a", "b", "c")  # which have no jobs yet
-    overtaken = Overtaken(monkeypatch)
-    overtaken.act = lambda: counts(other)
-    overtaken.may_go_on.set()
-    assert await verb(backend) == result
-    assert overtaken.act is None, "nobody came between"
-    assert not overtaken.waits.is_set()
-
-
-async def test_a_claim_that_lost_a_race_asks_for_jobs_behind_those_that_others_take(
-    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("random.randint", lambda least, most: most)
-    await subscribe(backend)
-    await publish(backend, *"abcdefgh")
-    assert await counts(other) == 8
-    overtaken = Overtaken(monkeypatch)
-    overtaken.may_go_on.set()
-
-    async def twice() -> None:
-        assert ids(await claim(other, 2)) == ["a", "b"]
-        overtaken.act = lambda: claim(other, 2)
-
-    overtaken.act = twice
-    assert ids(await claim(backend, 4)) == list("fgh"), "half of those that it has found"
-    assert len(refusals) == 1
-    assert ids(await claim(backend)) == ["e"]
-
-
-async def test_a_claim_that_lost_a_race_looks_at_the_log_only_where_no_job_is_left(
-    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it has seen of the jobs would grow old meanwhile, and the next race be lost as well."""
-    await subscribe(backend)
-    await publish(backend, *"abc")
-    assert await counts(other) == 3
-    overtaken, looked, catch_up = Overtaken(monkeypatch), list[JobIngest](), JobIngest.catch_up
-    overtaken.may_go_on.set()
-
-    async def watched(self: JobIngest, *given: Any, **options: Any) -> None:
-        looked.append(self)
-        await catch_up(self, *given, **options)
-
-    async def takes_all() -> None:
-        assert len(await claim(other)) == 1
-        await publish(other, "d")
-
-    monkeypatch.setattr(JobIngest, "catch_up", watched)
-    overtaken.act = lambda: claim(other, 1)
-    assert len(await claim(backend, 1)) == 1
-    looks = len([each for each in looked if each is not looked[-1]])
-    assert (len(looked), looks) == (2, 1), "each of them once"
-    overtaken.act = takes_all
-    assert ids(await claim(backend)) == ["d"]
-    assert len(refusals) == 2
-
-
-async def test_claims_stay_behind_those_of_others_while_races_are_lost(
-    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("random.randint", lambda least, most: most)
-    await subscribe(backend)
-    await publish(backend, *"abcdefgh")
-    assert await counts(other) == 8
-    overtaken = Overtaken(monkeypatch)
-    overtaken.may_go_on.set()
-    overtaken.act = lambda: claim(other, 1)
-    assert ids(await claim(backend, 2)) == ["d", "e"], "behind b and c, which others may be taking"
-    assert len(refusals) == 1
-    assert ids(await claim(backend, 1)) == ["c"], "the next one as well"
-    assert ids(await claim(backend, 1)) == ["b"], "and then no more"
-
-
 async def test_claims_of_different_keys_do_not_refuse_each_other(
     backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each job has a fence of its own; one for all keys let a single claim through at a time."""
     await subscribe(backend, ordered=True)
-    await backend.log.publish(CHANNEL, [Event(1, "a", key="k")])
-    assert await counts(other) == 1
+    await backend.log.publish(CHANNEL, [Event(1, "0", key="z"), Event(1, "a", key="k")])
+    assert ids(await claim(other, 1)) == ["0"]
     overtaken, came = Overtaken(monkeypatch), list[str]()
     overtaken.may_go_on.set()
 
@@ -312,95 +234,6 @@ async def test_a_claim_does_not_overtake_an_older_job_of_its_key_that_becomes_re
     assert len(refusals) == 1
 
 
-@pytest.fixture
-def others_first(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Awaitable[Any]]]:
-    """What others do while they have a head start; each wait takes the next one."""
-    acts: list[Callable[[], Awaitable[Any]]] = []
-    sleep = asyncio.sleep
-
-    async def act(seconds: float) -> None:
-        await (acts.pop(0)() if seconds == LONG else sleep(seconds))
-
-    monkeypatch.setattr("holdfast.backends.nats.state.ingest.head_start", lambda entries: LONG)
-    monkeypatch.setattr("random.uniform", lambda least, most: most)
-    monkeypatch.setattr(asyncio, "sleep", act)
-    return acts
-
-
-def made_jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The subjects of all jobs that are written from now on."""
-    made, commit = list[str](), Batches.commit
-
-    async def watched(batches: Batches, messages: Sequence[BatchMessage]) -> int:
-        made.extend(message.subject for message in messages if message.subject.startswith("HF.S.job."))
-        return await commit(batches, messages)
-
-    monkeypatch.setattr(Batches, "commit", watched)
-    return made
-
-
-async def test_who_moved_the_cursor_last_makes_the_jobs_and_nobody_else_does(
-    backend: NatsBackend,
-    other: NatsBackend,
-    others_first: list[Callable[[], Awaitable[Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    await subscribe(backend)
-    await publish(other, "a", "b", "c")
-    made = made_jobs(monkeypatch)
-    others_first.append(lambda: counts(backend))
-    assert await counts(other) == 3
-    assert others_first == []
-    assert len(made) == 3, "once"
-
-
-async def test_who_moved_the_cursor_last_is_not_waited_for_twice(
-    backend: NatsBackend, other: NatsBackend, others_first: list[Callable[[], Awaitable[Any]]]
-) -> None:
-    """It may be gone; the one that makes the jobs instead goes first from then on."""
-    await subscribe(backend)
-    others_first.append(backend.now)
-    for turn in range(3):
-        await publish(backend, f"e-{turn}")
-        assert len(await claim(other)) == 1
-    assert others_first == []
-
-
-async def test_a_look_at_what_is_due_leaves_the_jobs_to_who_is_at_them(
-    backend: NatsBackend,
-    other: NatsBackend,
-    others_first: list[Callable[[], Awaitable[Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where nobody is, it makes them."""
-    await subscribe(backend)
-    await publish(other, "a", "b", "c")
-    made = made_jobs(monkeypatch)
-    others_first.append(lambda: counts(backend))
-    assert (await other.lifecycle.due(10)).load == 3
-    assert len(made) == 3, "once"
-    await publish(other, "d")
-    others_first.append(backend.now)
-    assert (await other.lifecycle.due(10)).load == 4
-    assert others_first == []
-
-
-async def test_who_has_enough_waits_for_nobody(
-    backend: NatsBackend,
-    other: NatsBackend,
-    others_first: list[Callable[[], Awaitable[Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """But what is urgent comes first as soon as the head start is over."""
-    await subscribe(backend)
-    await publish(backend, "a", "b", "c")
-    assert await counts(backend) == 3
-    monkeypatch.setattr("holdfast.backends.nats.state.ingest.head_start", lambda entries: 0)
-    await publish(backend, "urgent", priority=9)
-    assert ids(await claim(other, 1)) == ["a"]
-    assert ids(await claim(other, 1)) == ["urgent"]
-
-
 async def test_a_large_publish_that_others_overtake_is_not_repeated_whole(
     backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,10 +261,11 @@ async def test_a_large_publish_is_not_held_up_by_its_own_events(
     overtaken.act = lambda: publish(other, "z")
     levelled = list[str]()
 
-    async def level(_: JobIngest, member: Member) -> None:
-        levelled.append(member.name)
+    async def close_look(_: BatchPublisher, members: Sequence[Member]) -> dict[str, int]:
+        levelled.extend(member.name for member in members)
+        return {member.ref: 0 for member in members}
 
-    monkeypatch.setattr(JobIngest, "level", level)
+    monkeypatch.setattr(BatchPublisher, "_close_look", close_look)
     await publish(backend, *(f"e-{n}" for n in range(600)))
     assert levelled == []
     monkeypatch.undo()
@@ -456,14 +290,146 @@ async def test_a_publish_is_overtaken_only_once_it_is_on_its_way(
     assert refusals == []
 
 
-async def test_the_past_of_a_consumer_is_left_to_who_is_at_it(
+async def test_a_claim_that_lost_the_frontier_takes_what_follows_and_reads_nothing_again(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await publish(backend, *"abcdefgh")
+    overtaken, reads = Overtaken(monkeypatch), list[str]()
+    read = NatsConnection.read_raw
+
+    async def watched(self: NatsConnection, query: Any, stream: str) -> Any:
+        if self is backend._store.connection and query.get("next_by_subj") == CHANNEL:
+            reads.append(str(query))
+        return await read(self, query, stream)
+
+    monkeypatch.setattr(NatsConnection, "read_raw", watched)
+    overtaken.act = lambda: claim(other, 3)
+    assert ids(await claim(backend, 3)) == ["d", "e", "f"]
+    assert len(refusals) == 1
+    assert len(reads) == 1
+    assert not overtaken.waits.is_set(), "after the first lost race it does not wait"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+async def test_what_leaves_the_log_while_it_is_claimed_leaves_it_once(
+    backend: NatsBackend, other: NatsBackend, verb: str, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    [waiting] = await backend.leases.find_jobs(CHANNEL, "default", "b")
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def leave() -> None:
+        if verb == "cancel":
+            assert await other.leases.cancel(CHANNEL, "default", "b", None) == 1
+        else:
+            assert await other.leases.requeue(CHANNEL, CONSUMER, waiting.id)
+
+    overtaken.act = leave
+    assert ids(await claim(backend)) == (["a", "c"] if verb == "cancel" else ["a", "c", "b"])
+    assert len(refusals) == 1
+    assert await claim(other) == []
+
+
+async def test_a_completion_and_a_burial_of_one_lease_do_not_undo_each_other(
+    backend: NatsBackend, other: NatsBackend, refusals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From two processes: each replaces the record of the lease, one in a batch, one alone."""
+    await subscribe(backend)
+    await publish(backend, *"abcde")
+    jobs = await claim(backend)
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+    overtaken.act = lambda: other.leases.complete(jobs[:2])
+    assert await bury(backend, jobs[2])
+    overtaken.act = lambda: bury(other, jobs[4])
+    assert await complete(backend, jobs[3])
+    assert await backend.leases.complete(jobs) == [False] * 5
+    assert await states(backend) == {State.DONE: 3, State.DEAD: 2}
+    assert len(refusals) >= 2
+
+
+async def test_many_who_change_one_lease_at_once_change_each_job_once(
+    backend: NatsBackend, other: NatsBackend
+) -> None:
+    await subscribe(backend, max_attempts=9)
+    await publish(backend, *(f"e-{n}" for n in range(60)))
+    jobs = await claim(backend)
+
+    async def end(store: NatsBackend, number: int) -> object:
+        job = jobs[number]
+        match number % 4:
+            case 0 | 1:
+                return await complete(store, job)
+            case 2:
+                return await bury(store, job)
+        return (await store.leases.retry([Retry(job, MINUTE)]))[0]
+
+    async def extend(store: NatsBackend) -> list[bool]:
+        return await store.leases.extend(jobs, 60 * MINUTE)
+
+    twice = [end(store, number) for number in range(60) for store in (backend, other)]
+    results = await asyncio.gather(*twice, extend(backend), extend(other))
+    accepted = [bool(each) for each in results[:120]]
+    assert [accepted[at] + accepted[at + 1] for at in range(0, 120, 2)] == [1] * 60
+    assert await states(backend) == {State.DONE: 30, State.DEAD: 15, State.SCHEDULED: 15}
+    assert await states(other) == await states(backend)
+
+
+async def test_a_member_whose_deadline_came_closer_is_still_held(
+    backend: NatsBackend, other: NatsBackend
+) -> None:
+    """It has a record of its own then, under the token of the lease."""
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    jobs = await claim(backend)
+    assert await other.leases.extend(jobs[:2], MINUTE) == [True, True]
+    assert await backend.leases.extend(jobs, 2 * MINUTE) == [True] * 3
+    assert await other.leases.extend(jobs, 60 * MINUTE) == [True] * 3
+    await backend.advance(30 * MINUTE)
+    assert (await backend.lifecycle.due(10)).due == []
+    assert await backend.leases.complete(jobs) == [True] * 3
+    assert await states(other) == {State.DONE: 3}
+
+
+async def test_two_processes_take_up_special_events_once(backend: NatsBackend, other: NatsBackend) -> None:
+    await subscribe(backend)
+    for turn in range(8):
+        await publish(backend, *(f"{turn}-{n}" for n in range(20)), priority=turn)
+    names = list[str]()
+    while taken := await asyncio.gather(*(claim(store, 10) for _ in range(8) for store in (backend, other))):
+        if not any(taken):
+            break
+        names += [name for jobs in taken for name in ids(jobs)]
+    assert len(names) == len(set(names)) == 160
+    assert await states(backend) == {State.LEASED: 160}
+
+
+async def test_a_heartbeat_waits_for_no_batch(
     backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await publish(backend, "a", "b")
-    await backend.channels.subscribe(CHANNEL, CONSUMER, Policy.of(), "earliest")
-    [ref] = (await backend.lifecycle.due(10)).backfills
-    overtaken = Overtaken(monkeypatch)
-    overtaken.act = lambda: other.lifecycle.backfill(ref, 10)
-    async with asyncio.timeout(30):
-        assert await backend.lifecycle.backfill(ref, 10) == 0, "and it does not wait either"
-    assert ids(await claim(backend)) == ["a", "b"]
+    """The lease of a living worker must not run out because its store has much to write."""
+    await subscribe(backend)
+    await publish(backend, *"abc")
+    jobs = await claim(backend, 2)
+    stopped, waits, commit = asyncio.Event(), asyncio.Event(), Batches.commit
+
+    async def slow(self: Batches, messages: Sequence[BatchMessage]) -> int:
+        if len(messages) > 1:
+            waits.set()
+            await stopped.wait()
+        return await commit(self, messages)
+
+    monkeypatch.setattr(Batches, "commit", slow)
+    writing = [asyncio.create_task(publish(backend, f"late-{n}")) for n in range(50)]
+    writing.append(asyncio.create_task(backend.leases.cancel(CHANNEL, "default", "c", None)))
+    try:
+        async with asyncio.timeout(30):
+            await waits.wait()
+            assert await backend.leases.extend(jobs, 60 * MINUTE) == [True, True]
+            assert await backend.leases.complete(jobs) == [True, True]
+    finally:
+        stopped.set()
+    await asyncio.gather(*writing)

@@ -10,6 +10,7 @@ from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
 from holdfast.model.event import Event
+from holdfast.model.job import Job, Retry
 from holdfast.model.states import State
 from kit import claim, claim_one, complete, record, states, subscribe
 
@@ -78,12 +79,19 @@ async def test_a_foreign_publish_wakes_whoever_listens(backend: NatsBackend, cli
         await listener.close()
 
 
+async def released(backend: NatsBackend) -> Job:
+    """The first job, which has a record of its own now. Who has read its event remembers that."""
+    job = await claim_one(backend)
+    assert await backend.leases.retry([Retry(job, None)]) == [True]
+    return job
+
+
 async def test_a_job_whose_event_somebody_removed_becomes_a_dead_letter(
     backend: NatsBackend, other: NatsBackend, client: Client
 ) -> None:
     await subscribe(backend)
     await backend.log.publish("orders", [Event(1, "gone"), Event(1, "kept")])
-    gone = await record(other, "gone")  # who has read it remembers it
+    gone = await released(other)
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
     assert (await claim_one(backend)).event.id == "kept"
     assert await claim(backend) == []
@@ -96,7 +104,7 @@ async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_besid
 ) -> None:
     await subscribe(backend)
     await backend.log.publish("orders", [Event(1, "gone"), Event(1, "kept")])
-    gone = await record(other, "gone")  # who has read it remembers it
+    gone = await released(other)
     await client.jetstream().delete_msg("HOLDFAST", int(gone.id))
 
     async def broken(*_: object) -> None:

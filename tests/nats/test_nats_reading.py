@@ -59,10 +59,11 @@ async def test_a_reader_never_loads_the_jobs(backend: NatsBackend) -> None:
         await reader.cursors.attach(CHANNEL, "archiver")
         assert await reader.cursors.move(CHANNEL, "archiver", None, receipts[0].position)
         assert await reader.locks.acquire("gbe:lock:archiver", "me", MINUTE) is not None
-        assert reader._store.mirror._view.known == 0
+        assert reader._store.mirror.frontiers == {}
         assert reader._store.mirror.queues.jobs == {}
         assert await reader.leases.stuck(10) == [], "what needs the jobs loads them"
-        assert len(reader._store.mirror.queues.jobs) == 200
+        assert len(reader._store.mirror.queues.jobs) == 0, "they wait in the log"
+        assert len(reader._store.mirror.frontiers) == 1
     finally:
         await reader.close()
 

@@ -8,8 +8,7 @@ from nats.aio.client import Client
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.nats import NatsBackend
-from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import Stale, state
+from holdfast.backends.nats.wire.batches import Stale
 from holdfast.failpoints import FailpointError
 from holdfast.model.event import MAX_DATA, Event
 from kit import CHANNEL, CONSUMER, bury, claim, complete, ids, publish, step, subscribe
@@ -86,14 +85,15 @@ async def test_another_process_forgets_it_too(backend: NatsBackend, client: Clie
     await publish(backend, *(f"e-{n}" for n in range(50)))
     mine = await claim(other, 20)
     later = await claim(other, 20, consumer="mail")
-    assert (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 5)).jobs == 5
+    assert await bury(other, mine[0])
+    removed = await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1)
+    assert (removed.jobs, removed.done) == (49, False), "what waits and what is leased, at once"
     assert await other.leases.complete([*mine, *later]) == [False] * 20 + [True] * 20
     with pytest.raises(holdfast.NotFound):
         await claim(other)
     await finished(backend)
     assert (await step(other)).total == 0
-    assert {ref for ref, _ in other._store.mirror.queues.jobs} == {"2"}
-    assert other._store.mirror.cursors.keys() == {"2"}
+    assert other._store.mirror.frontiers.keys() == {"2"}
     await other.close()
     assert await traces(client) == [], "nor does it leave counts of it behind"
 
@@ -107,13 +107,11 @@ async def test_a_step_that_began_before_is_refused(backend: NatsBackend, client:
     dead, *rest = await claim(other, 2)
     assert await bury(other, dead)
     await publish(backend, "d")
-    batch = other._store.batch("1")
-    record = other._store.mirror.queues.jobs["1", int(rest[0].id)]
-    cursor = other._store.mirror.cursors["1"]
-    batch.replace(record, record.waiting(record.state, record.due))
+    frontier = other._store.mirror.frontier("1")
     await finished(backend)
-    for late in (batch.messages(), [state(subjects.cursor("1"), b"[9,null,null]", cursor.revision)]):
-        with pytest.raises(Stale):
-            await other._store.commit(late)
+    with pytest.raises(Stale):
+        await other._store.commit([frontier.message("1")])
+    assert not await bury(other, rest[0])
+    assert not await complete(other, rest[0])
     await other.close()
     assert await traces(client) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from redis import asyncio as redis
 from holdfast.model.event import Event
 from holdfast_chaos.controls.control import Control, Play
 from holdfast_chaos.rig import CHANNEL, CONSUMER, Rig
-from holdfast_chaos.stores.nats import STREAM, connected, read
+from holdfast_chaos.stores.nats import STREAM, connected, read, sequences
 
 Mutation = Callable[[str], Awaitable[None]]
 """Changes the store at a URL. Raises `RuntimeError` if there was nothing to change."""
@@ -174,7 +175,7 @@ _REDIS: Mapping[str, Mutation] = {
 # NATS
 
 _ROLLUP = {"Nats-Rollup": "sub"}
-_LIVE, _ENDED, _COUNTS = "HF.S.job.", "HF.E.", "HF.S.count.>"
+_LEASES, _FRONTIER, _COUNTS = "HF.W.>", "HF.S.c.1.frontier", "HF.S.c.*.count.>"
 
 
 def _on_nats(work: Callable[[Client], Awaitable[bool]]) -> Mutation:
@@ -185,18 +186,49 @@ def _on_nats(work: Callable[[Client], Awaitable[bool]]) -> Mutation:
     return execute
 
 
-def _rewrite(subject: str, to: str | None = None, **changes: Any) -> Mutation:
-    """Change every record under a subject, in its place or under another one."""
+def _rewrite(subject: str, change: Callable[[Any], Any]) -> Mutation:
+    """Change what stands under a subject."""
 
     async def work(client: Client) -> bool:
         found = [message for message in await read(client, [subject]) if message.data]
         for message in found:
-            record = json.loads(message.data) | changes
-            place = message.subject if to is None else to + ".".join(message.subject.split(".")[-2:])
-            await client.jetstream().publish(place, json.dumps(record).encode(), headers=_ROLLUP)
+            body = json.dumps(change(json.loads(message.data))).encode()
+            await client.jetstream().publish(message.subject, body, headers=_ROLLUP)
         return bool(found)
 
     return _on_nats(work)
+
+
+async def _revive_done(client: Client) -> bool:
+    """Write a job of its own beside each one that a lease says is done."""
+    found = await read(client, [_LEASES])
+    for message in found:
+        first = json.loads(message.data)[0][0]
+        record = {
+            "ref": "1",
+            "seq": first,
+            "state": "ready",
+            "event": "e-0",
+            "source": "default",
+            "created": 0,
+        }
+        body = json.dumps(
+            record | {"due": 0, "attempts": 0, "abandonments": 0, "token": 0, "errors": [], "reason": None}
+        )
+        await client.jetstream().publish(f"HF.S.c.1.job.{first}", body.encode(), headers=_ROLLUP)
+    return bool(found)
+
+
+async def _end_open(client: Client) -> bool:
+    """Say of every open lease that all of its members were completed."""
+    frontier = json.loads((await read(client, [_FRONTIER]))[-1].data)
+    records = {message.subject.rpartition(".")[2]: message for message in await read(client, [_LEASES])}
+    for token, _, _, first, _, _, runs in frontier[5]:
+        message = records.get(str(token))
+        subject = f"HF.W.1.8.{first >> 8}.{token}" if message is None else message.subject
+        body = json.dumps([[first, runs], "done", [[1]], None, []]).encode()
+        await client.jetstream().publish(subject, body, headers=_ROLLUP)
+    return bool(frontier[5])
 
 
 def _remove(subject: str, nth: int = 0) -> Mutation:
@@ -209,21 +241,39 @@ def _remove(subject: str, nth: int = 0) -> Mutation:
     return _on_nats(work)
 
 
+def _forget_done(record: list[Any]) -> list[Any]:
+    """Say of the members of a lease that have ended that they are jobs of their own, which they are not."""
+    (first, runs), state, ended, out, until = record
+    gone = {seq for _, *part in ended for seq in sequences(*(part or (first, runs)))}
+    left = sorted(gone | set(sequences(*out) if out else ()))
+    steps = " ".join(str(after - before) for before, after in pairwise(left))
+    return [[first, runs], state, [], [left[0], steps], until]
+
+
+async def _pass_over(client: Client) -> bool:
+    """Say that the last event of the log was taken out before its turn."""
+    last = (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
+    stored = json.loads((await read(client, [_FRONTIER]))[-1].data)
+    body = json.dumps([*stored[:4], [last, ""], stored[5]]).encode()
+    await client.jetstream().publish(_FRONTIER, body, headers=_ROLLUP)
+    return int(stored[0]) < last
+
+
 async def _trim_channel(client: Client) -> bool:
-    stream, last = client.jetstream(), (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
+    stream, last = client.jetstream(), (await read(client, [CHANNEL]))[4].metadata.sequence.stream
     await stream.publish(f"HF.T.{CHANNEL}", b"%d" % last)
     return await stream.delete_msg(STREAM, last)
 
 
 _NATS: Mapping[str, Mutation] = {
     "an event is lost with its job": _remove(CHANNEL, 1),
-    "a done job vanishes": _remove(_ENDED + ">"),
-    "a done job is live again": _rewrite(_ENDED + ">", to=_LIVE, state="ready"),
-    "a dead letter goes uncounted": _rewrite(_COUNTS, None, **{"dead:terminal": 0}),
-    "a job gets an attempt too many": _rewrite(_ENDED + ">", attempts=6),
-    "a job is done that nobody completed": _rewrite(_LIVE + ">", to=_ENDED, state="done"),
-    "a token falls": _rewrite(_LIVE + ">", token=0),
-    "a done job has another token": _rewrite(_ENDED + ">", token=7),
+    "a done job vanishes": _rewrite(_LEASES, _forget_done),
+    "a done job is live again": _on_nats(_revive_done),
+    "a waiting job vanishes": _on_nats(_pass_over),
+    "a dead letter goes uncounted": _rewrite(_COUNTS, lambda counts: counts | {"dead:terminal": 0}),
+    "a job gets an attempt too many": _rewrite("HF.S.c.1.job.*", lambda job: job | {"attempts": 7}),
+    "a job is done that nobody completed": _on_nats(_end_open),
+    "a token falls": _rewrite("HF.S.c.1.job.*", lambda job: job | {"token": 0}),
     "a running job loses its event": _on_nats(_trim_channel),
 }
 

@@ -19,8 +19,9 @@ from holdfast.wiring import backend
 from holdfast_chaos.final_state import FinalState, JobState, Owner, ServerUnderTest, contract_state
 
 STREAM = "HOLDFAST"
-_JOBS = ["HF.S.job.>", "HF.E.>", "HF.D.>"]
-_COUNTS = "HF.S.count.>"
+_JOBS = ["HF.S.c.*.job.*", "HF.E.>", "HF.D.>"]
+_COUNTS, _FRONTIERS = "HF.S.c.*.count.>", "HF.S.c.*.frontier"
+_LEASES, _MARKS = "HF.W.>", "HF.X.>"
 _REGISTRY = "HF.S.registry"
 _PAGE, _LONG = 500, 60.0
 _NEXT = json.dumps({"batch": _PAGE, "no_wait": True}).encode()
@@ -42,7 +43,11 @@ class NatsStore(ServerUnderTest):
         opened = backend(url, connections=1)
         await opened.open()
         try:
+            await opened.lifecycle.due(1)  # events with a time or a priority become jobs
             found = await contract_state(opened, _job_at)
+            for owner, known in found.terms.items():
+                stats = await opened.channels.consumer_stats(*owner)
+                known.counted.update({str(each): stats.states.get(each, 0) for each in State})
         finally:
             await opened.close()
         async with connected(url) as client:
@@ -50,13 +55,61 @@ class NatsStore(ServerUnderTest):
             for message in await read(client, _JOBS):
                 if message.data:
                     found.rows.append(_row(owners, json.loads(message.data)))
-            for owner in owners.values():
-                found.terms[owner].counted.update(dict.fromkeys(State, 0))
+            marked = {message.metadata.sequence.stream - 1 for message in await read(client, [_MARKS])}
+            gone = await _leases(client, owners, found)
+            for message in await read(client, [_FRONTIERS]):
+                if message.data:
+                    _take_apart(message, owners, gone, marked, found)
             for message in await read(client, [_COUNTS]):
                 counted = found.terms[owners[message.subject.split(".")[3]]].counted
                 for name, number in json.loads(message.data or b"{}").items():
-                    counted[name] = counted.get(name, 0) + number
+                    if name.startswith("dead:"):
+                        counted[name] = counted.get(name, 0) + number
         return found
+
+
+def _take_apart(
+    message: Msg, owners: dict[str, Owner], gone: set[tuple[str, int]], marked: set[int], found: FinalState
+) -> None:
+    """Add the jobs that a frontier tells of: in its leases, and behind it in the log."""
+    ref = message.subject.split(".")[3]
+    owner = owners[ref]
+    at, special, _, _, ahead, leases = json.loads(message.data)
+    passed = set(sequences(*ahead)) if ahead else set[int]()
+    if not found.terms[owner].ordered:
+        passed |= {seq for seq in marked if seq < special}
+    for token, _, _, first, _, _, runs in leases:
+        members = (seq for seq in sequences(first, runs) if (ref, seq) not in gone)
+        found.rows.extend(JobState(*owner, str(seq), State.LEASED, 1, 0, token, None) for seq in members)
+    for entry in found.log:
+        if entry.channel == owner[0] and int(entry.job) > at and int(entry.job) not in passed:
+            found.rows.append(JobState(*owner, entry.job, State.READY, 0, 0, 0, None))
+
+
+async def _leases(client: Client, owners: dict[str, Owner], found: FinalState) -> set[tuple[str, int]]:
+    """Add the jobs that ended in leases; returns those that are leased no more, with their consumers."""
+    gone = set[tuple[str, int]]()
+    for message in await read(client, [_LEASES]):
+        _, _, ref, *_, token = message.subject.split(".")
+        (first, runs), state, ended, out, _ = json.loads(message.data)
+        for _, *part in ended:
+            for seq in sequences(*(part or (first, runs))):
+                gone.add((ref, seq))
+                done = state == State.DONE
+                found.rows.append(
+                    JobState(*owners[ref], str(seq), state, int(done), 0, int(token) if done else 0, None)
+                )
+        gone |= {(ref, seq) for seq in (sequences(*out) if out else ())}
+    return gone
+
+
+def sequences(first: int, runs: str) -> list[int]:
+    """Return some sequences of which the first is given, and the steps to each of the others."""
+    found = [first]
+    for step, _, count in (run.partition("x") for run in runs.split()):
+        for _ in range(int(count or 1)):
+            found.append(found[-1] + int(step))
+    return found
 
 
 @asynccontextmanager

@@ -15,11 +15,15 @@ from holdfast.backends.nats.locks import Locks
 from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.records import Records
 from holdfast.backends.nats.retention import Retention
+from holdfast.backends.nats.state.backlogs import Backlogs
 from holdfast.backends.nats.state.entries import Entries
-from holdfast.backends.nats.state.ingest import JobIngest
+from holdfast.backends.nats.state.jobs import Jobs
+from holdfast.backends.nats.state.lease_records import LeaseRecords
+from holdfast.backends.nats.state.overdue import Overdue
 from holdfast.backends.nats.state.publish_outcome import IdempotencyKeys, PublishOutcomes
 from holdfast.backends.nats.state.publisher import BatchPublisher
 from holdfast.backends.nats.state.store import NatsStore
+from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.state.transitions import Transitions
 from holdfast.backends.nats.wire import stream
 from holdfast.backends.nats.wire.codec import from_micros, to_micros
@@ -47,17 +51,23 @@ class NatsBackend:
         outcomes = PublishOutcomes(store)
         entries = Entries(store, outcomes)
         keys = IdempotencyKeys(store, outcomes)
-        ingest = JobIngest(store, entries, keys)
-        transitions = Transitions(store, entries)
-        self.channels = Channels(store, entries, outcomes, ingest)
-        self.log = Log(store, entries, outcomes, BatchPublisher(store, entries, outcomes, keys, ingest))
-        self.leases = Leases(store, entries, keys, ingest, transitions)
+        leases = LeaseRecords(store)
+        take_up = TakeUp(store, entries, keys, leases)
+        jobs = Jobs(store, entries, leases, take_up)
+        overdue = Overdue(store, leases, jobs)
+        backlogs = Backlogs(store, entries, outcomes, leases, take_up)
+        transitions = Transitions(store, entries, leases, jobs)
+        self.channels = Channels(store, entries, outcomes, backlogs)
+        self.log = Log(store, entries, outcomes, BatchPublisher(store, entries, outcomes, keys, backlogs))
+        self.leases = Leases(store, entries, keys, take_up, leases, jobs, transitions, overdue)
         self.locks = Locks(store)
-        self.deadletters = DeadLetters(store, entries, transitions, self.locks)
-        self.lifecycle = Lifecycle(store, ingest, transitions)
+        self.deadletters = DeadLetters(store, entries, leases, transitions, self.locks)
+        self.lifecycle = Lifecycle(store, take_up, overdue, backlogs, transitions)
         self.cursors = Cursors(store, self.log)
         self.groups = Groups(store, self.locks)
-        self.retention = Retention(store, entries, outcomes, self.cursors, self.groups, self.locks)
+        self.retention = Retention(
+            store, entries, outcomes, self.cursors, self.groups, self.locks, leases, take_up
+        )
         self.records = Records(store)
 
     async def open(self) -> list[str]:

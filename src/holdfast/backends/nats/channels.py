@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from holdfast import failpoints
+from holdfast.backends.nats.state import lease_records
+from holdfast.backends.nats.state.backlogs import Backlogs
+from holdfast.backends.nats.state.counts import live
 from holdfast.backends.nats.state.dead_index import death_times
 from holdfast.backends.nats.state.entries import Entries
-from holdfast.backends.nats.state.ingest import JobIngest
-from holdfast.backends.nats.state.mirror import TOMBSTONE_SECONDS, IngestCursor
+from holdfast.backends.nats.state.frontiers import Frontier
+from holdfast.backends.nats.state.mirror import TOMBSTONE_SECONDS
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member, Registry
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import BatchMessage, state
-from holdfast.backends.nats.wire.codec import format_stamp, from_micros, to_micros
+from holdfast.backends.nats.wire.codec import from_micros, to_micros
+from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.contracts import Backlog, ChannelStats, Consumer, ConsumerStats, JobTimes, Start
 from holdfast.model.deadletters import Removal
 from holdfast.model.errors import InvalidPolicy, NotFound, Outdated
@@ -35,9 +38,9 @@ class Channels:
     """The registry's channels and consumers, with the counts that the mirror has of them."""
 
     def __init__(
-        self, store: NatsStore, entries: Entries, outcomes: PublishOutcomes, ingest: JobIngest
+        self, store: NatsStore, entries: Entries, outcomes: PublishOutcomes, backlogs: Backlogs
     ) -> None:
-        self._store, self._entries, self._outcomes, self._ingest = store, entries, outcomes, ingest
+        self._store, self._entries, self._outcomes, self._backlogs = store, entries, outcomes, backlogs
 
     async def create(self, channel: str) -> None:
         await self._store.recognise()
@@ -68,7 +71,7 @@ class Channels:
         *,
         revision: int | None = None,
     ) -> Consumer:
-        now = await self._store.fresh()
+        now = await self._store.clock()
 
         def change(known: Registry) -> Registry:
             old = _checked(known, channel, consumer, policy, revision)
@@ -85,74 +88,69 @@ class Channels:
             if member.ref in self._store.registry.members:
                 return []
             mark = await self._store.trim_mark(channel)
-            cursor = await self._start(channel, start, mark.seq)
-            return [state(subjects.cursor(member.ref), cursor.encode(), 0), mark.again()]
+            at = await self._start(channel, start, mark.seq)
+            return [Frontier(at, at).message(member.ref), mark.again()]
 
         await self._store.change_registry(change, begin)
         return self._shown(self._store.registry.member(channel, consumer))
 
-    async def _start(self, channel: str, start: Start, trimmed: int) -> IngestCursor:
-        """Return where a new consumer begins. What is appended from now on stands behind `last`."""
+    async def _start(self, channel: str, start: Start, trimmed: int) -> int:
+        """Return the sequence that a new consumer begins behind."""
         last = int((await self._store.info())["state"]["last_seq"])
         if start == "latest":
             # A publish of several batches that commits later must not stand before the consumer's start.
             while await self._outcomes.under_way(channel) is not None:  # noqa: ASYNC110 - another process ends it
                 await asyncio.sleep(_PAUSE)
-            return IngestCursor(last)
-        query: dict[str, object] = {"next_by_subj": channel, "batch": 1}
-        since = to_micros(start) if isinstance(start, datetime) else None
-        if since is None:
-            query["seq"] = trimmed + 1
-        else:
-            query["start_time"] = format_stamp(since - self._store.registry.offset)
-        found, _ = await self._store.connection.read(query)
-        if not found or found[0].seq > last:
-            return IngestCursor(last)
-        return IngestCursor(max(found[0].seq - 1, trimmed), last, since)
+            return last
+        if isinstance(start, datetime):
+            return max(min(await self._entries.first_at(to_micros(start)) - 1, last), trimmed)
+        return trimmed
 
     def _shown(self, member: Member) -> Consumer:
-        past = self._store.mirror.cursors[member.ref].target is not None
-        return self._store.registry.shown(member, past)
+        return self._store.registry.shown(member)
 
     async def consumers(self, channel: str | None = None) -> list[Consumer]:
-        await self._store.fresh()
+        await self._store.look()
         return [self._shown(member) for member in self._store.registry.chosen(channel, None)]
 
     async def consumer(self, channel: str, consumer: str) -> Consumer:
-        await self._store.fresh()
+        await self._store.look()
         return self._shown(self._store.registry.member(channel, consumer))
 
     async def consumer_stats(self, channel: str, consumer: str) -> ConsumerStats:
-        await self._store.fresh()
-        member = self._store.registry.member(channel, consumer)
-        await self._ingest.level(member)
-        counts, queues = self._store.mirror.counts(member.ref), self._store.mirror.queues
-        states = {each: counts[each] for each in State if counts[each]}
-        oldest, following = queues.oldest_ready(member.ref), queues.next_due(member.ref)
-        return ConsumerStats(
-            states,
-            None if oldest is None else from_micros(oldest),
-            None if following is None else from_micros(following),
-        )
+        member, _ = await self._store.consumer(channel, consumer)
+        found = (await self._backlogs.of([member])).get(member.ref)
+        if found is None:
+            raise NotFound(f"consumer {consumer!r} of channel {channel!r} was removed")
+        states = {each: found.states[each] for each in State if found.states[each]}
+        return ConsumerStats(states, _time(found.oldest_ready), _time(found.next_due))
 
     async def backlogs(self, limit: int) -> list[Backlog]:
-        found = []
-        for each in await self.consumers():
-            with suppress(NotFound):  # one that is removed meanwhile is left out
-                stats = await self.consumer_stats(each.channel, each.name)
-                live = {state: stats.states.get(state, 0) for state in LIVE}
-                found.append(Backlog(each.channel, each.name, live, stats.oldest_ready))
-        return found
+        await self._store.fresh()
+        members = self._store.registry.chosen(None, None)
+        counted = await self._backlogs.of(members)
+        return [
+            Backlog(
+                each.channel,
+                each.name,
+                {state: counted[each.ref].states[state] for state in LIVE},
+                _time(counted[each.ref].oldest_ready),
+            )
+            for each in members
+            if each.ref in counted
+        ]
 
     async def job_times(self) -> list[JobTimes]:
         await self._store.fresh()
-        ready = self._store.mirror.queues.ready_times()
+        members = self._store.registry.chosen(None, None)
+        counted = await self._backlogs.of(members)
         found = []
-        for member in self._store.registry.chosen(None, None):
-            counts = self._store.mirror.counts(member.ref)
+        for each in members:
+            counts = self._store.mirror.counts(each.ref)
             some = any(number > 0 for name, number in counts.items() if name.startswith("dead:"))
-            dead = await death_times(self._store, member.ref) if some else None
-            found.append(JobTimes(member.channel, member.name, _times(ready.get(member.ref)), _times(dead)))
+            dead = await death_times(self._store, each.ref) if some else None
+            ready = counted[each.ref].ready_times if each.ref in counted else None
+            found.append(JobTimes(each.channel, each.name, _times(ready), _times(dead)))
         return found
 
     async def set_paused(self, channel: str, consumer: str, paused: bool) -> None:
@@ -178,24 +176,29 @@ class Channels:
         await self._store.change_registry(change)
 
     # The removal of a consumer takes it out of the registry first, then removes what is left of it. With its
-    # cursor gone nobody makes jobs for it, and without its jobs nobody moves any: a step of another process
-    # that had begun before is refused, or is found by the next pass.
+    # frontier gone nobody takes anything up for it, and without its jobs nobody moves any: a step of another
+    # process that had begun before is refused, or is found by the next pass.
 
     async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
         await self._store.fresh()
-        ref = await self._begin_removal(channel, consumer)
+        ref, waiting = await self._begin_removal(channel, consumer)
         failpoints.hit("remove.after_mark")
         taken: Counter[str] = Counter()
-        while (left := limit - taken.total()) > 0:
+        done = False
+        while not done and (left := limit - taken.total()) > 0:
             step = await self._remove_some(ref, left)
-            if not step.total():
-                await self._end_removal(ref)
-                return Removal(taken["jobs"], taken["dead"], taken["history"], done=True)
             taken += step
-        return Removal(taken["jobs"], taken["dead"], taken["history"], done=False)
+            done = not step.total()
+        if done:
+            await self._end_removal(ref)
+        return Removal(taken["jobs"] + waiting, taken["dead"], taken["history"], done)
 
-    async def _begin_removal(self, channel: str, consumer: str) -> str:
-        """From here on the consumer is in no list. Whoever reads on with its cursor finds that it is gone."""
+    async def _begin_removal(self, channel: str, consumer: str) -> tuple[str, int]:
+        """From here on the consumer is in no list. Whoever moves its frontier finds that it is gone.
+
+        Returns its number, and how many of its jobs had no record of their own.
+        """
+        waiting = 0
 
         def change(known: Registry) -> Registry:
             begun = known.being_removed(channel, consumer) is not None
@@ -203,14 +206,19 @@ class Channels:
 
         async def also(wanted: Registry) -> Sequence[BatchMessage]:
             member = wanted.being_removed(channel, consumer)
-            cursor = None if member is None else self._store.mirror.cursors.get(member.ref)
-            if member is None or cursor is None:
+            if member is None or member.ref not in self._store.registry.members:
                 return []
-            return [state(subjects.cursor(member.ref), b"", cursor.revision, TOMBSTONE_SECONDS)]
+            nonlocal waiting
+            await self._store.mirror.sync(member.ref)
+            frontier = self._store.mirror.frontier(member.ref)
+            found = await self._backlogs.of([member])
+            live_ones = live(found[member.ref].states) if member.ref in found else 0
+            waiting = live_ones - live(self._store.mirror.counts(member.ref))
+            return [state(subjects.frontier(member.ref), b"", frontier.revision, TOMBSTONE_SECONDS)]
 
         await self._store.change_registry(change, also)
         member = self._store.registry.being_removed(channel, consumer)
-        return "" if member is None else member.ref
+        return "" if member is None else member.ref, waiting
 
     async def _remove_some(self, ref: str, limit: int) -> Counter[str]:
         """Remove jobs first: without one nobody dies or ends any more. Returns how many of each kind."""
@@ -218,6 +226,7 @@ class Channels:
         taken = Counter(jobs=await self._purge([subjects.job(ref, "*")], limit))
         taken["dead"] = await self._purge(dead, limit - taken.total())
         taken["history"] = await self._purge([subjects.ended(ref, "*")], limit - taken.total())
+        taken["history"] += await self._purge([subjects.leases(ref)], limit - taken.total())
         return taken
 
     async def _purge(self, wanted: Sequence[str], limit: int) -> int:
@@ -230,7 +239,7 @@ class Channels:
                 break
             for subject in reversed(wanted):  # what is counted goes last: a step that dies is taken again
                 await stream.purge(connection, subject, found[-1].seq)
-            count += sum(bool(message.data) for message in found)
+            count += sum(map(_jobs_of, found))
             failpoints.hit("remove.after_step")
         return count
 
@@ -246,11 +255,19 @@ class Channels:
             subjects.cluster(ref, "*", "*"),
             subjects.key_order(ref),
             subjects.key_order_check(ref),
-            subjects.cursor(ref),
+            subjects.leases(ref),
+            subjects.frontier(ref),
         ):
             await stream.purge(self._store.connection, subject, last)
         failpoints.hit("remove.before_end")
         await self._store.change_registry(lambda known: known.after(ref))
+
+
+def _jobs_of(message: StoredMessage) -> int:
+    """Return how many jobs a message tells of; the record of a lease, of those that have ended."""
+    if not message.subject.startswith(subjects.LEASES):
+        return int(bool(message.data))
+    return len(lease_records.decode(message.data, message.seq)[1].ends)
 
 
 def _checked(known: Registry, channel: str, name: str, policy: Policy, revision: int | None) -> Member | None:
@@ -289,6 +306,10 @@ def _check_target(known: Registry, channel: str, target: str | None) -> None:
         raise InvalidPolicy(
             f"dead-letter channel {target!r} leads back to {channel!r}; choose one outside the cycle"
         )
+
+
+def _time(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
 
 
 def _times(span: tuple[int, int] | None) -> tuple[datetime, datetime] | None:

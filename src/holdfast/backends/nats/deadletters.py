@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from holdfast import failpoints
 from holdfast.backends.nats.locks import Locks
-from holdfast.backends.nats.state import job_records
-from holdfast.backends.nats.state.batch_builder import BatchBuilder, fold_counts
+from holdfast.backends.nats.state.batch_builder import BatchBuilder
+from holdfast.backends.nats.state.counts import fold_counts
 from holdfast.backends.nats.state.dead_index import (
     AT_ONCE,
     IndexEntry,
@@ -24,7 +24,8 @@ from holdfast.backends.nats.state.dead_index import (
 )
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.job_records import StoredJob, job_number, shown
-from holdfast.backends.nats.state.registry import Member, Registry
+from holdfast.backends.nats.state.lease_records import LeaseRecords
+from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore
 from holdfast.backends.nats.state.transitions import Transitions
 from holdfast.backends.nats.wire import codec, stream, subjects
@@ -77,8 +78,11 @@ class _Indexed(NamedTuple):
 class DeadLetters:
     """Reads counts from the mirror and everything else from the index; moves letters in batches."""
 
-    def __init__(self, store: NatsStore, entries: Entries, transitions: Transitions, locks: Locks) -> None:
-        self._store, self._entries, self._transitions, self._locks = store, entries, transitions, locks
+    def __init__(
+        self, store: NatsStore, entries: Entries, leases: LeaseRecords, transitions: Transitions, locks: Locks
+    ) -> None:
+        self._store, self._entries, self._leases = store, entries, leases
+        self._transitions, self._locks = transitions, locks
 
     async def counts(self) -> list[DeadCount]:
         await self._store.fresh()
@@ -217,7 +221,7 @@ class DeadLetters:
         moved = await self._move(channel, consumer, job_ids, plan)
         failpoints.hit("dead.after_revive")
         if any(moved):
-            await self._transitions.wake({channel})
+            await self._store.wake({channel})
         return moved
 
     async def _patched(
@@ -269,7 +273,7 @@ class DeadLetters:
         order = self._store.mirror.revision(subjects.key_order(member.ref))
         asked, taken = todo[:_MOVED_AT_ONCE], set[int]()
         found = await letters(self._store, ((member.ref, seq) for seq in asked))
-        batch = self._store.batch(member.ref)
+        batch = BatchBuilder(self._store, self._leases, member.ref)
         for place, seq in enumerate(asked):
             record = found.get((member.ref, seq))
             if record is None:
@@ -281,7 +285,7 @@ class DeadLetters:
         if taken:
             if member.policy.ordered:
                 batch.raise_key_order(order)
-            await self._store.commit(batch.messages())
+            await batch.commit()
         return taken, todo[len(asked) :]
 
     # counts
@@ -299,13 +303,14 @@ class DeadLetters:
         await recount.read_on()  # the long part, while everybody else goes on
         for turn in range(1, TRIES):
             async with self._store.lock(member.ref):
-                await self._store.look_again(turn)
+                await self._store.look_again(turn, member.ref)
                 counted = self._store.mirror.count_revisions(member.ref)
                 await recount.read_on()
                 # A batch of which the recount saw the first half is whole once this one is in.
                 if not await self._committed([await self._locks.fence(lock)]):
                     continue
-                await self._store.mirror.sync()
+                await self._store.mirror.sync_registry()
+                await self._store.mirror.sync(member.ref)
                 if member.ref not in self._store.registry.members:
                     return []
                 if counted == self._store.mirror.count_revisions(member.ref):
@@ -332,10 +337,14 @@ class DeadLetters:
         counts = {f"dead:{reason}": by for reason, by in _missing(reasons, self._reasons(member)).items()}
         counts[State.DEAD] = reasons.total() - mirror.counts(member.ref)[State.DEAD]
         counts |= _missing(mirror.queues.states(member.ref), _live(mirror.counts(member.ref)))
-        batch = self._store.batch(member.ref)
+        batch = BatchBuilder(self._store, self._leases, member.ref)
         batch.correct(counts, _missing(recount.clusters(), mirror.clusters(member.ref)))
-        messages = batch.messages()
-        return not messages or await self._committed([*messages, await self._locks.fence(lock)])
+        batch.also([await self._locks.fence(lock)])
+        try:
+            await batch.commit()
+        except Stale:
+            return False
+        return True
 
     async def _committed(self, messages: Sequence[BatchMessage]) -> bool:
         try:
@@ -345,24 +354,13 @@ class DeadLetters:
         return True
 
     async def fold(self, fresh: timedelta, most: int, lock: Lock | None) -> Fold:
-        """The deltas are counts of processes that were killed. What is not in the index is added, once."""
+        """The deltas are counts of processes that were killed."""
         now = await self._store.fresh()
         if lock is None:
-            if not self._store.registry.indexed:
-                return Fold(0)
             idle = self._store.mirror.count_subjects_before(await self._entries.first_at(now - _IDLE))
             return Fold(sum(min(len(each), _FOLDED_AT_ONCE) for each in idle.values()))
         await self._locks.fence(lock)
-        if self._store.registry.indexed:
-            return Fold(await self._fold_idle(now, lock))
-        for member in list(self._store.registry.members.values()):
-            await self._index(member, lock)
-
-        async def fenced(wanted: Registry) -> list[BatchMessage]:
-            return [await self._locks.fence(lock)]
-
-        await self._store.change_registry(Registry.with_index, fenced)
-        return Fold(0, bootstrapped=True)
+        return Fold(await self._fold_idle(now, lock))
 
     async def _fold_idle(self, now: int, lock: Lock) -> int:
         """Fold the counts of processes that wrote none for a day: most likely they are gone."""
@@ -375,35 +373,6 @@ class DeadLetters:
                 ):
                     count += len(idle)
         return count
-
-    async def _index(self, member: Member, lock: Lock) -> None:
-        """Index what an older version has left, in the order of the deaths."""
-        end, after, stale = int((await self._store.info())["state"]["last_seq"]), 0, 0
-        while after < end:
-            async with self._store.lock(member.ref):
-                reached = await self._indexed(member, after, end, lock)
-            if reached is None:
-                stale += 1
-                if stale > TRIES:
-                    raise Unavailable(f"the dead letters of {member.name!r} change too often; try again")
-                await self._store.look_again(stale)
-            else:
-                after = reached
-                failpoints.hit("dead.mid_bootstrap")
-
-    async def _indexed(self, member: Member, after: int, end: int, lock: Lock) -> int | None:
-        """Index one page. Returns how far it came, None where somebody moved one of them meanwhile."""
-        query = {"seq": after + 1, "next_by_subj": subjects.dead(member.ref, "*"), "batch": _FOLDED_AT_ONCE}
-        found, pending = await self._store.connection.read(query)
-        batch = self._store.batch(member.ref)
-        for message in found:
-            record = job_records.decode(message.data, message.seq) if message.data else None
-            if record is not None and record.cluster is None and message.seq <= end:
-                batch.index(record)
-        messages = batch.messages()
-        if messages and not await self._committed([*messages, await self._locks.fence(lock)]):
-            return None
-        return found[-1].seq if found and pending else end
 
 
 def _in_time(wanted: DeadFilter, letter: IndexEntry) -> bool:

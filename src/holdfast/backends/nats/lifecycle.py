@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 from holdfast import failpoints
 from holdfast.backends.nats.leases import buried
-from holdfast.backends.nats.state.ingest import JobIngest
+from holdfast.backends.nats.state.backlogs import Backlogs
 from holdfast.backends.nats.state.job_records import StoredJob
+from holdfast.backends.nats.state.overdue import Overdue
 from holdfast.backends.nats.state.store import NatsStore
+from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.state.transitions import Transitions, TransitionStep
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
@@ -22,20 +24,36 @@ _ORDER = (Move.PROMOTE, Move.ABANDON, Move.BURY)
 class Lifecycle:
     """Reads what is due; applies what still holds."""
 
-    def __init__(self, store: NatsStore, ingest: JobIngest, transitions: Transitions) -> None:
-        self._store, self._ingest, self._transitions = store, ingest, transitions
+    def __init__(
+        self,
+        store: NatsStore,
+        take_up: TakeUp,
+        overdue: Overdue,
+        backlogs: Backlogs,
+        transitions: Transitions,
+    ) -> None:
+        self._store, self._take_up, self._overdue = store, take_up, overdue
+        self._backlogs, self._transitions = backlogs, transitions
 
     async def due(self, limit: int) -> Reading:
+        """What only time moves becomes jobs of their own first: that follows from the log."""
         now = await self._store.fresh()
+        await self._take_up.advance(now)
         mirror = self._store.mirror
-        await self._ingest.advance()  # what was appended becomes jobs: that follows from the log
         found = [
             (kind, heap.peek(limit, _wanted(kind, now), now)) for kind, heap in mirror.queues.due.items()
         ]
-        past = [ref for ref, cursor in mirror.cursors.items() if cursor.target is not None]
-        due = [self._due(kind, record, now) for kind, records in found for record in records]
+        found.append((DueKind.LEASE, await self._overdue.jobs(limit, now)))
+        await self._overdue.tidy(now)
+        members = self._store.registry.members
+        due = [
+            self._due(kind, record, now)
+            for kind, records in found
+            for record in records
+            if record.ref in members
+        ]
         full = any(len(records) >= limit for _, records in found)
-        return Reading(due, sorted(past, key=int), len(mirror.queues.jobs), full)
+        return Reading(due, [], await self._backlogs.load(), full)
 
     def _due(self, kind: DueKind, record: StoredJob, now: int) -> Due:
         member = self._store.registry.members[record.ref]
@@ -70,12 +88,12 @@ class Lifecycle:
             if changed and move is not Move.BURY:
                 members = self._store.registry.members
                 refs = {str(action.due.ref[0]) for action in chosen} & members.keys()
-                await self._transitions.wake({members[ref].channel for ref in refs})
+                await self._store.wake({members[ref].channel for ref in refs})
         applied.refused = len(actions) - applied.total
         return applied
 
     async def backfill(self, ref: int | str, limit: int) -> int:
-        return await self._ingest.backfill(str(ref), limit)
+        return 0  # a start in the past is a frontier further back
 
     def _step(self, action: Action) -> TransitionStep:
         due, (ref, seq) = action.due, action.due.ref

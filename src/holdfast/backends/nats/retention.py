@@ -8,7 +8,8 @@ step that died in between is finished by the next one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -17,22 +18,26 @@ from holdfast import failpoints
 from holdfast.backends.nats.cursors import Cursors
 from holdfast.backends.nats.groups import Groups
 from holdfast.backends.nats.locks import Locks
-from holdfast.backends.nats.state import job_records
+from holdfast.backends.nats.state import job_records, lease_records
+from holdfast.backends.nats.state.batch_builder import BatchBuilder
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.job_records import StoredJob
+from holdfast.backends.nats.state.lease_records import LeaseRecords, lease_subject
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore, TrimMark
+from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import Stale, state
-from holdfast.backends.nats.wire.codec import data_size, to_micros
+from holdfast.backends.nats.wire.codec import data_size, format_stamp, parse_stamp, to_micros
 from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.model.decide import Ref
 from holdfast.model.errors import Unavailable
 from holdfast.model.states import State
 from holdfast.model.upkeep import Forgotten, Hold, Lock, Size, Trim
 
-_EVERYTHING = 0
+_EVERYTHING, _END = 0, 1 << 62
+_KEPT_FOR_SURE = 3600 * 1_000_000  # microseconds
 _SAMPLES, _SAMPLE, _SAMPLE_BYTES = 8, 32, 1_000_000
 _WALK_PAGE, _DELETES_AT_ONCE = 1000, 200
 _MOST_PURGED = 190  # each takes up to five messages of a batch
@@ -72,8 +77,11 @@ class Retention:
         cursors: Cursors,
         groups: Groups,
         locks: Locks,
+        leases: LeaseRecords,
+        take_up: TakeUp,
     ) -> None:
-        self._store, self._entries, self._outcomes = store, entries, outcomes
+        self._take_up = take_up
+        self._store, self._entries, self._outcomes, self._leases = store, entries, outcomes, leases
         self._cursors, self._groups, self._locks = cursors, groups, locks
 
     # events
@@ -142,23 +150,45 @@ class Retention:
         acknowledged = await self._groups.acknowledged(mark.channel, groups)
         await self._store.fresh()
         sequence = self._store.sequence  # None: a position from an epoch that this store does not know
-        found = [*self._workers(mark, set(ended))]
+        found = await self._workers(mark, set(ended))
         found += [_Need(sequence(c.position) or _EVERYTHING, c.name) for c in cursors if c.name not in ignore]
         found += [_Need(acknowledged.get(name, _EVERYTHING), name) for name in groups]
         return sorted(found)
 
-    def _workers(self, mark: TrimMark, ended: Set[Ref]) -> Iterator[_Need]:
-        """Before its cursor a worker consumer needs what has not ended, behind it everything.
+    async def _workers(self, mark: TrimMark, ended: Set[Ref]) -> list[_Need]:
+        """Before its frontier a worker consumer needs what has not ended, behind it everything.
 
-        A live job whose event was trimmed has been a dead letter, and has a copy.
+        A live job whose event was trimmed has been a dead letter, and has a copy. What leaves a lease while
+        this looks is found among the jobs: these are read after the records of leases.
         """
-        mirror = self._store.mirror
-        for member in self._store.registry.by_channel.get(mark.channel, ()):
-            mine = (job for job in mirror.queues.jobs if job[0] == member.ref and job not in ended)
-            live = (seq for _, seq in mine if seq > mark.seq)
-            after = min(live, default=None)
-            at = mirror.cursors[member.ref].at
-            yield _Need(at if after is None else min(after - 1, at), member.name)
+        mirror, members = self._store.mirror, self._store.registry.by_channel.get(mark.channel, ())
+        frontiers = {each.ref: mirror.frontiers[each.ref] for each in members if each.ref in mirror.frontiers}
+        passed = {ref: each.at for ref, each in frontiers.items()}
+        for member in members:
+            with suppress(Stale):  # one that is being removed
+                passed[member.ref] = await self._take_up.passed(member)
+        for ref, each in frontiers.items():
+            if mirror.frontiers.get(ref) is not each:  # what it has passed meanwhile may be in a new lease
+                passed[ref] = each.at
+        await self._leases.read((ref, lease) for ref, each in frontiers.items() for lease in each.leases)
+        open_ones = {
+            ref: [seq for lease in each.leases for seq in self._leases.known(ref, lease).open(lease)]
+            for ref, each in frontiers.items()
+        }
+        await mirror.sync()
+        for ref, seq in mirror.queues.jobs:
+            if ref in open_ones:
+                open_ones[ref].append(seq)
+        found = []
+        for member in members:
+            if member.ref not in frontiers:
+                continue
+            needed = (
+                seq for seq in open_ones[member.ref] if seq > mark.seq and (member.ref, seq) not in ended
+            )
+            after, at = min(needed, default=None), passed[member.ref]
+            found.append(_Need(at if after is None else min(after - 1, at), member.name))
+        return found
 
     async def _step(self, mark: TrimMark, free: int, limit: int | None) -> _Step:
         """Return how far a step goes, at most to `free`; without a limit, all of them together."""
@@ -185,6 +215,7 @@ class Retention:
         await stream.purge(connection, channel, seq)
         failpoints.hit("trim.mid_purge")
         await stream.purge(connection, subjects.parts(channel), seq)
+        await stream.purge(connection, subjects.special(channel), seq + 1)  # each right behind its event
         await stream.purge(connection, subjects.aborted("*", channel), seq)
         # The keys of a publish of several batches need its outcome as well.
         await stream.purge(connection, subjects.outcome("*", channel), min(seq, forgotten.seq))
@@ -209,24 +240,27 @@ class Retention:
         self._store.registry.check_channel(channel)
         await self._store.change_registry(lambda known: known.with_full(channel, full))
 
-    # idempotency keys
+    # idempotency keys, and records of leases
 
     async def forget(self, keys: datetime, jobs: datetime, limit: int, lock: Lock | None) -> Forgotten:
-        """Walk over at most `limit` messages of the stream, and remove the keys among them. Ended jobs expire
-        by themselves.
+        """Walk over at most `limit` messages of the stream, and remove the keys among them; and as many
+        records of leases. What ended outside of a lease expires by itself.
 
         Keys stand among everything else, and to ask for them alone would cost the server a look at every key
         there is. How far the walk came is written down, so that each message is passed once.
         """
-        await self._store.look()
+        await self._store.fresh()
         end, removed = await self._entries.first_at(to_micros(keys)) - 1, 0
         if lock is None:
-            return Forgotten(await self._count_keys((await self._forgotten()).seq, end), 0, more=False)
+            ended, _ = await self._forget_leases(jobs, limit, dry=True)
+            return Forgotten(await self._count_keys((await self._forgotten()).seq, end), ended, more=False)
+        fence = await self._locks.fence(lock)
+        ended, more = await self._forget_leases(jobs, limit, dry=False)
         for _ in range(TRIES):
-            fence, mark = await self._locks.fence(lock), await self._forgotten()
+            mark = await self._forgotten()
             passed = await self._walk(mark.seq, end, limit)
             if not passed:
-                return Forgotten(removed, 0, more=False)
+                return Forgotten(removed, ended, more)
             found = [each for each in passed if each.subject.startswith((subjects.KEYS, subjects.OUTCOMES))]
             await self._remove_keys(found)
             removed += sum(each.subject.startswith(subjects.KEYS) for each in found)
@@ -234,9 +268,40 @@ class Retention:
                 reached = b"%d" % passed[-1].seq
                 await self._store.commit([state(subjects.FORGOTTEN, reached, mark.revision), fence])
             except Stale:
+                fence = await self._locks.fence(lock)
                 continue
-            return Forgotten(removed, 0, len(passed) == limit)
+            return Forgotten(removed, ended, more or len(passed) == limit)
         raise Unavailable("others forget keys at the same time; try again")
+
+    async def _forget_leases(self, before: datetime, limit: int, *, dry: bool) -> tuple[int, bool]:
+        """Remove records of leases that ended before a time; returns how many jobs, and whether more follow.
+
+        A lease that is listed keeps its record: without it, it would be as its claim made it. For an hour by
+        the server's own clock every record stays, so that whoever knows an old list finds it.
+        """
+        recent = parse_stamp((await self._store.info())["ts"]) - _KEPT_FOR_SURE
+        query = {"start_time": format_stamp(recent), "next_by_subj": ">", "batch": 1}
+        found, _ = await self._store.connection.read(query)
+        end = min(await self._entries.first_at(to_micros(before)), found[0].seq if found else _END) - 1
+        listed = {
+            lease_subject(ref, lease)
+            for ref, frontier in self._store.mirror.frontiers.items()
+            for lease in frontier.leases
+        }
+        after, jobs, looked, pending = 0, 0, 0, 1
+        while pending and looked < limit and after < end:
+            query = {
+                "seq": after + 1,
+                "next_by_subj": f"{subjects.LEASES}>",
+                "batch": min(limit - looked, _WALK_PAGE),
+            }
+            found, pending = await self._store.connection.read(query)
+            after, looked = found[-1].seq if found else end, looked + len(found)
+            old = [each for each in found if each.seq <= end and each.subject not in listed]
+            jobs += sum(len(lease_records.decode(each.data, each.seq)[1].ends) for each in old)
+            if not dry:
+                await self._delete([each.seq for each in old])
+        return jobs, bool(pending) and after < end
 
     async def _forgotten(self) -> _Forgotten:
         found = await self._store.connection.last([subjects.FORGOTTEN])
@@ -271,8 +336,11 @@ class Retention:
             for each in found
             if each not in outcomes or each.seq <= trimmed[each.subject.split(".", 3)[3]]
         ]
-        for at in range(0, len(chosen), _DELETES_AT_ONCE):
-            step = chosen[at : at + _DELETES_AT_ONCE]
+        await self._delete(chosen)
+
+    async def _delete(self, seqs: Sequence[int]) -> None:
+        for at in range(0, len(seqs), _DELETES_AT_ONCE):
+            step = seqs[at : at + _DELETES_AT_ONCE]
             await asyncio.gather(*(stream.delete(self._store.connection, seq) for seq in step))
 
     # dead letters
@@ -295,18 +363,18 @@ class Retention:
                 dead = await self._oldest_dead(member, before, min(limit - count, _MOST_PURGED))
                 if not dead:
                     break
-                batch = self._store.batch(member.ref)
+                batch = BatchBuilder(self._store, self._leases, member.ref)
                 for record in dead:
                     batch.purge(record, replace(record, state=State.PURGED, ended=now))
                 batch.also([await self._locks.fence(lock)])
                 try:
-                    await self._store.commit(batch.messages())
+                    await batch.commit()
                     count += len(dead)
                 except Stale:
                     stale += 1
                     if stale > TRIES:
                         raise Unavailable(f"the dead letters of {member.name!r} change too often") from None
-                    await self._store.look_again(stale)
+                    await self._store.look_again(stale, member.ref)
         return count
 
     async def _oldest_dead(self, member: Member, before: int, limit: int) -> list[StoredJob]:

@@ -1,4 +1,8 @@
-"""Edits: changes to one consumer's jobs that become one batch, with their counts and their fences."""
+"""Edits: changes to one consumer's jobs that become one batch, with their counts and their fences.
+
+A job that changes may have a record of its own, be a member of a lease, or wait in the log. Of the latter two
+the batch also says that it is no longer there: in the record of the lease, or in the frontier.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,15 @@ from dataclasses import replace
 import orjson
 
 from holdfast.backends.nats.state import job_records
+from holdfast.backends.nats.state.counts import added
+from holdfast.backends.nats.state.frontiers import Frontier, Lease
 from holdfast.backends.nats.state.job_records import StoredJob
-from holdfast.backends.nats.state.mirror import TOMBSTONE_SECONDS, Mirror
+from holdfast.backends.nats.state.lease_records import LeaseRecord, LeaseRecords
+from holdfast.backends.nats.state.mirror import TOMBSTONE_SECONDS
+from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import MOST, MOST_BYTES, BatchMessage, state
-from holdfast.model.states import LIVE, State
+from holdfast.backends.nats.wire.batches import MOST, MOST_BYTES, BatchMessage, Stale, state
+from holdfast.model.states import State
 
 _GONE_SECONDS = 1
 _CLOSING = (
@@ -24,8 +32,11 @@ _CLOSING = (
 class BatchBuilder:
     """What is to become of some jobs of one consumer."""
 
-    def __init__(self, mirror: Mirror, ref: str, instance: str, history: int) -> None:
-        self._mirror, self._ref, self._instance, self._history = mirror, ref, instance, history
+    def __init__(self, store: NatsStore, leases: LeaseRecords, ref: str) -> None:
+        self._store, self._leases, self._ref = store, leases, ref
+        self._mirror, self._instance = store.mirror, store.instance
+        self._frontier: Frontier | None = None
+        self._taken_out: defaultdict[int, list[int]] = defaultdict(list)
         self._moved: Counter[str] = Counter()
         self._clusters: Counter[str] = Counter()
         self._left: list[int] = []
@@ -35,26 +46,62 @@ class BatchBuilder:
     def has_room(self, messages: int, size: int = 0) -> bool:
         """Return whether a change of so many more messages fits into the batch; the first one always may."""
         return not self._messages or (
-            len(self._messages) + messages + _CLOSING <= MOST and self._size + size <= MOST_BYTES
+            len(self._messages) + len(self._taken_out) + messages + _CLOSING <= MOST
+            and self._size + size <= MOST_BYTES
         )
 
     def create(self, record: StoredJob) -> None:
-        """A new job. The cursor that moves in the same batch keeps it from being made twice."""
+        """A new job. The frontier that moves in the same batch keeps it from being made twice."""
         self._add(state(subjects.job(record.ref, record.seq), record.encode()))
         self._moved[record.state] += 1
 
     def replace(self, old: StoredJob, new: StoredJob) -> None:
         """One live state after another."""
+        new = self._leave(old, new)
         self._add(state(subjects.job(new.ref, new.seq), new.encode(), old.revision))
-        self._moved[old.state] -= 1
         self._moved[new.state] += 1
+
+    def _leave(self, old: StoredJob, new: StoredJob) -> StoredJob:
+        """Note where a job has been; returns the job that it becomes."""
+        match old.origin:
+            case None:
+                self._moved[old.state] -= 1
+            case job_records.IN_LOG:
+                self.move(self.frontier.with_ahead([old.seq]))
+            case token:
+                self._taken_out[token].append(old.seq)
+        return replace(new, origin=None)
+
+    @property
+    def frontier(self) -> Frontier:
+        """The consumer's frontier, with what this batch changes of it. Raises `Stale`."""
+        return self._frontier or self._mirror.frontier(self._ref)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the batch changes the frontier."""
+        return self._frontier is not None
+
+    def move(self, frontier: Frontier) -> None:
+        """Put another frontier in the place of the one that is known."""
+        self._frontier = frontier
+
+    @property
+    def messages(self) -> list[BatchMessage]:
+        """The messages so far, without those that are made when it is committed."""
+        return self._messages
+
+    def count(self, moved: Mapping[str, int]) -> None:
+        """Move counts of jobs that have no record of their own."""
+        self._moved.update(moved)
 
     def end(self, old: StoredJob, new: StoredJob) -> None:
         """A job's end: its record moves to where nobody mirrors it."""
         # The record goes first: if a dying server kept only part of the batch, the job is still live.
+        new = self._leave(old, new)
         self._keep(new)
-        self._add(state(subjects.job(old.ref, old.seq), b"", old.revision, TOMBSTONE_SECONDS))
-        self._moved[old.state] -= 1
+        if old.origin is None:
+            self._add(state(subjects.job(old.ref, old.seq), b"", old.revision, TOMBSTONE_SECONDS))
         if new.state is not State.DEAD:
             self._moved[new.state] += 1
 
@@ -63,7 +110,7 @@ class BatchBuilder:
         if new.state is State.DEAD:
             self._bury(new)
             return
-        self._add(state(subjects.ended(new.ref, new.seq), new.encode(), ttl=self._history))
+        self._add(state(subjects.ended(new.ref, new.seq), new.encode(), ttl=self._store.history))
         for kept in filter(None, (new.copy, new.patch)):
             self._add(state(kept, b"", ttl=_GONE_SECONDS))
 
@@ -72,11 +119,6 @@ class BatchBuilder:
         self._add(state(subjects.dead(new.ref, new.seq), letter.encode(), revision))
         self._add(state(_entry(letter), b"%d" % (letter.ended or 0)))
         self._move_dead(letter, 1)
-
-    def index(self, old: StoredJob) -> None:
-        """A dead letter from before there was an index. `old.revision` is that of its record."""
-        self._bury(old, old.revision)
-        self.correct({State.DEAD: -1, f"dead:{old.reason}": -1}, {})  # there it is counted already
 
     def purge(self, old: StoredJob, new: StoredJob) -> None:
         """A dead letter that is given up. `old.revision` is that of its record."""
@@ -119,7 +161,7 @@ class BatchBuilder:
         self._add(heed._replace(headers=heed.headers | {subjects.EXPECT_OF: subjects.key_order(self._ref)}))
 
     def also(self, messages: Sequence[BatchMessage]) -> None:
-        """Messages that belong to the same step: an event's copy, a cursor."""
+        """Messages that belong to the same step: an event's copy, keys of foreign events."""
         for message in messages:
             self._add(message)
 
@@ -127,9 +169,31 @@ class BatchBuilder:
         self._messages.append(message)
         self._size += len(message.data)
 
-    def messages(self) -> list[BatchMessage]:
-        """Return the batch, with the counts at its end."""
-        return [*self._messages, *self._departed(), *self._counted()]
+    async def commit(self) -> None:
+        """Commit the batch, if there is something in it. Raises `Stale`.
+
+        Who left a lease or the log is told behind the records of what they become: if a dying server kept
+        only part of the batch, a job may be there twice, and none is lost. The counts stand at the end.
+        """
+        left = [(lease, record) for lease, record in self._left_leases()]
+        messages = [*self._messages, *self._departed()]
+        first = len(messages)
+        messages += [record.message(self._ref, lease) for lease, record in left]
+        if self._frontier is not None:
+            messages.append(self._frontier.message(self._ref))
+        messages += self._counted()
+        if messages:
+            revision = await self._store.commit(messages) - len(messages) + 1 + first
+            for number, (lease, record) in enumerate(left):
+                self._leases.adopt(self._ref, lease, record, revision + number)
+
+    def _left_leases(self) -> Iterator[tuple[Lease, LeaseRecord]]:
+        frontier = self._mirror.frontier(self._ref) if self._taken_out else None
+        for token, seqs in self._taken_out.items():
+            lease = frontier.lease(token) if frontier is not None else None
+            if lease is None:
+                raise Stale(f"the lease {token} is gone")
+            yield lease, self._leases.known(self._ref, lease).with_out(seqs)
 
     def _departed(self) -> Iterator[BatchMessage]:
         if self._left:
@@ -142,34 +206,10 @@ class BatchBuilder:
             shards[subjects.shard(fingerprint)][fingerprint] = number
         for shard, moved in sorted(shards.items()):
             if any(moved.values()):
-                yield _added(self._mirror, subjects.cluster(self._ref, self._instance, shard), moved)
+                yield added(self._mirror, subjects.cluster(self._ref, self._instance, shard), moved)
         if any(self._moved.values()):
-            yield _added(self._mirror, subjects.count(self._ref, self._instance), self._moved)
-
-
-def fold_counts(mirror: Mirror, counted: Sequence[str]) -> list[BatchMessage]:
-    """Add the counts of some processes to those of the processes that are gone.
-
-    The sums go first: who reads in between counts too many, which at worst refuses a publish for a moment.
-    """
-    moved: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for subject in counted:
-        moved[subjects.folded(subject)].update(mirror.counts_in(subject))
-    sums = [_added(mirror, subject, counts) for subject, counts in moved.items()]
-    return [*sums, *(state(subject, b"", mirror.revision(subject), TOMBSTONE_SECONDS) for subject in counted)]
-
-
-def _added(mirror: Mirror, subject: str, moved: Mapping[str, int]) -> BatchMessage:
-    """Return the message of some counts, moved by so much."""
-    total = Counter(mirror.counts_in(subject))
-    total.update(moved)
-    return state(subject, job_records.encode_counts(total), mirror.revision(subject))
+            yield added(self._mirror, subjects.count(self._ref, self._instance), self._moved)
 
 
 def _entry(letter: StoredJob) -> str:
     return subjects.index(letter.ref, letter.reason or "", letter.cluster, letter.seq)
-
-
-def live(counts: Counter[str]) -> int:
-    """Return how many jobs are not at their end."""
-    return sum(counts[each] for each in LIVE)

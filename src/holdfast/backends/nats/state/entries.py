@@ -12,13 +12,15 @@ from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.codec import format_stamp, parse_stamp
-from holdfast.backends.nats.wire.parser import StoredMessage
+from holdfast.backends.nats.wire.parser import Raw, StoredMessage, stored, subject_and_sequence
 from holdfast.model.errors import DataLost
 from holdfast.model.event import Event
 
 PAGE = 1000
 _END = 1 << 62
 _BACK = 256
+_AHEAD_BYTES = 4_000_000
+_PUBLISH = f"{subjects.PUBLISH}: ".encode()
 _WIDER = 4  # messages that are read for each that is wanted
 _PROBES_AT_ONCE, _PROBES = 16, 100
 _KEPT, _SMALL = 2_000, 4_000  # messages that are remembered, and bytes that one of them may have
@@ -37,24 +39,54 @@ class Entries:
 
         It ends before a publish that is under way, since that may still commit below what comes later.
         """
-        found: list[StoredMessage] = []
-        while len(found) < limit:
-            query = {"seq": after + 1, "next_by_subj": channel, "batch": min(limit - len(found), PAGE)}
-            messages, pending = await self._store.connection.read(query)
-            outcomes = await self.outcomes(channel, messages)
-            for message in messages:
-                outcome = outcomes.get(message.headers.get(subjects.PUBLISH), True)
-                if outcome is None:
-                    return found, after
-                after = message.seq
-                if outcome:
-                    found.append(message)
-            if not pending:
-                break
-        self._keep(found)
-        return found, after
+        found, reached, _ = await self.raw_page(channel, after, limit, limit)
+        messages = [stored(raw) for _, raw in found]
+        self.keep(messages)
+        return messages, reached
 
-    def _keep(self, messages: Iterable[StoredMessage]) -> None:
+    async def raw_page(
+        self, channel: str, after: int, limit: int, ahead: int
+    ) -> tuple[list[tuple[int, Raw]], int, bool]:
+        """Return the same with their sequences, unread, and up to `ahead` of them where so many follow; and
+        whether that is all there is for now."""
+        found: list[tuple[int, Raw]] = []
+        while len(found) < limit:
+            batch = min(max(limit, ahead) - len(found), PAGE)
+            query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel, "batch": batch}
+            if ahead > limit:
+                query["max_bytes"] = _AHEAD_BYTES
+            messages, pending = await self._store.connection.read_raw(query, subjects.STREAM)
+            outcomes = await self._raw_outcomes(channel, messages)
+            for raw in messages:
+                seq = subject_and_sequence(raw[0])[1]
+                outcome = outcomes.get(seq, True)
+                if outcome is None:
+                    return found, after, True
+                after = seq
+                if outcome:
+                    found.append((seq, raw))
+            if not pending:
+                return found, after, True
+        return found, after, False
+
+    async def _raw_outcomes(self, channel: str, messages: Sequence[Raw]) -> Mapping[int, bool | None]:
+        """Return by sequence what became of the publishes of several batches that have some of these, without
+        those that were committed."""
+        named: dict[bytes, list[Raw]] = {}
+        for raw in messages:
+            if _PUBLISH in raw[0]:
+                at = raw[0].index(_PUBLISH)
+                named.setdefault(raw[0][at : raw[0].index(b"\r", at)], []).append(raw)
+        if not named:
+            return {}
+        firsts = [stored(some[0]) for some in named.values()]
+        outcomes = await self.outcomes(channel, firsts)
+        if all(outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in firsts):
+            return {}  # also what only says that it belongs to one of them
+        each_one = [stored(raw) for some in named.values() for raw in some]
+        return {each.seq: outcomes.get(each.headers.get(subjects.PUBLISH), True) for each in each_one}
+
+    def keep(self, messages: Iterable[StoredMessage]) -> None:
         """Remember what was read of late: whoever makes jobs mostly hands them out, too, and to several
         consumers. A message never changes, but another server may have another one in its place; the parts
         of a large event may be gone."""
@@ -121,7 +153,7 @@ class Entries:
 
     async def at(self, channel: str, seqs: Sequence[int]) -> dict[int, StoredMessage]:
         """Return the messages of some sequences, as far as they still are in the log."""
-        self._keep(())
+        self.keep(())
         found = {seq: self._recent[seq] for seq in seqs if seq in self._recent}
         wanted = set(seqs) - found.keys()
         if wanted:
@@ -134,7 +166,7 @@ class Entries:
             rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in missing]
             for more, _ in await asyncio.gather(*map(self._store.connection.read, rest)):
                 messages += more
-            self._keep(messages)
+            self.keep(messages)
             found |= {message.seq: message for message in messages if message.seq in wanted}
         return found
 
@@ -169,7 +201,7 @@ class Entries:
         whole = await self._whole(message, count) if count else None
         if count and whole is None:
             return None
-        return codec.decode(message, self.published(message), whole)
+        return codec.decode(message, self.published, whole)
 
     async def _whole(self, message: StoredMessage, count: int) -> bytes | None:
         """Return the parts of a large event put together."""

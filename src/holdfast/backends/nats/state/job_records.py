@@ -9,12 +9,18 @@ from typing import Any
 
 import orjson
 
+from holdfast.backends.nats.state.registry import Member
+from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.codec import from_micros, to_micros
+from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.model.job import Failure, JobRecord
 from holdfast.model.states import LIVE, State
 
 FIRST_ERRORS, LAST_ERRORS = 5, 10
 """Errors that a record keeps of many: a message has an end, and a job may be tried for ever."""
+IN_LOG = -1
+"""The origin of a job that waits in the log."""
+_LATEST = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class StoredJob:
     which it has once it was a dead letter; `patch` the subject of the event with other data, which it hands
     out instead; `cluster` the fingerprint under which a dead letter is counted and indexed; `revision` the
     sequence of this very record, the one that the next must replace.
+
+    `origin` tells where a job is that has no record yet: `IN_LOG`, or the token of its lease.
     """
 
     ref: str
@@ -48,6 +56,7 @@ class StoredJob:
     copy: str = ""
     patch: str = ""
     cluster: str | None = None
+    origin: int | None = None
     revision: int = field(default=0, compare=False)
 
     @property
@@ -95,6 +104,30 @@ class StoredJob:
     def at_end(self, state: State, now: int, **changes: Any) -> StoredJob:
         """Return the same job at its end."""
         return replace(self, state=state, ended=now, lease=None, worker=None, **changes)
+
+
+def of_entry(member: Member, message: StoredMessage, published: int) -> StoredJob:
+    """Return the job that an event becomes for a consumer, when it leaves the log."""
+    policy, delivery, headers = member.policy, codec.delivery(message), message.headers
+    due = published if delivery.at is None else max(published, min(delivery.at, _LATEST))
+    return StoredJob(
+        member.ref,
+        message.seq,
+        State.SCHEDULED if due > published else State.READY,
+        codec.event_id(message),
+        codec.source(message),
+        published,
+        due,
+        delivery.priority,
+        headers.get(subjects.CE_KEY) if policy.ordered else None,
+        expiry(member, due),
+    )
+
+
+def expiry(member: Member, due: int) -> int | None:
+    """Return when a job expires that could run since then: its consumer may be younger than its event."""
+    wait = member.policy.expires_after
+    return None if wait is None else max(due, member.created) + to_micros(wait)
 
 
 def decode(data: bytes, revision: int) -> StoredJob:

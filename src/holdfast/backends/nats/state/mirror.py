@@ -1,5 +1,8 @@
 """The mirror: the store's state in memory, brought up to date by reading on from where it was.
 
+It holds the registry, and of consumers what is in hand: frontiers with their leases, jobs of their own, and
+counts. A consumer is read when it is first asked for; whoever looks at all of them reads all.
+
 It only proposes. Whatever is done with it is committed against the revisions that it was based on, so that a
 mirror that has fallen behind costs a repetition and never a wrong step.
 """
@@ -8,96 +11,91 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import orjson
 
-from holdfast.backends.nats.state import registry
+from holdfast.backends.nats.state import frontiers, registry
+from holdfast.backends.nats.state.frontiers import Frontier
 from holdfast.backends.nats.state.queues import Queues
 from holdfast.backends.nats.state.registry import Registry
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import BatchMessage
+from holdfast.backends.nats.wire.batches import BatchMessage, Stale
 from holdfast.backends.nats.wire.connection import NatsConnection
-from holdfast.backends.nats.wire.parser import subject_and_sequence
+from holdfast.backends.nats.wire.parser import Raw, subject_and_sequence
 
 TOMBSTONE_SECONDS = 600
 """How long the empty message stays that tells that a job is live no more."""
 _TRUSTED = TOMBSTONE_SECONDS / 2
 _PAGE = 1000
-_OF_CONSUMERS = {"job", "cursor", "count", "cluster", "lane"}
-
-
-@dataclass(frozen=True, slots=True)
-class IngestCursor:
-    """How far the log has become jobs: up to `at`. Until `target` it is the past, from `since` on."""
-
-    at: int
-    target: int | None = None
-    since: int | None = None
-    revision: int = 0
-
-    def encode(self) -> bytes:
-        return orjson.dumps([self.at, self.target, self.since])
+_ALL = ""
+_NEVER = float("-inf")
 
 
 class View:
-    """The state as of some sequence."""
+    """The state as of some sequence: `known` of everything that was read, or of single consumers."""
 
     def __init__(self) -> None:
         self.registry = Registry()
         self.queues = Queues()
-        self.cursors: dict[str, IngestCursor] = {}
+        self.frontiers: dict[str, Frontier] = {}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
         self.clusters: dict[str, dict[str, dict[str, int]]] = {}
         self.revisions: dict[str, int] = {}
-        self.ours: dict[str, int] = {}
-        """The revisions of cursors that this process has moved."""
-        self.known = 0
+        self.known: defaultdict[str, int] = defaultdict(int)
+        self.read_at: defaultdict[str, float] = defaultdict(lambda: _NEVER)
+
+    def place(self, ref: str) -> tuple[int, float]:
+        """Return up to which sequence a consumer is known, and since when."""
+        places = _ALL, ref
+        return max(self.known[each] for each in places), max(self.read_at[each] for each in places)
 
     def apply(self, subject: str, seq: int, data: bytes) -> None:
         """Take over one message, unless it is older than what is known of its subject."""
         _, _, kind, *rest = subject.split(".")
-        if self.registry.removing and kind in _OF_CONSUMERS and rest[0] in self.registry.removing:
-            return
-        if kind == "job":
-            if data:
-                self.queues.put(rest[0], int(rest[1]), seq, data)
-            else:
-                self.queues.drop(rest[0], int(rest[1]), seq)
-            return
+        if kind == "c":
+            ref, kind, *rest = rest
+            if ref in self.registry.removing:
+                return
+            if kind == "job":
+                if data:
+                    self.queues.put(ref, int(rest[0]), seq, data)
+                else:
+                    self.queues.drop(ref, int(rest[0]), seq)
+                return
         if seq <= self.revisions.get(subject, 0):
             return
         self.revisions[subject] = seq
         match kind:
             case "registry":
                 self.registry = registry.decode(data, seq)
-                self._forget()
-            case "cursor" if data:
-                at, target, since = orjson.loads(data)
-                self.cursors[rest[0]] = IngestCursor(at, target, since, seq)
+                for ref in self.registry.removing:
+                    self.forget(ref)
+                for ref in (self.frontiers.keys() | self.counts.keys()) - self.registry.members.keys():
+                    if int(ref) <= self.registry.numbered:
+                        self.forget(ref)
+            case "frontier" if data:
+                self.frontiers[ref] = frontiers.decode(data, seq, self.frontiers.get(ref))
+            case "frontier":
+                self.frontiers.pop(ref, None)
             case "count" | "cluster":
-                counted = (self.counts if kind == "count" else self.clusters).setdefault(rest[0], {})
+                counted = (self.counts if kind == "count" else self.clusters).setdefault(ref, {})
                 if data:
                     counted[subject] = orjson.loads(data)
                 else:
                     counted.pop(subject, None)
 
-    def _forget(self) -> None:
-        """Consumers that are gone, or are about to be, have nothing here."""
-        for ref in (self.cursors.keys() | self.counts.keys()) - self.registry.members.keys():
-            self.queues.forget(ref)
-            for known in (self.cursors, self.counts, self.clusters):
-                known.pop(ref, None)
-            for subject in [each for each in self.revisions if _is_of(ref, each)]:
-                del self.revisions[subject]
-                self.ours.pop(subject, None)
-
-
-def _is_of(ref: str, subject: str) -> bool:
-    _, _, kind, *rest = subject.split(".")
-    return kind in _OF_CONSUMERS and rest[0] == ref
+    def forget(self, ref: str) -> None:
+        """Drop all of a consumer: it is gone, or is read anew."""
+        self.queues.forget(ref)
+        for known in (self.counts, self.clusters):
+            for subject in known.pop(ref, {}):
+                self.revisions.pop(subject, None)
+        self.frontiers.pop(ref, None)
+        for subject in (subjects.frontier(ref), subjects.key_order(ref)):
+            self.revisions.pop(subject, None)
+        self.known.pop(ref, None)
 
 
 def _total(counted: Mapping[str, Mapping[str, int]]) -> Counter[str]:
@@ -107,15 +105,21 @@ def _total(counted: Mapping[str, Mapping[str, int]]) -> Counter[str]:
     return total
 
 
+class _Turn:
+    """Calls that wait together share a reading: who asked for it, by number, and whom it has served."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.asked = self.served = 0
+
+
 class Mirror:
-    """One process's copy of `HF.S.>`."""
+    """One process's copy of `HF.S.>`, or of those consumers that it works for."""
 
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
-        self._syncing = asyncio.Lock()
         self._view = View()
-        self._synced, self._trusted = time.monotonic(), True
-        self._asked = self._served = 0
+        self._turns: defaultdict[str, _Turn] = defaultdict(_Turn)
 
     @property
     def registry(self) -> Registry:
@@ -126,16 +130,19 @@ class Mirror:
         return self._view.queues
 
     @property
-    def cursors(self) -> dict[str, IngestCursor]:
-        return self._view.cursors
+    def frontiers(self) -> Mapping[str, Frontier]:
+        return self._view.frontiers
+
+    def frontier(self, ref: str) -> Frontier:
+        """Return a consumer's frontier. Raises `Stale` where it is not known."""
+        found = self._view.frontiers.get(ref)
+        if found is None:
+            raise Stale(f"consumer {ref} is not known, or no more")
+        return found
 
     def revision(self, subject: str) -> int:
         """Return the sequence of a subject's only message, 0 where there is none."""
         return self._view.revisions.get(subject, 0)
-
-    def is_ours(self, cursor: str) -> bool:
-        """Return whether this process was the last one to move a cursor."""
-        return self._view.ours.get(cursor) == self.revision(cursor)
 
     def counts(self, ref: str) -> Counter[str]:
         """Return jobs by state, and the dead by reason, as all processes have moved them."""
@@ -147,7 +154,7 @@ class Mirror:
 
     def counts_in(self, subject: str) -> Mapping[str, int]:
         """Return the counts of one message."""
-        kind, ref = subject.split(".")[2:4]
+        ref, kind = subject.split(".")[3:5]
         counted = self._view.counts if kind == "count" else self._view.clusters
         return counted.get(ref, {}).get(subject, {})
 
@@ -172,18 +179,16 @@ class Mirror:
                     found.setdefault(ref, []).extend(chosen)
         return found
 
-    async def sync(self) -> None:
-        """Learn everything that was committed before this call. Calls that wait together share a reading."""
-        self._asked += 1
-        mine = self._asked
-        async with self._syncing:
-            if self._served >= mine:
-                return
-            covered = self._asked
-            # Tombstones may have come and gone while nobody looked.
-            recent = time.monotonic() - self._synced < _TRUSTED
-            await self._read_on(self._view if recent and self._trusted else View())
-            self._served = covered
+    async def sync(self, ref: str = _ALL) -> None:
+        """Learn what was committed before this call: of one consumer, or of everything."""
+        turn = self._turns[ref]
+        turn.asked += 1
+        mine = turn.asked
+        async with turn.lock:
+            if turn.served < mine:
+                covered = turn.asked
+                await (self._read_on(ref) if ref else self._read_all())
+                turn.served = covered
 
     async def sync_registry(self) -> None:
         """Learn of the registry only: a publisher need not know of jobs."""
@@ -192,32 +197,55 @@ class Mirror:
             self._view.apply(message.subject, message.seq, message.data)
 
     async def reload(self) -> None:
-        """Learn everything anew."""
-        async with self._syncing:
-            await self._read_on(View())
+        """Learn of the registry now, and of everything else anew when it is asked for."""
+        found, _ = await self._connection.read({"multi_last": [subjects.REGISTRY], "batch": 1})
+        view = View()
+        for message in found:
+            view.apply(message.subject, message.seq, message.data)
+        self._view = view
 
-    async def distrust(self) -> None:
-        """The server may be another one: learn of its registry now, of everything else when it is needed."""
-        async with self._syncing:
-            self._trusted = False
-            found, _ = await self._connection.read({"multi_last": [subjects.REGISTRY], "batch": 1})
-            view = self._view
-            view.revisions.pop(subjects.REGISTRY, None)
-            view.registry = Registry()
-            for message in found:
-                view.apply(message.subject, message.seq, message.data)
-
-    async def _read_on(self, view: View) -> None:
+    async def _read_all(self) -> None:
         """Read until there is no more. A new view takes the old one's place when it is whole."""
-        began, pending = time.monotonic(), 1
-        while pending:
-            query = {"seq": view.known + 1, "next_by_subj": subjects.STATE, "batch": _PAGE}
-            found, pending = await self._connection.read_raw(query, subjects.STREAM)
-            for headers, data in found:
-                subject, seq = subject_and_sequence(headers)
+        began, view = time.monotonic(), self._view
+        # Tombstones may have come and gone while nobody looked.
+        if began - view.read_at[_ALL] > _TRUSTED:
+            view = View()
+        await self._read(subjects.STATE, view.known[_ALL], view, _ALL)
+        view.read_at[_ALL] = began
+        self._view = view
+
+    async def _read_on(self, ref: str) -> None:
+        began, view = time.monotonic(), self._view
+        known, since = view.place(ref)
+        if began - since > _TRUSTED:
+            fresh = View()
+            fresh.registry = view.registry
+            found = await self._read(subjects.state_of(ref), 0, fresh, ref)
+            view = self._view
+            view.forget(ref)
+            for subject, seq, data in found:
                 view.apply(subject, seq, data)
-                view.known = max(view.known, seq)
-        self._view, self._synced, self._trusted = view, began, True
+            view.known[ref] = fresh.known[ref]
+        else:
+            view.known[ref] = known
+            await self._read(subjects.state_of(ref), known, view, ref)
+        view.read_at[ref] = began
+
+    async def _read(self, wanted: str, known: int, view: View, place: str) -> list[tuple[str, int, bytes]]:
+        pending, every = 1, list[tuple[str, int, bytes]]()
+        while pending:
+            query = {"seq": known + 1, "next_by_subj": wanted, "batch": _PAGE}
+            found, pending = await self._connection.read_raw(query, subjects.STREAM)
+            for message in map(_located, found):
+                view.apply(*message)
+                known = max(known, message[1])
+                every.append(message)
+            view.known[place] = max(known, view.known[place])
+        return every
+
+    def is_recent(self, ref: str) -> bool:
+        """Return whether a consumer was looked at lately."""
+        return time.monotonic() - self._view.place(ref)[1] < _TRUSTED
 
     def adopt(self, messages: Sequence[BatchMessage], last: int) -> None:
         """Take over a batch of our own, so that it need not be read back."""
@@ -225,7 +253,9 @@ class Mirror:
         for seq, message in enumerate(messages, start=first):
             if message.subject.startswith(subjects.STATE_PREFIX):
                 view.apply(message.subject, seq, message.data)
-            if message.subject.startswith(subjects.CURSORS):
-                view.ours[message.subject] = seq
-        if first == view.known + 1:  # nobody wrote in between
-            view.known = last
+        if first == view.known[_ALL] + 1:  # nobody wrote in between
+            view.known[_ALL] = last
+
+
+def _located(message: Raw) -> tuple[str, int, bytes]:
+    return *subject_and_sequence(message[0]), message[1]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from holdfast.backends.nats.state.batch_builder import live
+import orjson
+
+from holdfast.backends.nats.state import frontiers
+from holdfast.backends.nats.state.backlogs import Backlogs
+from holdfast.backends.nats.state.counts import live
 from holdfast.backends.nats.state.entries import Entries
-from holdfast.backends.nats.state.ingest import JobIngest
 from holdfast.backends.nats.state.publish_outcome import (
     COMMITTED,
     IdempotencyKeys,
@@ -53,10 +57,10 @@ class BatchPublisher:
         entries: Entries,
         outcomes: PublishOutcomes,
         keys: IdempotencyKeys,
-        ingest: JobIngest,
+        backlogs: Backlogs,
     ) -> None:
         self._store, self._entries, self._outcomes = store, entries, outcomes
-        self._keys, self._ingest = keys, ingest
+        self._keys, self._backlogs = keys, backlogs
 
     async def append(self, channel: str, events: Sequence[Event], delivery: Delivery) -> list[EventDraft]:
         """Append what is new. Returns a draft for each event in order, repeats included."""
@@ -83,6 +87,8 @@ class BatchPublisher:
                     raise
         else:
             raise Unavailable(f"channel {channel!r} is published to by too many at once; try again")
+        if any(not draft.duplicate for draft in firsts.values()):
+            await self._store.wake([channel])
         for draft in drafts:
             first = firsts[draft.key]
             if draft is not first:
@@ -108,48 +114,57 @@ class BatchPublisher:
 
         `ours`: events of this publish that are in the log. Whoever needs long for this loses to all others.
         """
-        if not self._bounded(channel):
-            await self._store.mirror.sync_registry()
-        if self._bounded(channel):
-            await self._store.fresh()
+        await self._store.mirror.sync_registry()
         if channel in self._store.registry.full:
             raise Overloaded(
                 f"channel {channel!r} is full by its max_bytes policy; let its consumers catch up so that it "
                 "can be trimmed, or raise max_bytes"
             )
-        bounded = self._bounded(channel)
+        bounded = self._store.registry.bounded.get(channel)
         if not bounded:
             return []
-        subject = subjects.gate(channel)
-        revision = self._store.mirror.revision(subject)
-        depths = await asyncio.gather(*(self._depth(member, ours) for member in bounded))
-        for member, jobs in zip(bounded, depths, strict=True):
-            most = member.policy.max_depth
-            if most is not None and jobs >= most:
+        revision, depths = await self._depths(channel, bounded)
+        closer = [each for each in bounded if depths[each.ref] - ours >= _most(each)]
+        if closer:
+            depths |= await self._close_look(closer)
+        for member in closer:
+            if depths[member.ref] >= _most(member):
                 raise Overloaded(
-                    f"consumer {member.name} of channel {channel} holds {jobs} live jobs; its max_depth is "
-                    f"{most}; publish again once it has caught up"
+                    f"consumer {member.name} of channel {channel} holds {depths[member.ref]} live jobs; its "
+                    f"max_depth is {member.policy.max_depth}; publish again once it has caught up"
                 )
-        return [state(subject, b"", revision)]
+        return [state(subjects.gate(channel), b"", revision)]
 
-    def _bounded(self, channel: str) -> list[Member]:
-        members = self._store.registry.by_channel.get(channel, ())
-        return [member for member in members if member.policy.max_depth is not None]
+    async def _depths(self, channel: str, bounded: Sequence[Member]) -> tuple[int, dict[str, int]]:
+        """Return the revision of the gate, and how many live jobs each consumer has at most: its counts, its
+        leases as they were made, and all that follows its frontier."""
+        places = (
+            place
+            for each in bounded
+            for place in (subjects.frontier(each.ref), subjects.count(each.ref, "*"))
+        )
+        gate, revision = subjects.gate(channel), 0
+        depths, at = Counter({each.ref: 0 for each in bounded}), dict[str, int]()
+        for message in await self._store.connection.last([gate, *places]):
+            if message.subject == gate:
+                revision = message.seq
+            elif message.data:
+                ref, kind = message.subject.split(".")[3:5]
+                if kind == "frontier":
+                    found = frontiers.decode(message.data, message.seq)
+                    depths[ref] += sum(lease.count for lease in found.leases)
+                    at[ref] = found.at
+                else:
+                    depths[ref] += live(Counter(orjson.loads(message.data)))
+        behind = await asyncio.gather(*(self._entries.count(channel, seq) for seq in at.values()))
+        depths.update(dict(zip(at, behind, strict=True)))
+        return revision, dict(depths)
 
-    async def _depth(self, member: Member, ours: int) -> int:
-        """Return how many live jobs a consumer has, with those that the log will become, without `ours`.
-
-        Publishers only count what is in the log: if they made jobs of it as well, they would get into the
-        way of workers. Where that is too much, it is looked at closely: not all of it was committed.
-        """
-        cursor, most = self._store.mirror.cursors.get(member.ref), member.policy.max_depth
-        jobs = live(self._store.mirror.counts(member.ref))
-        if cursor is not None and cursor.target is None and most is not None and jobs < most:
-            jobs += max(await self._entries.count(member.channel, cursor.at) - ours, 0)
-            if jobs >= most:
-                await self._ingest.level(member)
-                jobs = live(self._store.mirror.counts(member.ref))
-        return jobs
+    async def _close_look(self, members: Sequence[Member]) -> dict[str, int]:
+        """Return how many live jobs some consumers have."""
+        await asyncio.gather(*(self._store.mirror.sync(each.ref) for each in members))
+        found = await self._backlogs.of(members)
+        return {each.ref: live(found[each.ref].states) if each.ref in found else 0 for each in members}
 
     async def _append(self, channel: str, drafts: Sequence[EventDraft], delivery: Delivery) -> None:
         client = await self._store.connection.client()
@@ -199,7 +214,7 @@ class BatchPublisher:
         seq = await self._store.commit(messages) - len(messages) + len(before)
         for draft, group in zip(drafts, groups, strict=True):
             seq += len(group)
-            draft.seq = seq
+            draft.seq = seq - group[-1].subject.startswith(subjects.SPECIALS)
 
 
 def _firsts(channel: str, drafts: Sequence[EventDraft]) -> dict[str, EventDraft]:
@@ -220,7 +235,19 @@ def _messages(channel: str, draft: EventDraft, delivery: Delivery, max_payload: 
     """Return an event behind its key: what a dying server kept of a batch never becomes a second event."""
     messages = codec.encode(channel, draft.event, delivery, max_payload)
     key = key_message(draft.key, draft.digest, len(messages), delivery.publish, draft.expect)
-    return [key, *messages]
+    return [key, *messages, *_mark(channel, messages[-1])]
+
+
+def _mark(channel: str, event: BatchMessage) -> list[BatchMessage]:
+    """Return the mark by which claims find an event that is to come before others, or later."""
+    names = (subjects.DUE, subjects.PRIORITY, subjects.PUBLISH)
+    headers = {name: event.headers[name] for name in names if name in event.headers}
+    special = subjects.DUE in headers or subjects.PRIORITY in headers
+    return [BatchMessage(subjects.special(channel), b"", headers)] if special else []
+
+
+def _most(member: Member) -> int:
+    return member.policy.max_depth or 0
 
 
 def _batches(groups: Sequence[list[BatchMessage]]) -> Iterable[int]:

@@ -21,9 +21,9 @@ from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.policy import Policy
 from holdfast.model.position import format_position
 
-SCHEMA = 2
+SCHEMA = 3
 _FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)
-_OFFSETS = 100  # older ones only told when events were published that have long become jobs
+_OFFSETS = 100  # older ones only tell when events were published
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Registry:
     """`epochs` and `offsets` are pairs: from this sequence on, this epoch, this offset in microseconds.
 
     `full` are the channels that take no events for now, `displays` their names for people, `removing` the
-    consumers that are being removed; numbers up to `numbered` are not given again. `indexed` tells that every
-    dead letter is in the index, also those from before there was one. New tokens are above `tokens`: a server
-    that came back may have lost the newest that it gave, and goes on at the time in milliseconds.
+    consumers that are being removed; numbers up to `numbered` are not given again. New tokens are above
+    `tokens`: a server that came back may have lost the newest that it gave, and goes on at the time in
+    milliseconds.
     """
 
     identity: str = ""
@@ -66,7 +66,6 @@ class Registry:
     displays: Mapping[str, str] = field(default_factory=dict)
     removing: Mapping[str, Member] = field(default_factory=dict)
     numbered: int = 0
-    indexed: bool = True
     tokens: int = 0
     revision: int = 0
 
@@ -77,7 +76,7 @@ class Registry:
         known = {"identity": self.identity, "channels": dict(self.channels), "members": members}
         places = {"epochs": self.epochs, "offsets": self.offsets, "full": sorted(self.full)}
         since = {"displays": dict(self.displays), "leaving": removing, "numbered": self.numbered}
-        newest = {"indexed": self.indexed, "tokens": self.tokens}
+        newest = {"tokens": self.tokens}
         return orjson.dumps({"schema": SCHEMA, **known, **places, **since, **newest})
 
     @cached_property
@@ -89,6 +88,15 @@ class Registry:
         found: dict[str, list[Member]] = {}
         for each in sorted(self.members.values(), key=lambda member: member.name):
             found.setdefault(each.channel, []).append(each)
+        return found
+
+    @cached_property
+    def bounded(self) -> dict[str, list[Member]]:
+        """The consumers that are full at some number of jobs, by channel."""
+        found: dict[str, list[Member]] = {}
+        for each in self.members.values():
+            if each.policy.max_depth is not None:
+                found.setdefault(each.channel, []).append(each)
         return found
 
     def member(self, channel: str, consumer: str) -> Member:
@@ -104,7 +112,7 @@ class Registry:
         chosen = [m for m in found if channel in (None, m.channel) and consumer in (None, m.name)]
         return sorted(chosen, key=lambda member: (member.channel, member.name))
 
-    def shown(self, member: Member, backfilling: bool) -> Consumer:
+    def shown(self, member: Member) -> Consumer:
         """Return a consumer as the contract has it."""
         return Consumer(
             member.channel,
@@ -112,10 +120,9 @@ class Registry:
             member.policy,
             member.paused,
             from_micros(member.created),
-            backfilling,
-            member.display,
-            member.revision,
-            self.displays.get(member.channel, ""),
+            display=member.display,
+            revision=member.revision,
+            channel_display=self.displays.get(member.channel, ""),
         )
 
     def check_channel(self, channel: str) -> None:
@@ -187,9 +194,6 @@ class Registry:
         member = replace(member, revision=max(self.revision, self.tokens) + 1)
         return replace(self, members={**self.members, member.ref: member})
 
-    def with_index(self) -> Registry:
-        return self if self.indexed else replace(self, indexed=True)
-
     def without(self, member: Member) -> Registry:
         """Begin a consumer's removal."""
         members = {ref: each for ref, each in self.members.items() if ref != member.ref}
@@ -206,10 +210,9 @@ class Registry:
 def decode(data: bytes, revision: int) -> Registry:
     """Return the registry as it was stored."""
     stored: dict[str, Any] = orjson.loads(data)
-    if stored["schema"] > SCHEMA:
-        raise HoldfastError(
-            f"the store has schema {stored['schema']}, this version knows {SCHEMA}; upgrade holdfast"
-        )
+    if stored["schema"] != SCHEMA:
+        advice = "upgrade holdfast" if stored["schema"] > SCHEMA else "empty it, or use an older version"
+        raise HoldfastError(f"the store has schema {stored['schema']}, this version knows {SCHEMA}; {advice}")
     members, removing = ([Member(*each) for each in stored.get(name, ())] for name in ("members", "leaving"))
     epochs, offsets = (
         tuple((start, number) for start, number in stored[name]) for name in ("epochs", "offsets")
@@ -224,7 +227,6 @@ def decode(data: bytes, revision: int) -> Registry:
         stored.get("displays", {}),
         {each.ref: each for each in removing},
         stored.get("numbered", 0),
-        stored.get("indexed", False),
         stored.get("tokens", 0),
         revision,
     )

@@ -7,12 +7,13 @@ import itertools
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from holdfast.backends.nats.state.batch_builder import BatchBuilder, fold_counts
+from holdfast.backends.nats.state.counts import fold_counts
 from holdfast.backends.nats.state.mirror import Mirror
-from holdfast.backends.nats.state.registry import Registry
+from holdfast.backends.nats.state.registry import Member, Registry
 from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import (
     BatchCommitter,
@@ -63,11 +64,13 @@ class NatsStore:
     def __init__(self, url: str, history: int) -> None:
         self.connection = NatsConnection(url)
         self.mirror = Mirror(self.connection)
-        self._history = history
-        self._instance = secrets.token_hex(6)
+        self.history = history
+        self.instance = secrets.token_hex(6)
         self.capacity = Capacity(self.connection)
         self._committer = BatchCommitter(Batches(self.connection))
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.when_changed: list[Callable[[], None]] = []
+        """What to do when another server may be behind the connection."""
         self._generation = 0
         self._recognising = asyncio.Lock()
 
@@ -78,7 +81,7 @@ class NatsStore:
     async def close(self) -> None:
         """Leave the counts of this process to all, and give the connection back."""
         try:
-            for ref, counted in self.mirror.count_subjects_of(self._instance).items():
+            for ref, counted in self.mirror.count_subjects_of(self.instance).items():
                 async with self.lock(ref):
                     await self.commit(fold_counts(self.mirror, counted))
         except (HoldfastError, Stale):
@@ -94,20 +97,31 @@ class NatsStore:
         """Return a consumer's lock within this process: its counts have one writer."""
         return self._locks[ref]
 
-    def batch(self, ref: str) -> BatchBuilder:
-        return BatchBuilder(self.mirror, ref, self._instance, self._history)
-
     # looking
 
     async def fresh(self) -> int:
-        """Bring the mirror up to date; returns the store's time in microseconds."""
+        """Learn of all consumers; returns the store's time in microseconds."""
         await self.recognise()
         stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
         for _ in range(TRIES):
-            if self.registry.members.keys() <= self.mirror.cursors.keys():
+            if self.registry.members.keys() <= self.mirror.frontiers.keys():
                 break
             await self.mirror.sync()  # somebody learned of a new consumer from the registry alone
         return stamp + self.registry.offset
+
+    async def consumer(self, channel: str, consumer: str) -> tuple[Member, int]:
+        """Learn of one consumer; returns it and the store's time. Raises `NotFound`."""
+        for _ in range(TRIES):
+            await self.recognise()
+            known = self.registry.by_name.get((channel, consumer))
+            if known is None:
+                now = await self.clock()
+            else:
+                now, _ = await asyncio.gather(self.clock(), self.mirror.sync(known.ref))
+            member = self.registry.member(channel, consumer)
+            if known is not None and member.ref == known.ref and member.ref in self.mirror.frontiers:
+                return member, now
+        raise Unavailable(f"consumer {consumer!r} of {channel!r} changes too often; try again")
 
     async def look(self) -> None:
         """Learn of the registry alone, which is enough to read the log; the jobs stay as they are."""
@@ -145,7 +159,9 @@ class NatsStore:
             if self._generation == generation:
                 return
             identity = await stream.ensure(self.connection)
-            await self.mirror.distrust()
+            await self.mirror.reload()
+            for changed in self.when_changed:
+                changed()
             if self.registry.identity != identity:
                 info = await self.info()
                 last, now = int(info["state"]["last_seq"]), parse_stamp(info["ts"])
@@ -156,15 +172,18 @@ class NatsStore:
                 await self.change_registry(recognised)
             self._generation = generation
 
-    async def look_again(self, stale: int) -> None:
-        """Wait and learn what changed, after a batch was refused for the `stale`-th time."""
+    async def look_again(self, stale: int, ref: str) -> None:
+        """Wait and learn what changed of a consumer, after a batch was refused for the `stale`-th time."""
         await self.wait_after(stale)
-        await self.mirror.sync()
+        await self.mirror.sync_registry()
+        if ref in self.registry.members:
+            await self.mirror.sync(ref)
 
     async def wait_after(self, stale: int) -> None:
-        """Wait before another try. A mirror that cannot be right is read anew."""
-        await backoff(stale)
-        if stale % _DOUBT == 0:
+        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew."""
+        if stale:
+            await backoff(stale - 1)
+        if stale and stale % _DOUBT == 0:
             await self.mirror.reload()
 
     # changing
@@ -185,6 +204,13 @@ class NatsStore:
                 return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
 
+    async def wake(self, channels: Iterable[str]) -> None:
+        """Tell listeners that there may be new work. They may miss it."""
+        with suppress(Exception):  # what was done is done: whoever did it must not hear otherwise
+            client = await self.connection.client()
+            for channel in channels:
+                await client.publish(subjects.wake(channel))
+
     async def change_registry(
         self,
         change: Callable[[Registry], Registry],
@@ -201,14 +227,15 @@ class NatsStore:
                 await self.commit([*(await also(wanted) if also else ()), message])
                 return self.registry
             except Stale:
-                await self.look_again(turn)
+                await self.wait_after(turn)
+                await self.mirror.sync_registry()
         raise Unavailable("the registry changed too often to change it as well; try again")
 
     async def ensure_channel(self, channel: str) -> None:
         """Make sure that a channel is known, and that the stream captures it."""
         if channel in self.registry.channels:
             return
-        now = await self.fresh()
+        now = await self.clock()
         if channel not in self.registry.channels:
             await stream.capture(self.connection, [channel])
             await self.change_registry(lambda known: known.with_channel(channel, now))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast.backends.nats.state.batch_builder import BatchBuilder
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.job_records import StoredJob
+from holdfast.backends.nats.state.jobs import Jobs
+from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.publish_outcome import key_message
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import TRIES, NatsStore
@@ -129,8 +132,9 @@ class Transitions:
     Whoever lost a race waits without the consumer's lock, and holds up nobody who comes later.
     """
 
-    def __init__(self, store: NatsStore, entries: Entries) -> None:
-        self._store, self._copies = store, EventCopies(store, entries)
+    def __init__(self, store: NatsStore, entries: Entries, leases: LeaseRecords, jobs: Jobs) -> None:
+        self._store, self._leases, self._jobs = store, leases, jobs
+        self._copies = EventCopies(store, entries)
         self._asked: defaultdict[str, list[_Asked]] = defaultdict(list)
         self._drains: set[asyncio.Task[None]] = set()
 
@@ -168,7 +172,8 @@ class Transitions:
                     stale += 1
                     if stale > TRIES:
                         raise Unavailable("the jobs of a consumer change too often; try again") from None
-                    await self._store.look_again(stale)
+                    await self._store.look_again(stale, ref)
+                    await self._look_at_leases(ref, todo)
         except Exception as error:
             _tell(group, error)
         else:
@@ -179,19 +184,41 @@ class Transitions:
         member = self._store.registry.members.get(ref)
         if member is None:
             return []
-        batch, taken, rest = await self._plan(member, todo)
-        if taken:
-            await self._store.commit(batch.messages())
+        async with self._alone(ref, todo):
+            batch, taken, rest = await self._plan(member, todo)
+            await batch.commit()
+        target = member.policy.dead_letter
+        if target is not None and any(each.subject == target for each in batch.messages):
+            await self._store.wake([target])
         for asked, place in taken:
             asked.accepted.append(place)
         return rest
+
+    @asynccontextmanager
+    async def _alone(self, ref: str, todo: _Todo) -> AsyncIterator[None]:
+        """Keep single changes of the leases that are concerned from coming in between."""
+        frontier = self._store.mirror.frontier(ref)
+        holders = (frontier.holder(step.seq) for _, _, step in todo)
+        async with AsyncExitStack() as held:
+            for token in sorted({lease.token for lease in holders if lease is not None}):
+                await held.enter_async_context(self._leases.lock(ref, token))
+            yield
+
+    async def _look_at_leases(self, ref: str, todo: _Todo) -> None:
+        frontier = self._store.mirror.frontiers.get(ref)
+        if frontier is not None:
+            holders = (frontier.holder(step.seq) for _, _, step in todo)
+            leases = {lease.token: lease for lease in holders if lease is not None}
+            await self._leases.read((ref, lease) for lease in leases.values())
 
     async def _plan(
         self, member: Member, todo: _Todo
     ) -> tuple[BatchBuilder, list[tuple[_Asked, int]], _Todo]:
         """Return as many accepted steps as one batch takes, and what is left for the next one."""
-        batch, taken = self._store.batch(member.ref), list[tuple[_Asked, int]]()
-        decided, rest = self._decide(todo)
+        batch = BatchBuilder(self._store, self._leases, member.ref)
+        taken = list[tuple[_Asked, int]]()
+        live = await self._jobs.live(member, {step.seq for _, _, step in todo})
+        decided, rest = self._decide(todo, live)
         buried = [new for _, _, new in decided if new.state is State.DEAD]
         copies = await self._copies.of(member, buried[:_AT_ONCE])
         for turn, old, new in decided:
@@ -207,25 +234,21 @@ class Transitions:
             taken.append(turn[:2])
         return batch, taken, rest
 
-    def _decide(self, todo: _Todo) -> tuple[list[tuple[_Turn, StoredJob, StoredJob]], _Todo]:
+    def _decide(
+        self, todo: _Todo, live: Mapping[int, StoredJob]
+    ) -> tuple[list[tuple[_Turn, StoredJob, StoredJob]], _Todo]:
         """Return what each step makes of its job. A second step of a job waits for the first one's batch."""
-        queues, seen = self._store.mirror.queues, set[int]()
+        seen = set[int]()
         decided, rest = list[tuple[_Turn, StoredJob, StoredJob]](), _Todo()
         for turn in todo:
             asked, _, step = turn
-            record = queues.job(step.ref, step.seq)
+            record = live.get(step.seq)
             if step.seq in seen:
                 rest.append(turn)
             elif record is not None and step.accepts(record, asked.now):
                 decided.append((turn, record, step.change(record, asked.now)))
                 seen.add(step.seq)
         return decided, rest
-
-    async def wake(self, channels: set[str]) -> None:
-        """Tell listeners that older work may be ready. They may miss it."""
-        client = await self._store.connection.client()
-        for channel in channels:
-            await client.publish(subjects.wake(channel))
 
 
 def _tell(group: list[_Asked], error: Exception | None) -> None:

@@ -19,7 +19,7 @@ MOST = 1000
 MOST_BYTES = 16_000_000
 _STALE, _UNFINISHED, _FULL = {10071, 10164}, {10176, 10210}, {10002, 10023, 10047, 10054, 10077}
 _UNDER_WAY = 2
-_WAITS = 0.02, 0.4
+_WAITS = 0.005, 0.3
 _HEADERS = 1000  # bytes that they take at most where an event's attributes are not among them
 
 
@@ -133,7 +133,12 @@ class BatchCommitter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def commit(self, messages: Sequence[BatchMessage]) -> int:
-        """Do as `Batches.commit`. The batch goes on when the caller gives up."""
+        """Do as `Batches.commit`. The batch goes on when the caller gives up.
+
+        A message alone is no batch: it waits for none.
+        """
+        if len(messages) == 1:
+            return await self._batches.commit(messages)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(messages, done))
         self._start()

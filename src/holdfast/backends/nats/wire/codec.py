@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -108,6 +108,8 @@ def _attributes(event: Event, delivery: Delivery) -> dict[str, str]:
 
 def part_count(stored: StoredMessage) -> int:
     """Return how many messages before this one belong to it: in the same batch, or it only says so."""
+    if subjects.PART_COUNT not in stored.headers:
+        return 0
     count = _number(stored.headers.get(subjects.PART_COUNT)) or 0
     place = _number(stored.headers.get(subjects.BATCH_SEQUENCE)) or 0
     return count if 0 < count < place else 0
@@ -120,8 +122,13 @@ def delivery(stored: StoredMessage) -> Delivery:
     return Delivery(_number(headers.get(subjects.DUE)), priority, headers.get(subjects.PUBLISH))
 
 
-def decode(stored: StoredMessage, published: int, whole: bytes | None = None) -> Event:
-    """Return the event of a message, ours or a foreign client's, with its parts put together."""
+def decode(
+    stored: StoredMessage, published: Callable[[StoredMessage], int], whole: bytes | None = None
+) -> Event:
+    """Return the event of a message, ours or a foreign client's, with its parts put together.
+
+    `published` tells when the message was stored, where that is the event's time.
+    """
     headers = stored.headers
     data, extra = (stored.data, headers_of(headers)) if whole is None else unpacked(whole)
     return Event(
@@ -130,7 +137,7 @@ def decode(stored: StoredMessage, published: int, whole: bytes | None = None) ->
         source(stored),
         kind(headers),
         key_in(headers.get(subjects.CE_KEY)),
-        time_of(headers.get(subjects.CE_TIME)) or from_micros(published),
+        time_of(headers.get(subjects.CE_TIME)) or from_micros(published(stored)),
         extra,
     )
 
@@ -175,8 +182,10 @@ def key_in(text: str | None) -> str | None:
 
 def time_of(text: str | None) -> datetime | None:
     """Return the publisher's time, if it can be read: a foreign client may have a format of its own."""
+    if not text:
+        return None
     try:
-        given = datetime.fromisoformat(text or "")
+        given = datetime.fromisoformat(text)
     except ValueError:
         return None
     given = given if given.tzinfo else given.replace(tzinfo=UTC)
@@ -187,6 +196,8 @@ def headers_of(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the event's own headers: ours in one, those of a foreign client as they are."""
     if subjects.HEADERS in headers:
         return headers_in(headers[subjects.HEADERS])
+    if headers.keys() <= subjects.OF_THE_SERVER_AND_OURS:
+        return {}
     return {name: value for name, value in headers.items() if not name.lower().startswith(_RESERVED)}
 
 

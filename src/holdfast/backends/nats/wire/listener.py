@@ -70,6 +70,11 @@ class NatsListener:
             async def hear(message: Msg, channel: str = channel) -> None:
                 self._wake(channel)
 
-            await client.subscribe(channel, cb=hear)
+            async def overhear(message: Msg, channel: str = channel) -> None:
+                # A message of a batch is heard before the batch is committed, and its publisher tells then.
+                if subjects.BATCH not in (message.headers or {}):
+                    self._wake(channel)
+
+            await client.subscribe(channel, cb=overhear)
             await client.subscribe(subjects.wake(channel), cb=hear)
         await client.flush()

@@ -161,6 +161,15 @@ async def last(connection: NatsConnection, subject: str) -> StoredMessage | None
     return StoredMessage(found["subject"], found["seq"], found["time"], {}, b64decode(found.get("data", "")))
 
 
+async def has(connection: NatsConnection, seq: int) -> bool:
+    """Return whether the stream has a message, as its leader knows."""
+    reply = await connection.request(f"{_API}.MSG.GET.{subjects.STREAM}", {"seq": seq})
+    if reply.get("error", {}).get("err_code") in (_NO_MESSAGE, _NOTHING):
+        return False
+    _checked(reply, f"look for message {seq} of the stream {subjects.STREAM}")
+    return True
+
+
 async def delete(connection: NatsConnection, seq: int) -> None:
     """Remove one message; it may be gone already."""
     reply = await connection.request(f"{_API}.MSG.DELETE.{subjects.STREAM}", {"seq": seq, "no_erase": True})

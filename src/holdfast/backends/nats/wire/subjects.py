@@ -10,7 +10,7 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.D.REF.SEQ                a dead letter: its record, with reason and errors
     HF.I.REF.REASON.PRINT.SEQ   the index of dead letters, right behind the record: when it died; PRINT is the
                                 fingerprint. Empty for a second after it left the dead
-    HF.H.REF                    empty: carries the check of an ordered consumer's claims against HF.S.lane
+    HF.H.REF                    empty: carries the check of an ordered consumer's claims against its lane
     HF.Q.REF                    jobs that left dead in one step, for a few minutes: a recount may be under way
     HF.B.HASH.REF.SEQ           a dead letter's own copy of its event, its parts before it; HASH is as in HF.K
     HF.R.REF.SEQ.TOKEN          the event with other data, its parts before it, for a job that was revived so
@@ -25,16 +25,21 @@ channel's own name, and `HF.>`, which no channel can be called since their names
     HF.G                        up to where old idempotency keys were forgotten
     HF.U                        empty: somebody changes the subjects that the stream captures
 
-    HF.S.>                      the state that every process mirrors, one message per subject:
+    HF.X.CHANNEL                right behind an event with a time or a priority, in the same batch: such
+                                events become jobs before the others
+    HF.J.CHANNEL                raised by publishes to a channel with a bounded consumer: these exclude others
+    HF.W.REF.LEVEL.BUCKET.TOKEN what happened to a lease, absent while nothing has: who ended and when, who
+                                became a job of its own, and later deadlines. Also its history; see leases.py
+
+    HF.S.>                      the state that processes mirror, one message per subject:
     HF.S.registry               channels, consumers, epochs and the test kit's clock
-    HF.S.cursor.REF             how far the log has become jobs for a consumer
-    HF.S.job.REF.SEQ            a live job; empty for a few minutes after it has ended
-    HF.S.count.REF.INSTANCE     jobs by state, and the dead by reason, as one process moved them, and `all`
+    HF.S.c.REF.frontier         how far the log was taken up for a consumer, and its open leases
+    HF.S.c.REF.job.SEQ          a job of its own; empty for a few minutes after it has ended
+    HF.S.c.REF.count.INSTANCE   jobs by state, and the dead by reason, as one process moved them, and `all`
                                 that are gone; summed up
-    HF.S.cluster.REF.INSTANCE.SHARD    the same for the dead by fingerprint, a sixteenth of them each
-    HF.S.lane.REF               raised by requeues and revivals of an ordered consumer: a claim that has not
+    HF.S.c.REF.cluster.INSTANCE.SHARD    the same for the dead by fingerprint, a sixteenth of them each
+    HF.S.c.REF.lane             raised by requeues and revivals of an ordered consumer: a claim that has not
                                 seen the newest is refused
-    HF.S.gate.CHANNEL           raised by publishes to a channel with a bounded consumer: these exclude others
 
     HOLDFAST.WAKE.CHANNEL       not stored: tells listeners that older work may be ready
 
@@ -57,7 +62,8 @@ OURS: Final = "HF.>"
 STATE: Final = "HF.S.>"
 STATE_PREFIX: Final = "HF.S."
 REGISTRY: Final = "HF.S.registry"
-CURSORS: Final = "HF.S.cursor."
+LEASES: Final = "HF.W."
+SPECIALS: Final = "HF.X."
 KEYS, OUTCOMES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
 UPDATING: Final = "HF.U"
@@ -82,6 +88,11 @@ PRIORITY: Final = "Holdfast-Priority"
 PART_COUNT: Final = "Holdfast-Parts"
 PUBLISH: Final = "Holdfast-Publish"
 PUBLISH_NAME: Final = "[0-9a-f]{16}"
+OF_THE_SERVER_AND_OURS: Final = frozenset(
+    {CE_ID, CE_SOURCE, CE_TYPE, CE_TIME, CE_KEY, DUE, PRIORITY, PART_COUNT, PUBLISH, BATCH, BATCH_SEQUENCE}
+    | {COMMIT, MESSAGE_ID, SEQUENCE, SUBJECT, STAMP, PENDING, HELD, LAST_SEQUENCE, EXPECT, ROLLUP, TTL}
+)
+"""What is no header of an event's own."""
 
 # What a state record carries besides its fields.
 RECORD_KEY, RECORD_DUE = "Holdfast-Key", "Holdfast-Due"
@@ -98,8 +109,30 @@ def key(channel: str, source: str, event_id: str) -> str:
     return f"HF.K.{hashlib.sha256(whole).hexdigest()[:40]}"
 
 
+def state_of(ref: str) -> str:
+    """Return everything that is mirrored of a consumer."""
+    return f"HF.S.c.{ref}.>"
+
+
+def frontier(ref: str) -> str:
+    return f"HF.S.c.{ref}.frontier"
+
+
 def job(ref: str, seq: int | str) -> str:
-    return f"HF.S.job.{ref}.{seq}"
+    return f"HF.S.c.{ref}.job.{seq}"
+
+
+def special(channel: str) -> str:
+    return f"{SPECIALS}{channel}"
+
+
+def lease(ref: str, level: int, bucket: int, token: int | str) -> str:
+    return f"{LEASES}{ref}.{level}.{bucket}.{token}"
+
+
+def leases(ref: str) -> str:
+    """Return the records of all leases of a consumer."""
+    return f"{LEASES}{ref}.>"
 
 
 def ended(ref: str, seq: int | str) -> str:
@@ -178,27 +211,23 @@ def lock(name: str) -> str:
     return f"HF.L.{quote(name, safe=':').replace('.', '%2E')}"
 
 
-def cursor(ref: str) -> str:
-    return f"{CURSORS}{ref}"
-
-
 def count(ref: str, instance: str) -> str:
-    return f"HF.S.count.{ref}.{instance}"
+    return f"HF.S.c.{ref}.count.{instance}"
 
 
 def cluster(ref: str, instance: str, shard: int | str) -> str:
-    return f"HF.S.cluster.{ref}.{instance}.{shard}"
+    return f"HF.S.c.{ref}.cluster.{instance}.{shard}"
 
 
 def counter(subject: str) -> str:
     """Return the process whose counts a message has."""
-    return subject.split(".")[4]
+    return subject.split(".")[5]
 
 
 def folded(subject: str) -> str:
     """Return where its counts go when that process ends."""
     parts = subject.split(".")
-    return ".".join([*parts[:4], "all", *parts[5:]])
+    return ".".join([*parts[:5], "all", *parts[6:]])
 
 
 def shard(fingerprint: str) -> int:
@@ -207,7 +236,7 @@ def shard(fingerprint: str) -> int:
 
 
 def key_order(ref: str) -> str:
-    return f"HF.S.lane.{ref}"
+    return f"HF.S.c.{ref}.lane"
 
 
 def key_order_check(ref: str) -> str:
@@ -215,7 +244,7 @@ def key_order_check(ref: str) -> str:
 
 
 def gate(channel: str) -> str:
-    return f"HF.S.gate.{channel}"
+    return f"HF.J.{channel}"
 
 
 def opened(publish: str, channel: str) -> str:
