@@ -241,7 +241,7 @@ def _remove(subject: str, nth: int = 0) -> Mutation:
     return _on_nats(work)
 
 
-def _forget_done(record: list[Any]) -> list[Any]:
+def _members_forgotten(record: list[Any]) -> list[Any]:
     """Say of the members of a lease that have ended that they are jobs of their own, which they are not."""
     (first, runs), state, ended, out, until = record
     gone = {seq for _, *part in ended for seq in sequences(*(part or (first, runs)))}
@@ -267,7 +267,7 @@ async def _trim_channel(client: Client) -> bool:
 
 _NATS: Mapping[str, Mutation] = {
     "an event is lost with its job": _remove(CHANNEL, 1),
-    "a done job vanishes": _rewrite(_LEASES, _forget_done),
+    "a done job vanishes": _rewrite(_LEASES, _members_forgotten),
     "a done job is live again": _on_nats(_revive_done),
     "a waiting job vanishes": _on_nats(_pass_over),
     "a dead letter goes uncounted": _rewrite(_COUNTS, lambda counts: counts | {"dead:terminal": 0}),
