@@ -18,7 +18,7 @@ from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import NatsStore
-from holdfast.backends.nats.state.take_up import TakeUp, is_special
+from holdfast.backends.nats.state.take_up import is_special
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.model.states import State
@@ -73,10 +73,8 @@ class Backlogs:
         entries: Entries,
         outcomes: PublishOutcomes,
         leases: LeaseRecords,
-        take_up: TakeUp,
     ) -> None:
-        self._store, self._entries, self._outcomes = store, entries, outcomes
-        self._leases, self._take_up = leases, take_up
+        self._store, self._entries, self._outcomes, self._leases = store, entries, outcomes, leases
 
     async def of(self, members: Sequence[Member]) -> dict[str, Backlog]:
         """Return the backlogs of some consumers, as the mirror has them, without those that are gone."""
