@@ -145,11 +145,11 @@ class Leases:
         members = self._store.registry.by_name
         steps: list[TransitionStep | None] = []
         for job, decide in changes:
-            member = members.get((job.channel, job.consumer))
-            if member is None or not job.id.isdigit():
+            member, seq = members.get((job.channel, job.consumer)), job_number(job.id)
+            if member is None or not seq:
                 steps.append(None)
             else:
-                steps.append(TransitionStep(member.ref, int(job.id), _holds(job.token), decide(member)))
+                steps.append(TransitionStep(member.ref, seq, _holds(job.token), decide(member)))
         await self._sync(step.ref for step in steps if step is not None)
         return await self._transitions.apply(steps, now)
 
