@@ -228,7 +228,9 @@ class Leases:
                             requeued = await self._requeue(member, seq, now)
             except Stale:
                 await self._store.look_again(turn, member.ref)
-                await self._records.read((member.ref, each) for each in [frontier.holder(seq)] if each)
+                known = self._store.mirror.frontiers.get(member.ref)
+                lease = None if known is None else known.holder(seq)
+                await self._records.read([] if lease is None else [(member.ref, lease)])
                 continue
             if requeued:
                 await self._store.wake({channel})
