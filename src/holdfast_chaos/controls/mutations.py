@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -241,22 +240,15 @@ def _remove(subject: str, nth: int = 0) -> Mutation:
     return _on_nats(work)
 
 
-def _members_forgotten(record: list[Any]) -> list[Any]:
-    """Say of the members of a lease that have ended that they are jobs of their own, which they are not."""
-    (first, runs), state, ended, out, until = record
-    gone = {seq for _, *part in ended for seq in sequences(*(part or (first, runs)))}
-    left = sorted(gone | set(sequences(*out) if out else ()))
-    steps = " ".join(str(after - before) for before, after in pairwise(left))
-    return [[first, runs], state, [], [left[0], steps], until]
-
-
-async def _pass_over(client: Client) -> bool:
-    """Say that the last event of the log was taken out before its turn."""
-    last = (await read(client, [CHANNEL]))[-1].metadata.sequence.stream
-    stored = json.loads((await read(client, [_FRONTIER]))[-1].data)
-    body = json.dumps([*stored[:4], [last, ""], stored[5]]).encode()
+async def _lease_forgotten(client: Client) -> bool:
+    """Take the lease that has ended off the list, with its jobs counted, and remove its record."""
+    [message] = await read(client, [_LEASES])
+    (first, runs), _, ended, *_ = json.loads(message.data)
+    done = sum(len(sequences(*(part or (first, runs)))) for _, *part in ended)
+    at, special, token, before, ahead, _ = json.loads((await read(client, [_FRONTIER]))[-1].data)
+    body = json.dumps([at, special, token, before + done, ahead, []]).encode()
     await client.jetstream().publish(_FRONTIER, body, headers=_ROLLUP)
-    return int(stored[0]) < last
+    return await client.jetstream().delete_msg(STREAM, message.metadata.sequence.stream) and done > 0
 
 
 async def _trim_channel(client: Client) -> bool:
@@ -267,9 +259,8 @@ async def _trim_channel(client: Client) -> bool:
 
 _NATS: Mapping[str, Mutation] = {
     "an event is lost with its job": _remove(CHANNEL, 1),
-    "a done job vanishes": _rewrite(_LEASES, _members_forgotten),
+    "a done job vanishes": _on_nats(_lease_forgotten),
     "a done job is live again": _on_nats(_revive_done),
-    "a waiting job vanishes": _on_nats(_pass_over),
     "a dead letter goes uncounted": _rewrite(_COUNTS, lambda counts: counts | {"dead:terminal": 0}),
     "a job gets an attempt too many": _rewrite("HF.S.c.1.job.*", lambda job: job | {"attempts": 7}),
     "a job is done that nobody completed": _on_nats(_end_open),

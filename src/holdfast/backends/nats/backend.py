@@ -16,6 +16,7 @@ from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.records import Records
 from holdfast.backends.nats.retention import Retention
 from holdfast.backends.nats.state.backlogs import Backlogs
+from holdfast.backends.nats.state.claims import Claims
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.jobs import Jobs
 from holdfast.backends.nats.state.lease_records import LeaseRecords
@@ -55,11 +56,12 @@ class NatsBackend:
         take_up = TakeUp(store, entries, keys, leases)
         jobs = Jobs(store, entries, leases, take_up)
         overdue = Overdue(store, leases, jobs)
-        backlogs = Backlogs(store, entries, outcomes, leases, take_up)
+        backlogs = Backlogs(store, entries, outcomes, leases)
         transitions = Transitions(store, entries, leases, jobs)
+        claims = Claims(store, entries, take_up, leases, transitions)
         self.channels = Channels(store, entries, outcomes, backlogs)
         self.log = Log(store, entries, outcomes, BatchPublisher(store, entries, outcomes, keys, backlogs))
-        self.leases = Leases(store, entries, keys, take_up, leases, jobs, transitions, overdue)
+        self.leases = Leases(store, entries, keys, take_up, leases, jobs, transitions, overdue, claims)
         self.locks = Locks(store)
         self.deadletters = DeadLetters(store, entries, leases, transitions, self.locks)
         self.lifecycle = Lifecycle(store, take_up, overdue, backlogs, transitions)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast import failpoints
-from holdfast.backends.nats.leases import buried
 from holdfast.backends.nats.state.backlogs import Backlogs
 from holdfast.backends.nats.state.job_records import StoredJob
 from holdfast.backends.nats.state.overdue import Overdue
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.state.take_up import TakeUp
-from holdfast.backends.nats.state.transitions import Transitions, TransitionStep
+from holdfast.backends.nats.state.transitions import Transitions, TransitionStep, buried
 from holdfast.contracts import Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
 from holdfast.model.job import Failure, Reason

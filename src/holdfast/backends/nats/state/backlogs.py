@@ -18,7 +18,7 @@ from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.publish_outcome import PublishOutcomes
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.state.store import NatsStore
-from holdfast.backends.nats.state.take_up import TakeUp, is_special
+from holdfast.backends.nats.state.take_up import is_special
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.model.states import State
@@ -73,10 +73,8 @@ class Backlogs:
         entries: Entries,
         outcomes: PublishOutcomes,
         leases: LeaseRecords,
-        take_up: TakeUp,
     ) -> None:
-        self._store, self._entries, self._outcomes = store, entries, outcomes
-        self._leases, self._take_up = leases, take_up
+        self._store, self._entries, self._outcomes, self._leases = store, entries, outcomes, leases
 
     async def of(self, members: Sequence[Member]) -> dict[str, Backlog]:
         """Return the backlogs of some consumers, as the mirror has them, without those that are gone."""
@@ -152,7 +150,8 @@ class Backlogs:
         if count > 0:
             backlog.states[State.READY] += count
             first = await self._first_plain(member, frontier, found[0])
-            backlog.ready(self._entries.published(first), self._entries.published(newest))
+            last = await self._last_plain(member, frontier, newest)
+            backlog.ready(self._entries.published(first), self._entries.published(last))
 
     async def _specials(
         self, member: Member, frontier: Frontier, end: int, aborted: set[int], backlog: Backlog
@@ -185,6 +184,19 @@ class Backlogs:
         found, _ = await self._entries.page(member.channel, frontier.at, _FEW)
         plain = (each for each in found if not is_special(each) and each.seq not in frontier.ahead)
         return next(plain, first)
+
+    async def _last_plain(self, member: Member, frontier: Frontier, newest: StoredMessage) -> StoredMessage:
+        """Return the event that waits for the shortest time; behind many others, one of these."""
+        last = newest
+        for _ in range(_FEW):
+            if not is_special(last) and last.seq not in frontier.ahead:
+                return last
+            query = {"multi_last": [member.channel], "up_to_seq": last.seq - 1, "batch": 1}
+            found, _ = await self._store.connection.read(query)
+            if not found or found[0].seq <= frontier.at:
+                break
+            last = found[0]
+        return last
 
     async def load(self) -> int:
         """Return how many live jobs there are, about: those in hand, and what waits for some consumers."""

@@ -28,8 +28,8 @@ from holdfast.model.states import State
 _LEVELS = range(8, 64, 4)
 _AT_ONCE = 1_000_000
 """Microseconds: of two extensions at the same time the later deadline stands."""
-_FORGET = 2_000
-"""Records that are remembered of leases that are listed no more."""
+_MOST_KNOWN = 4_000
+"""Records that a process remembers."""
 
 Group = tuple[int, tuple[int, ...]]
 """A time, and the members that it is about."""
@@ -188,12 +188,14 @@ class LeaseRecords:
 
     def begin(self, ref: str, lease: Lease) -> None:
         """A lease of our own, to which nothing has happened yet."""
+        self._forget_some()
         self._known.setdefault((ref, lease.token), _NOTHING)
 
     def adopt(self, ref: str, lease: Lease, record: LeaseRecord, revision: int) -> None:
         """Take over a record of our own that was committed."""
         old = self._known.get((ref, lease.token))
         if old is None or old.revision < revision:
+            self._forget_some()
             self._known[ref, lease.token] = replace(record, revision=revision)
 
     def tidied(self, ref: str, frontier: Frontier) -> Frontier:
@@ -203,23 +205,22 @@ class LeaseRecords:
         if not ended:
             return frontier
         left = tuple(lease for lease, record in known if record.left(lease))
-        self.forget(ref, {lease.token for lease in left})
         return replace(frontier, leases=left, done=frontier.done + sum(record.done() for record in ended))
 
-    def forget(self, ref: str, listed: Collection[int]) -> None:
-        """Forget leases of a consumer that are listed no more, once there are many."""
-        if len(self._known) > _FORGET:
-            for place in [each for each in self._known if each[0] == ref and each[1] not in listed]:
-                self._known.pop(place, None)
-                if not self._asked.get(place):
-                    self._asked.pop(place, None)
-                    self._locks.pop(place, None)
+    def _forget_some(self) -> None:
+        """Forget half of what is known, the oldest first: what is needed again is read again."""
+        if len(self._known) > _MOST_KNOWN:
+            for place in list(self._known)[: _MOST_KNOWN // 2]:
+                if not self._asked.get(place) and not self._locks[place].locked():
+                    for kept in (self._known, self._asked, self._locks):
+                        kept.pop(place, None)
 
     async def read(self, leases: Iterable[tuple[str, Lease]]) -> None:
         """Learn what became of some leases."""
         wanted = {lease_subject(ref, lease): (ref, lease.token) for ref, lease in leases}
         if not wanted:
             return
+        self._forget_some()
         found = {each.subject: each for each in await self._store.connection.exact(list(wanted))}
         for subject, place in wanted.items():
             message = found.get(subject)

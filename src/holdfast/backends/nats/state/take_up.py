@@ -37,6 +37,8 @@ _MARKS, _MOST, _MOST_PASSED = 1000, 900, 5000
 _DUE, _PRIORITY, _BATCH, _PARTS = (
     f"\r\n{name}:".encode() for name in (subjects.DUE, subjects.PRIORITY, subjects.BATCH, subjects.PART_COUNT)
 )
+_BUFFERS = 32
+"""Consumers for which a process reads ahead: each may hold some megabytes."""
 _READ = 1000
 """Entries that are read at once, where so many follow."""
 
@@ -112,9 +114,12 @@ class TakeUp:
         `looked` a moment ago does not ask again what has been appended since.
         """
         at, generation = self._store.mirror.frontier(member.ref).at, self._store.connection.generation
-        ahead = self._ahead.get(member.ref)
+        ahead = self._ahead.pop(member.ref, None)
         if ahead is None or ahead.generation != generation or not ahead.start <= at <= ahead.end:
-            ahead = self._ahead[member.ref] = _ReadAhead(at, at, generation)
+            ahead = _ReadAhead(at, at, generation)
+        self._ahead[member.ref] = ahead
+        for ref in list(self._ahead)[:-_BUFFERS]:  # those that were asked for longest ago
+            del self._ahead[ref]
         async with ahead.lock:
             while ahead.messages and ahead.messages[0].seq <= at:
                 ahead.messages.popleft()

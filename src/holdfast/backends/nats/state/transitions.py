@@ -22,6 +22,7 @@ from holdfast.backends.nats.wire.batches import BatchMessage, Stale
 from holdfast.backends.nats.wire.codec import Delivery
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event
+from holdfast.model.job import Failure, Reason
 from holdfast.model.states import LIVE, State
 
 
@@ -259,3 +260,22 @@ def _tell(group: list[_Asked], error: Exception | None) -> None:
             asked.done.set_result(asked.accepted)
         else:
             asked.done.set_exception(error)
+
+
+def buried(
+    member: Member | None, reason: Reason, failure: Failure, *, overdue: bool = False
+) -> Callable[[StoredJob, int], StoredJob]:
+    """Return the change to dead, or discarded. `overdue`: the attempt ended without a result."""
+    discard = member is not None and member.policy.on_dead == "discard"
+
+    def change(record: StoredJob, now: int) -> StoredJob:
+        return record.at_end(
+            State.DISCARDED if discard else State.DEAD,
+            now,
+            reason=reason.value,
+            errors=record.failed(failure, now),
+            attempts=record.attempts - overdue,
+            abandonments=record.abandonments + overdue,
+        )
+
+    return change
