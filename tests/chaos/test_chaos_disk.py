@@ -230,7 +230,9 @@ async def test_a_full_disk_under_nats_is_a_transient_error_of_a_purge_too(disk: 
         store = connect_backend(server.url)
         await store.open()
         await store.channels.subscribe(CHANNEL, "billing", Policy())
-        await publish(store, *(f"event-{number}" for number in range(50)))
+        # With a priority each has a record of its own to remove.
+        events = [holdfast.Event(b"1", f"event-{number}") for number in range(50)]
+        await store.log.publish(CHANNEL, events, priority=1)
         await store.leases.claim(CHANNEL, "billing", 50, "worker")
         assert not (await store.channels.remove_consumer(CHANNEL, "billing", 10)).done
         disk.fill()
