@@ -10,6 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.publisher import BatchPublisher
 from holdfast.backends.nats.state.registry import Member
 from holdfast.backends.nats.wire import stream, subjects
@@ -17,6 +18,7 @@ from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.embedded import Nats
+from holdfast.model.decide import when_due
 from holdfast.model.event import Event
 from holdfast.model.job import Retry
 from holdfast.model.policy import Policy
@@ -433,3 +435,51 @@ async def test_a_heartbeat_waits_for_no_batch(
     finally:
         stopped.set()
     await asyncio.gather(*writing)
+
+
+async def test_a_claim_takes_nothing_that_it_read_before_it_heard_of_a_newer_frontier(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call of its process may learn of that frontier while this one reads the log."""
+    await subscribe(backend)
+    await publish(backend, *"abcdef")
+    read, acts = Entries.raw_page, [1]
+
+    async def slowly(self: Entries, *given: Any) -> Any:
+        found = await read(self, *given)
+        if self is other.leases._entries and acts:
+            acts.pop()
+            assert ids(await claim(backend, 3)) == ["a", "b", "c"]
+            await other._store.mirror.sync("1")
+        return found
+
+    monkeypatch.setattr(Entries, "raw_page", slowly)
+    assert ids(await claim(other, 6)) == ["d", "e", "f"]
+    assert acts == []
+    assert await states(backend) == {State.LEASED: 6}
+
+
+async def test_a_lease_that_was_extended_while_it_is_given_up_stays(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call of its process may read the record of the lease before the batch is written."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(backend)
+    await backend.advance(60 * MINUTE)
+    reading = await other.lifecycle.due(10)
+    assert len(reading.due) == 1
+    at, acts = Entries.at, [1]
+
+    async def slowly(self: Entries, *given: Any) -> Any:
+        found = await at(self, *given)
+        if acts:
+            acts.pop()
+            assert await backend.leases.extend([job], 60 * MINUTE) == [True]
+            assert (await other.lifecycle.due(10)).due == []
+            await other.leases.find_jobs(CHANNEL, "default", "a")
+        return found
+
+    monkeypatch.setattr(Entries, "at", slowly)
+    assert (await other.lifecycle.apply([when_due(reading.due[0])])).refused == 1
+    assert await complete(backend, job)

@@ -36,7 +36,8 @@ class BatchBuilder:
         self._store, self._leases, self._ref = store, leases, ref
         self._mirror, self._instance = store.mirror, store.instance
         self._frontier: Frontier | None = None
-        self._taken_out: defaultdict[int, list[int]] = defaultdict(list)
+        self._base = store.mirror.frontiers.get(ref)  # what is decided from here on must be about this one
+        self._taken_out: defaultdict[int, list[StoredJob]] = defaultdict(list)
         self._moved: Counter[str] = Counter()
         self._clusters: Counter[str] = Counter()
         self._left: list[int] = []
@@ -58,7 +59,8 @@ class BatchBuilder:
     def replace(self, old: StoredJob, new: StoredJob) -> None:
         """One live state after another."""
         new = self._leave(old, new)
-        self._add(state(subjects.job(new.ref, new.seq), new.encode(), old.revision))
+        expect = old.revision if old.origin is None else 0
+        self._add(state(subjects.job(new.ref, new.seq), new.encode(), expect))
         self._moved[new.state] += 1
 
     def _leave(self, old: StoredJob, new: StoredJob) -> StoredJob:
@@ -69,13 +71,16 @@ class BatchBuilder:
             case job_records.IN_LOG:
                 self.move(self.frontier.with_ahead([old.seq]))
             case token:
-                self._taken_out[token].append(old.seq)
+                self._taken_out[token].append(old)
         return replace(new, origin=None)
 
     @property
     def frontier(self) -> Frontier:
         """The consumer's frontier, with what this batch changes of it. Raises `Stale`."""
-        return self._frontier or self._mirror.frontier(self._ref)
+        found = self._frontier or self._base
+        if found is None:
+            raise Stale(f"consumer {self._ref} is not known, or no more")
+        return found
 
     @property
     def has_moved(self) -> bool:
@@ -189,11 +194,14 @@ class BatchBuilder:
 
     def _left_leases(self) -> Iterator[tuple[Lease, LeaseRecord]]:
         frontier = self._mirror.frontier(self._ref) if self._taken_out else None
-        for token, seqs in self._taken_out.items():
+        for token, jobs in self._taken_out.items():
             lease = frontier.lease(token) if frontier is not None else None
             if lease is None:
                 raise Stale(f"the lease {token} is gone")
-            yield lease, self._leases.known(self._ref, lease).with_out(seqs)
+            record = self._leases.known(self._ref, lease)
+            if any(job.revision != record.revision for job in jobs):
+                raise Stale(f"something happened to the lease {token} meanwhile")
+            yield lease, record.with_out(job.seq for job in jobs)
 
     def _departed(self) -> Iterator[BatchMessage]:
         if self._left:

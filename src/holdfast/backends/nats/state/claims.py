@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.backends.nats.state.batch_builder import BatchBuilder
@@ -88,15 +89,17 @@ class Claims:
             return [] if known is None else await self._take_up.marks(known)
 
         async def ahead() -> None:
-            if known is not None and limit > 0 and known.ref in self._store.mirror.frontiers:
-                await self._take_up.behind(known, limit)
+            frontier = None if known is None else self._store.mirror.frontiers.get(known.ref)
+            if known is not None and frontier is not None and limit > 0:
+                with suppress(Stale):
+                    await self._take_up.behind(known, frontier, limit)
 
         (member, now), found, _ = await asyncio.gather(
             self._store.consumer(channel, consumer), marks(), ahead()
         )
         if known is not member:
             found = await self._take_up.marks(member)
-            await self._take_up.behind(member, max(limit, 1))
+            await ahead()
         return member, found, now
 
     async def _make_jobs(
@@ -134,7 +137,8 @@ class Claims:
         """
         order = self._store.mirror.revision(subjects.key_order(member.ref))
         rivals, queues = self._rivals[member.ref], self._store.mirror.queues
-        taken = Taken(self._store.mirror.frontier(member.ref))
+        frontier = self._store.mirror.frontier(member.ref)
+        taken = Taken(frontier, frontier)
         ready = queues.take_ready(member.ref, limit, now, rivals, races)
         try:
             if (not self._needs_jobs(member) and len(ready) < limit) or self._is_urgent(member, ready):
@@ -197,7 +201,7 @@ class Claims:
             batch.create(record)
         batch.also(await self._take_up.keys(member.channel, taken.foreign))
         lease = None
-        if taken.frontier != self._store.mirror.frontier(member.ref):
+        if taken.moves:
             moved = await self._tidied(member.ref, taken.frontier)
             if taken.members:
                 token = max(moved.token, self._store.registry.tokens) + 1
@@ -334,7 +338,7 @@ class Claims:
         for record in taken.jobs:
             batch.create(record)
         batch.also(await self._take_up.keys(member.channel, taken.foreign))
-        if taken.frontier != self._store.mirror.frontier(member.ref):
+        if taken.moves:
             frontier, seqs = taken.frontier, [each.seq for each in taken.members]
             if seqs:
                 token = max(frontier.token, self._store.registry.tokens) + 1

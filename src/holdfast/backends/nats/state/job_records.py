@@ -32,7 +32,8 @@ class StoredJob:
     out instead; `cluster` the fingerprint under which a dead letter is counted and indexed; `revision` the
     sequence of this very record, the one that the next must replace.
 
-    `origin` tells where a job is that has no record yet: `IN_LOG`, or the token of its lease.
+    `origin` tells where a job is that has no record yet: `IN_LOG`, or the token of its lease. Then `revision`
+    is that of the lease's record.
     """
 
     ref: str

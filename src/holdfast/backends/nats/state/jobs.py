@@ -48,11 +48,14 @@ class Jobs:
         leased = {seq: lease for seq, lease in leased.items() if known[lease.token].is_open(seq)}
         messages = await self._entries.at(member.channel, [*leased, *waiting]) if leased or waiting else {}
         for seq, lease in leased.items():
-            deadline = known[lease.token].deadline(lease, seq)
-            found[seq] = self._leased(member, seq, lease, deadline, messages.get(seq))
+            of = known[lease.token]
+            job = self._leased(member, seq, lease, of.deadline(lease, seq), messages.get(seq))
+            found[seq] = replace(job, revision=of.revision)
         entries = [messages[seq] for seq in waiting if seq in messages]
         outcomes = await self._entries.outcomes(member.channel, entries)
-        marked = await self._take_up.marked_at(member, [each.seq for each in entries if is_special(each)])
+        marked = await self._take_up.marked(
+            member, frontier, [each.seq for each in entries if is_special(each)]
+        )
         for each in entries:
             if each.seq not in marked and outcomes.get(each.headers.get(subjects.PUBLISH), True):
                 found[each.seq] = replace(self._take_up.record(member, each), origin=IN_LOG)

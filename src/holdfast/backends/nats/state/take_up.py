@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -76,9 +76,15 @@ class Taken:
     """What a step of the take-up passes: members of a lease, jobs of their own, and the frontier after it."""
 
     frontier: Frontier
+    before: Frontier
     members: list[Unread] = field(default_factory=list)
     jobs: list[StoredJob] = field(default_factory=list)
     foreign: list[StoredMessage] = field(default_factory=list)
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything to pass."""
+        return self.frontier != self.before
 
 
 @dataclass(slots=True)
@@ -107,13 +113,16 @@ class TakeUp:
 
     # the log behind a frontier
 
-    async def behind(self, member: Member, limit: int, *, looked: bool = False) -> list[Unread]:
-        """Return the next `limit` entries behind a consumer's frontier, fewer where there are fewer.
+    async def behind(
+        self, member: Member, frontier: Frontier, limit: int, *, looked: bool = False
+    ) -> list[Unread]:
+        """Return the next `limit` entries behind a frontier, fewer where there are fewer.
 
         What was read for one claim and not taken is there for the next one: entries never change. Who has
-        `looked` a moment ago does not ask again what has been appended since.
+        `looked` a moment ago does not ask again what has been appended since. Raises `Stale` where somebody
+        works with a newer frontier by now.
         """
-        at, generation = self._store.mirror.frontier(member.ref).at, self._store.connection.generation
+        at, generation = frontier.at, self._store.connection.generation
         ahead = self._ahead.pop(member.ref, None)
         if ahead is None or ahead.generation != generation or not ahead.start <= at <= ahead.end:
             ahead = _ReadAhead(at, at, generation)
@@ -121,6 +130,8 @@ class TakeUp:
         for ref in list(self._ahead)[:-_BUFFERS]:  # those that were asked for longest ago
             del self._ahead[ref]
         async with ahead.lock:
+            if at < ahead.start:
+                raise Stale("the frontier was moved meanwhile")
             while ahead.messages and ahead.messages[0].seq <= at:
                 ahead.messages.popleft()
             ahead.start = max(at, ahead.start)
@@ -143,21 +154,16 @@ class TakeUp:
         query = {"seq": after + 1, "next_by_subj": subject, "batch": 1 if ordered else PAGE}
         return (await self._store.connection.read(query))[0]
 
-    async def marked(self, member: Member, found: Iterable[Unread]) -> set[int]:
-        """Return which of some entries have marks that were taken up."""
-        specials = [each.seq for each in found if each.is_special]
-        return await self.marked_at(member, specials) if specials else set()
-
-    async def marked_at(self, member: Member, specials: Iterable[int]) -> set[int]:
-        """Return which special events have marks that were taken up."""
-        seqs, special = sorted(specials), self._store.mirror.frontier(member.ref).special
+    async def marked(self, member: Member, frontier: Frontier, specials: Iterable[int]) -> set[int]:
+        """Return which special events have marks that a frontier has passed."""
+        seqs = sorted(specials)
         if not seqs or member.policy.ordered:
             return set()
         marked, after, pending = set[int](), seqs[0], 1
         while pending and after < seqs[-1] + 1:
             query = {"seq": after + 1, "next_by_subj": subjects.special(member.channel), "batch": _MARKS}
             marks, pending = await self._store.connection.read(query)
-            marked |= {each.seq - 1 for each in marks if each.seq <= special}
+            marked |= {each.seq - 1 for each in marks if each.seq <= frontier.special}
             after = marks[-1].seq if marks else seqs[-1] + 1
         return marked
 
@@ -165,9 +171,7 @@ class TakeUp:
         """Return what has to be passed to get `want` plain events, or as many as a batch allows."""
         look = want or PAGE
         while True:
-            found = await self.behind(member, look, looked=looked)
-            marked = await self.marked(member, found)
-            taken = self.sort(member, found, marked, now, want)
+            found, taken = await self._sorted(member, look, now, want, looked=looked)
             passed = not found or taken.frontier.at >= found[-1].seq
             if (
                 (want and len(taken.members) >= want)
@@ -178,19 +182,26 @@ class TakeUp:
                 return taken
             look = min(2 * look + PAGE, _MOST_PASSED)
 
-    def sort(
+    async def _sorted(
         self,
         member: Member,
-        found: Sequence[Unread],
-        marked: Collection[int],
+        look: int,
         now: int,
         want: int,
         *,
+        looked: bool = False,
         as_jobs: bool = False,
-    ) -> Taken:
-        """Pass entries until there are `want` members, or a page of jobs."""
+    ) -> tuple[list[Unread], Taken]:
+        """Pass entries until there are `want` members, or a page of jobs; returns also what was looked at.
+
+        All of it is about one frontier, which the caller replaces: if a newer one is known meanwhile, that is
+        refused.
+        """
         frontier, at = self._store.mirror.frontier(member.ref), 0
-        taken, ahead = Taken(frontier), set(frontier.ahead)
+        found = await self.behind(member, frontier, look, looked=looked)
+        specials = [each.seq for each in found if each.is_special]
+        marked = await self.marked(member, frontier, specials) if specials else set[int]()
+        taken, ahead = Taken(frontier, frontier), set(frontier.ahead)
         wait = member.policy.expires_after is not None
         for each in found:
             if len(taken.jobs) >= PAGE or len(taken.jobs) + len(taken.foreign) >= _MOST:
@@ -208,7 +219,7 @@ class TakeUp:
                     taken.foreign.append(each.message)
             at = each.seq
         taken.frontier = replace(frontier, at=max(at, frontier.at), ahead=tuple(sorted(ahead)))
-        return taken
+        return found, taken
 
     async def passed(self, member: Member) -> int:
         """Return the sequence up to which a consumer needs nothing of the log to take it up."""
@@ -263,7 +274,7 @@ class TakeUp:
             if seq not in found and await stream.has(self._store.connection, seq):
                 raise Stale("the event of a mark is not there yet")
         jobs = [self.record(member, found[seq]) for seq in wanted if seq in found]
-        await self._make(member, Taken(replace(frontier, special=passed), jobs=jobs))
+        await self._make(member, Taken(replace(frontier, special=passed), frontier, jobs=jobs))
         return True
 
     async def every(self, member: Member, now: int) -> bool:
@@ -271,8 +282,7 @@ class TakeUp:
 
         Raises `Stale`, `Overloaded`.
         """
-        found = await self.behind(member, PAGE)
-        taken = self.sort(member, found, await self.marked(member, found), now, 0, as_jobs=True)
+        found, taken = await self._sorted(member, PAGE, now, 0, as_jobs=True)
         await self._make(member, taken)
         return bool(found) and (found[-1].seq > taken.frontier.at or len(found) >= PAGE)
 
@@ -286,8 +296,7 @@ class TakeUp:
         known, look = self._expiries.get(member.ref, (None, 0))
         if wait is None or (known == wait and now < look):
             return
-        found = await self.behind(member, PAGE)
-        taken = self.sort(member, found, await self.marked(member, found), now, 0)
+        found, taken = await self._sorted(member, PAGE, now, 0)
         if taken.jobs:
             await self._make(member, taken)
         plain = next((each for each in found if each.seq > taken.frontier.at), None)
@@ -300,7 +309,7 @@ class TakeUp:
         for record in taken.jobs:
             batch.create(record)
         batch.also(await self.keys(member.channel, taken.foreign))
-        if taken.frontier == self._store.mirror.frontier(member.ref):
+        if not taken.moves:
             return
         batch.move(taken.frontier)
         await self._store.capacity.use(batch.messages, keep=_KEEP)
