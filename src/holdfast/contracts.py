@@ -69,7 +69,6 @@ class Consumer:
     policy: Policy
     paused: bool
     created_at: datetime
-    backfilling: bool = False
     display: str = ""
     """A name for people."""
     revision: int = 1

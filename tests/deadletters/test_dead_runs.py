@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from dead_kit import BILLING, LAPSE, audited, cut_off, dead, die, found, later, 
 
 import holdfast
 from holdfast import failpoints
-from holdfast.contracts import Consumer, Reading
 from holdfast.deadletters import (
     Canary,
     DeadLetters,
@@ -445,66 +444,6 @@ async def test_a_killed_emptying_goes_on_and_takes_nothing_new(
             assert await states(bus) == {"ready": 20}
         case _:
             assert await work(bus) == ["new"]
-
-
-class Behind:
-    """Consumers of a store that have yet to make jobs of the past, by how many pages each has left."""
-
-    def __init__(self, bus: holdfast.Bus, patch: pytest.MonkeyPatch, **pages: int | None) -> None:
-        self.pages = pages
-        backend = store(bus)
-        self._due, self._consumer = backend.lifecycle.due, backend.channels.consumer
-        patch.setattr(backend.lifecycle, "due", self.due)
-        patch.setattr(backend.lifecycle, "backfill", self.backfill)
-        patch.setattr(backend.channels, "consumer", self.consumer)
-
-    async def due(self, limit: int) -> Reading:
-        behind = [name for name, left in self.pages.items() if left != 0]
-        return replace(await self._due(limit), backfills=behind[:limit])
-
-    async def backfill(self, ref: str, limit: int) -> int:
-        """None left: it cannot go on."""
-        left = self.pages[ref]
-        if left is None:
-            return 0
-        self.pages[ref] = left - 1
-        return limit
-
-    async def consumer(self, channel: str, name: str) -> Consumer:
-        return replace(await self._consumer(channel, name), backfilling=self.pages[name] != 0)
-
-
-async def test_an_emptying_does_not_wait_for_another_consumers_past(
-    bus: holdfast.Bus, runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await subscribe(bus)
-    await bus.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(3)])
-    behind = Behind(bus, monkeypatch, another=None, **{CONSUMER: 2})
-    request = Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
-    async with asyncio.timeout(20):
-        done = await runner.do(request, "ann")
-    assert (done.state, done.progress.done) == ("done", 3)
-    assert behind.pages == {"another": None, CONSUMER: 0}
-
-
-async def test_an_emptying_gives_up_where_the_past_does_not_move(
-    bus: holdfast.Bus, runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await subscribe(bus)
-    await bus.publish_many(CHANNEL, [Event(n, f"o-{n}") for n in range(3)])
-    behind, fake = Behind(bus, monkeypatch, **{CONSUMER: None}), Fake()
-    request = Request("empty_consumer", Filter.of(channel=CHANNEL, consumer=CONSUMER))
-    asked = await runner.operations.ask(request, "ann")
-    patient = Runner(runner.operations, "patient", clock=fake.clock)
-    with pytest.raises(Unavailable, match="see whether its store is full"):
-        async with asyncio.timeout(20):
-            await patient.run(asked.id)
-    assert fake.time >= 5, "it looks now and then, not all the time"
-    assert (await runner.operations.show(asked.id)).state == "running"
-    behind.pages[CONSUMER] = 1
-    done = await patient.run(asked.id)
-    assert done is not None
-    assert done.outcome == "3 of 3 done, 0 skipped"
 
 
 async def test_an_emptying_is_cancelled_between_two_steps(bus: holdfast.Bus, runner: Runner) -> None:

@@ -194,7 +194,6 @@ def _described(consumer: Consumer, stats: ConsumerStats) -> dict[str, Any]:
         "name": consumer.display,
         "created": consumer.created_at,
         "paused": consumer.paused,
-        "catching up": consumer.backfilling,
         **{str(state): stats.states.get(state, 0) for state in shown},
         "oldest ready": stats.oldest_ready,
         "next due": stats.next_due,

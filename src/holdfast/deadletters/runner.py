@@ -22,7 +22,7 @@ from holdfast.deadletters.actions import GONE, Actions, Chunk, ItemOutcome
 from holdfast.deadletters.items import Filter, parse_item
 from holdfast.deadletters.operation import Checkpoint, Operation, OperationState, Request
 from holdfast.deadletters.operations import CANCELLABLE, Operations, Unfinished, done_so_far
-from holdfast.model.errors import HoldfastError, LockLost, NotFound, Transient, Unavailable
+from holdfast.model.errors import HoldfastError, LockLost, NotFound, Transient
 from holdfast.model.scopes import ADMIN, Scope
 from holdfast.upkeep.lock import holding
 
@@ -37,10 +37,6 @@ CHUNK = 1_000
 _PATCHES = 100
 """A chunk of patches: each is a step of its own."""
 _ROWS = 1_000
-_BEHIND = 100
-"""Due jobs of each kind, and consumers that are behind, that are read at once."""
-_IDLE = 10
-"""Looks at what is behind in a row that moved nothing, after which it is given up."""
 _CANCELLED = 10
 """Chunks of jobs that one step cancels: most of them have no record of their own."""
 _PROBLEMS, _LONGEST = 10, 500
@@ -345,25 +341,8 @@ class _Run:
                 self.operation = replace(_with_left(self.operation, left), progress=progress)
 
     async def _waiting(self, store: Backend, channel: str, consumer: str) -> int:
-        """How many jobs wait on a partition. What a start in the past has yet to make is made first.
-
-        Raises `Unavailable` where nothing of that moves, as on a store that is full.
-        """
-        idle = 0
+        """How many jobs wait on a partition."""
         try:
-            while (await store.channels.consumer(channel, consumer)).backfilling:
-                await self._check_stop()
-                # A reference does not tell whose it is: others take their steps, too.
-                behind = (await store.lifecycle.due(_BEHIND)).backfills
-                moved = [await store.lifecycle.backfill(ref, _ROWS) for ref in behind]
-                idle = 0 if any(moved) else idle + 1
-                if idle == _IDLE:
-                    raise Unavailable(
-                        f"consumer {consumer!r} of {channel!r} does not get on with its start in the past: "
-                        "see whether its store is full"
-                    )
-                if idle:
-                    await self._rate.wait(_LOOK)
             states = (await store.channels.consumer_stats(channel, consumer)).states
         except NotFound:
             return 0

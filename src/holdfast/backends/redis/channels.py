@@ -199,7 +199,6 @@ def _consumer(stored: list[bytes]) -> Consumer:
         Policy.from_json(orjson.loads(fields["policy"])),
         fields.get("paused") == b"1",
         from_micros(fields["created"]),
-        False,
         fields.get("display", b"").decode(),
         int(fields.get("revision", 1)),
         fields["channel_display"].decode(),

@@ -22,7 +22,7 @@ SELECT holdfast.subscribe(
     %(start)s::timestamptz, %(revision)s::bigint);
 
 -- name: consumers
-SELECT ch.name, c.name, c.policy, c.paused, c.created_at, false,
+SELECT ch.name, c.name, c.policy, c.paused, c.created_at,
        coalesce(c.display_name, ''), c.revision, coalesce(ch.display_name, ''), c.id
 FROM holdfast.consumers c JOIN holdfast.channels ch ON ch.id = c.channel_id
 WHERE (%(channel)s::text IS NULL OR ch.name = %(channel)s)
