@@ -28,12 +28,6 @@ def pooler(postgres: Postgres) -> Iterator[PgBouncer]:
 
 
 @pytest.fixture
-def _waking(store: Store) -> None:
-    if not store.wakes:
-        pytest.skip("listeners are not woken here")
-
-
-@pytest.fixture
 async def backend(store: Store) -> AsyncIterator[Backend]:
     """An opened backend on an empty store."""
     opened = connect_backend(store.url, connections=8)

@@ -16,9 +16,6 @@ from pooler import PgBouncer
 class Store(ABC):
     """An empty store, and the little that the suite needs of it beyond the contract."""
 
-    wakes = True
-    """Whether listeners are woken, and need not wait for the next poll."""
-
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.url = self.create(request)
 
@@ -68,8 +65,6 @@ class BulkStore(PostgresStore):
 
 class PooledStore(PostgresStore):
     """The same, through PgBouncer in transaction mode."""
-
-    wakes = False
 
     def create(self, request: pytest.FixtureRequest) -> str:
         direct = super().create(request)

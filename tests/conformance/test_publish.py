@@ -25,6 +25,7 @@ from kit import (
     step,
     subscribe,
 )
+from stores import STORES
 
 
 async def test_an_event_arrives_as_it_was_published(bus: Bus) -> None:
@@ -112,7 +113,7 @@ async def test_a_scheduled_event_waits_for_its_time(backend: Backend) -> None:
     assert ids(await claim(backend)) == ["later"]
 
 
-@pytest.mark.usefixtures("_waking")
+@pytest.mark.parametrize("store", STORES, indirect=True)  # through a pooler nobody is woken
 async def test_a_publish_wakes_whoever_listens(backend: Backend) -> None:
     woken = asyncio.Event()
     listener = await backend.listen([CHANNEL], lambda _: woken.set())

@@ -17,6 +17,7 @@ from holdfast.contracts import Backend
 from holdfast.model.states import State
 from holdfast.server.metrics import bus_metrics
 from kit import CHANNEL, CONSUMER, Hooked, publish, state, states, subscribe, until
+from stores import STORES
 
 VERBS = ("claim", "complete", "retry", "bury", "due", "apply", "consumer", "listen")
 _SHORT = {f"leases.{name}": name for name in VERBS[:4]} | {f"lifecycle.{name}": name for name in VERBS[4:6]}
@@ -147,7 +148,7 @@ async def _settled(backend: Backend, *names: str) -> bool:
     return all([await state(backend, name) is State.DONE for name in names])
 
 
-@pytest.mark.usefixtures("_waking")
+@pytest.mark.parametrize("store", STORES, indirect=True)  # through a pooler nobody is woken
 async def test_a_listener_goes_on_after_an_unknown_error(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

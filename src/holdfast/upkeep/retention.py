@@ -58,7 +58,7 @@ class RetentionSweep:
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             done = await asyncio.gather(
-                *(self._channel(name, now, lock, ended) for name in some), return_exceptions=True
+                *(self.sweep_channel(name, now, lock, ended) for name in some), return_exceptions=True
             )
             for each in done:
                 if isinstance(each, BaseException):
@@ -66,7 +66,10 @@ class RetentionSweep:
                 kept.add(each)
         return kept
 
-    async def _channel(self, channel: str, now: datetime, lock: Lock | None, ended: Sequence[Ref]) -> Kept:
+    async def sweep_channel(
+        self, channel: str, now: datetime, lock: Lock | None, ended: Sequence[Ref] = ()
+    ) -> Kept:
+        """Do the same on one channel."""
         kept, keep = Kept(), self._rules.keep(channel)
         if keep is not None and keep.max_age is not None:
             await self._age(channel, now - keep.max_age, now, lock, ended, kept)

@@ -66,7 +66,7 @@ class SweeperActor:
             lock = await store.locks.acquire(rules.lock_name, self._name, rules.lock_ttl)
             if lock is None:
                 return
-            kept = await self._retention.run_once(lock)
+            kept = await self._retention.sweep_channel(CHANNEL, await store.now(), lock)
             self._scheduler.say(f"trimmed {sum(kept.trimmed.values())}, held by {len(kept.held)}")
             await store.locks.release(lock)
         except LockLost:

@@ -51,9 +51,6 @@ class LogStore(JobStore):
     def retention(self) -> Self:
         return self
 
-    async def names(self) -> list[str]:
-        return [CHANNEL]
-
     async def publish(
         self, channel: str, events: Sequence[Event], *, at: datetime | None = None, priority: int = 0
     ) -> list[Receipt]:
