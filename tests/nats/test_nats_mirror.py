@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state import mirror
+from holdfast.backends.nats.state.claims import Claims
 from holdfast.backends.nats.state.take_up import TakeUp
+from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.model.states import State
 from kit import MINUTE, claim, ids, publish, states, subscribe
 
@@ -48,3 +53,60 @@ async def test_a_claim_is_about_the_frontier_for_which_it_has_read_the_log(
     assert ids(await claim(other)) == ["d", "e", "f"]
     assert acts == []
     assert await states(backend) == {State.LEASED: 6, State.SCHEDULED: 1}
+
+
+async def test_a_claim_sees_nothing_of_a_reading_that_has_only_begun(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page may tell of a job, and the second one of what goes before it."""
+    await subscribe(backend, ordered=True)
+    assert await claim(other) == []
+    monkeypatch.setattr(mirror, "_PAGE", 1)
+    looked, reads, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    look, read, pages = Claims._look, NatsConnection.read_raw, list[int]()
+
+    async def look_and_wait(self: Claims, *given: Any) -> Any:
+        if reads.is_set():
+            again.set()
+        found = await look(self, *given)
+        if self is other.leases._claims:
+            looked.set()
+            await reads.wait()
+        return found
+
+    async def read_and_wait(self: NatsConnection, query: Any, stream: str) -> Any:
+        if self is other._store.connection and query.get("next_by_subj") == subjects.state_of("1"):
+            pages.append(query["seq"])
+            if len(pages) == 2:
+                reads.set()
+                others = {claiming, asyncio.create_task(again.wait())}
+                await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        return await read(self, query, stream)
+
+    monkeypatch.setattr(Claims, "_look", look_and_wait)
+    claiming = asyncio.create_task(claim(other, 1))
+    async with asyncio.timeout(30):
+        await looked.wait()
+        await publish(backend, "a", "b", key="k")
+        assert ids(await claim(backend)) == ["a"]
+        monkeypatch.setattr(NatsConnection, "read_raw", read_and_wait)
+        assert await states(other) == {State.LEASED: 1, State.READY: 1}
+        assert ids(await claiming) == [], "its key is held"
+    assert reads.is_set()
+
+
+@pytest.mark.parametrize("ref", ["", "1"])
+async def test_what_is_read_while_the_mirror_begins_anew_is_read_again(
+    backend: NatsBackend, other: NatsBackend, ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read belongs to a view that somebody had given up as wrong."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    held = other._store.mirror
+    await held.sync(ref)
+    known = held._view
+    acts = once_after(monkeypatch, NatsConnection, "read_raw", other._store.connection, held.reload)
+    await held.sync(ref)
+    assert acts == []
+    assert held._view is not known
+    assert list(held.frontiers) == ["1"]
