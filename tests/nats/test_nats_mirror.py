@@ -11,11 +11,13 @@ import pytest
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.state import mirror
 from holdfast.backends.nats.state.claims import Claims
+from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.model.job import Retry
 from holdfast.model.states import State
-from kit import MINUTE, claim, ids, publish, states, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, claim, ids, publish, record, states, subscribe
 
 pytestmark = pytest.mark.concurrency
 
@@ -110,3 +112,37 @@ async def test_what_is_read_while_the_mirror_begins_anew_is_read_again(
     assert acts == []
     assert held._view is not known
     assert list(held.frontiers) == ["1"]
+
+
+@pytest.mark.parametrize("verb", ["job", "find_jobs", "requeue"])
+async def test_a_job_that_leaves_its_lease_is_found_all_the_same(
+    backend: NatsBackend, other: NatsBackend, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the lease may be newer than what is known of jobs."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(backend)
+
+    async def snooze() -> None:
+        assert await backend.leases.retry([Retry(job, MINUTE)]) == [True]
+
+    acts, read = [1], LeaseRecords.read
+
+    async def late(self: LeaseRecords, *given: Any) -> None:
+        if self is other.leases._records and acts:
+            acts.pop()
+            await snooze()
+        await read(self, *given)
+
+    monkeypatch.setattr(LeaseRecords, "read", late)
+    match verb:
+        case "job":
+            found = await other.leases.job(CHANNEL, CONSUMER, job.id)
+            assert found is not None
+            assert found.state is State.SCHEDULED
+        case "find_jobs":
+            assert (await record(other, "a")).state is State.SCHEDULED
+        case _:
+            assert await other.leases.requeue(CHANNEL, CONSUMER, job.id)
+            assert await states(backend) == {State.READY: 1}
+    assert acts == []
