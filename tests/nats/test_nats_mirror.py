@@ -146,3 +146,15 @@ async def test_a_job_that_leaves_its_lease_is_found_all_the_same(
             assert await other.leases.requeue(CHANNEL, CONSUMER, job.id)
             assert await states(backend) == {State.READY: 1}
     assert acts == []
+
+
+async def test_what_is_taken_up_while_jobs_are_counted_is_counted_once(
+    backend: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another call of the same process."""
+    await subscribe(backend, ordered=True)
+    await publish(backend, *"abc")
+    acts = once_after(monkeypatch, LeaseRecords, "read", backend.leases._records, lambda: claim(backend, 1))
+    assert sum((await states(backend)).values()) == 3
+    assert acts == []
+    assert await states(backend) == {State.LEASED: 1, State.READY: 2}
