@@ -208,8 +208,8 @@ class Leases:
         return None
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
-        seq = job_number(job_id)
-        for turn in range(1, TRIES):
+        seq, races = job_number(job_id), 0
+        while races < TRIES:
             now = await self._store.clock()
             member = self._store.registry.by_name.get((channel, consumer))
             if member is None:
@@ -217,17 +217,17 @@ class Leases:
             await self._store.mirror.sync(member.ref)
             try:
                 async with self._store.lock(member.ref):
-                    frontier = self._store.mirror.frontier(member.ref)
-                    if member.policy.ordered and frontier.at < seq and await self._take_up.every(member, now):
-                        continue  # no later event of its key may come before it
-                    lease = frontier.holder(seq)
+                    if await self._took_up_before(member, seq, now):
+                        continue
+                    lease = self._store.mirror.frontier(member.ref).holder(seq)
                     if lease is None:
                         requeued = await self._requeue(member, seq, now)
                     else:
                         async with self._records.lock(member.ref, lease.token):
                             requeued = await self._requeue(member, seq, now)
             except Stale:
-                await self._store.look_again(turn, member.ref)
+                races += 1
+                await self._store.look_again(races, member.ref)
                 known = self._store.mirror.frontiers.get(member.ref)
                 lease = None if known is None else known.holder(seq)
                 await self._records.read([] if lease is None else [(member.ref, lease)])
@@ -236,6 +236,13 @@ class Leases:
                 await self._store.wake({channel})
             return requeued
         raise Unavailable(f"job {job_id} changes too often to requeue it; try again")
+
+    async def _took_up_before(self, member: Member, seq: int, now: int) -> bool:
+        """Make jobs of what stands before an event that waits for an ordered consumer, a page at a time: no
+        later event of its key may come before it. Returns whether there may be more."""
+        if not member.policy.ordered or seq <= self._store.mirror.frontier(member.ref).at:
+            return False
+        return seq in await self._entries.at(member.channel, [seq]) and await self._take_up.every(member, now)
 
     async def _requeue(self, member: Member, seq: int, now: int) -> bool:
         batch = BatchBuilder(self._store, self._records, member.ref)
