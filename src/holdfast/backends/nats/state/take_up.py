@@ -215,8 +215,8 @@ class TakeUp:
                     taken.members.append(each)
                 else:
                     break
-                if each.is_foreign:
-                    taken.foreign.append(each.message)
+            if each.is_foreign:  # also what left before its turn: it is found by its id from here on
+                taken.foreign.append(each.message)
             at = each.seq
         taken.frontier = replace(frontier, at=max(at, frontier.at), ahead=tuple(sorted(ahead)))
         return found, taken
