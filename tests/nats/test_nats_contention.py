@@ -47,9 +47,9 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     commit = Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         try:
-            return await commit(self, messages)
+            return await commit(self, messages, *given)
         except Stale as error:
             told.append(str(error))
             raise
@@ -147,11 +147,11 @@ class Overtaken:
         self.act: Callable[[], Awaitable[Any]] | None = None
         commit = Batches.commit
 
-        async def late(batches: Batches, messages: Sequence[BatchMessage]) -> int:
+        async def late(batches: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
             act, self.act = self.act, None
             if act is not None:
                 await act()
-            return await commit(batches, messages)
+            return await commit(batches, messages, *given)
 
         async def wait(turn: int) -> None:
             self.waits.set()
@@ -418,11 +418,11 @@ async def test_a_heartbeat_waits_for_no_batch(
     jobs = await claim(backend, 2)
     stopped, waits, commit = asyncio.Event(), asyncio.Event(), Batches.commit
 
-    async def slow(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def slow(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         if len(messages) > 1:
             waits.set()
             await stopped.wait()
-        return await commit(self, messages)
+        return await commit(self, messages, *given)
 
     monkeypatch.setattr(Batches, "commit", slow)
     writing = [asyncio.create_task(publish(backend, f"late-{n}")) for n in range(50)]
