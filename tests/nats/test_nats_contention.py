@@ -100,6 +100,16 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
             await other.close()
 
 
+async def test_subscribes_of_one_process_do_not_refuse_each_other(
+    backend: NatsBackend, refusals: list[str]
+) -> None:
+    """All of them replace the same message; of many at once some would never get on."""
+    await backend.channels.create(CHANNEL)
+    await asyncio.gather(*(subscribe(backend, f"consumer{n}") for n in range(16)))
+    assert refusals == []
+    assert len(await backend.channels.consumers(CHANNEL)) == 16
+
+
 async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend: NatsBackend) -> None:
     """A reader of cursors learns of a new consumer from the registry before it knows where it begins."""
     await publish(backend, "a")

@@ -73,7 +73,7 @@ class NatsStore:
         """What to do when another server may be behind the connection."""
         self.generation = 0
         """The connection behind which the store was recognised, and since which the mirror was read."""
-        self._recognising = asyncio.Lock()
+        self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
         await self.connection.open()
@@ -170,7 +170,7 @@ class NatsStore:
                 def recognised(known: Registry) -> Registry:
                     return known if known.identity == identity else known.with_identity(identity, last, now)
 
-                await self.change_registry(recognised, generation=generation)
+                await self._change_registry(recognised, generation=generation)
             self.generation = generation
 
     async def look_again(self, stale: int, ref: str) -> None:
@@ -219,9 +219,20 @@ class NatsStore:
         self,
         change: Callable[[Registry], Registry],
         also: Callable[[Registry], Awaitable[Sequence[BatchMessage]]] | None = None,
+    ) -> Registry:
+        """Replace the registry, repeating the change on whatever somebody else has made of it.
+
+        Calls of one process take turns: many at once would refuse each other, and one might never get on.
+        """
+        async with self._changing:
+            return await self._change_registry(change, also)
+
+    async def _change_registry(
+        self,
+        change: Callable[[Registry], Registry],
+        also: Callable[[Registry], Awaitable[Sequence[BatchMessage]]] | None = None,
         generation: int | None = None,
     ) -> Registry:
-        """Replace the registry, repeating the change on whatever somebody else has made of it."""
         for turn in range(1, TRIES):
             known, decided = self.registry, generation or self.generation
             wanted = change(known)
