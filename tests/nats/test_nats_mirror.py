@@ -11,13 +11,14 @@ import pytest
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.state import mirror
 from holdfast.backends.nats.state.claims import Claims
+from holdfast.backends.nats.state.jobs import Jobs
 from holdfast.backends.nats.state.lease_records import LeaseRecords
 from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.model.job import Retry
 from holdfast.model.states import State
-from kit import CHANNEL, CONSUMER, MINUTE, claim, ids, publish, record, states, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, ids, publish, states, subscribe
 
 pytestmark = pytest.mark.concurrency
 
@@ -36,6 +37,22 @@ def once_after(
         return found
 
     monkeypatch.setattr(owner, name, slowly)
+    return acts
+
+
+def once_before(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, of: object, act: Callable[[], Awaitable[Any]]
+) -> list[int]:
+    """Do as `once_after`, right before the method does its work."""
+    acts, method = [1], getattr(owner, name)
+
+    async def late(self: object, *given: Any, **options: Any) -> Any:
+        if self is of and acts:
+            acts.pop()
+            await act()
+        return await method(self, *given, **options)
+
+    monkeypatch.setattr(owner, name, late)
     return acts
 
 
@@ -114,6 +131,17 @@ async def test_what_is_read_while_the_mirror_begins_anew_is_read_again(
     assert list(held.frontiers) == ["1"]
 
 
+async def is_found(backend: NatsBackend, verb: str, job_id: str) -> bool:
+    """Whether a verb that looks for the only job finds it."""
+    match verb:
+        case "job":
+            return await backend.leases.job(CHANNEL, CONSUMER, job_id) is not None
+        case "find_jobs":
+            return bool(await backend.leases.find_jobs(CHANNEL, "default", "a"))
+        case _:
+            return await backend.leases.requeue(CHANNEL, CONSUMER, job_id)
+
+
 @pytest.mark.parametrize("verb", ["job", "find_jobs", "requeue"])
 async def test_a_job_that_leaves_its_lease_is_found_all_the_same(
     backend: NatsBackend, other: NatsBackend, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -126,26 +154,29 @@ async def test_a_job_that_leaves_its_lease_is_found_all_the_same(
     async def snooze() -> None:
         assert await backend.leases.retry([Retry(job, MINUTE)]) == [True]
 
-    acts, read = [1], LeaseRecords.read
-
-    async def late(self: LeaseRecords, *given: Any) -> None:
-        if self is other.leases._records and acts:
-            acts.pop()
-            await snooze()
-        await read(self, *given)
-
-    monkeypatch.setattr(LeaseRecords, "read", late)
-    match verb:
-        case "job":
-            found = await other.leases.job(CHANNEL, CONSUMER, job.id)
-            assert found is not None
-            assert found.state is State.SCHEDULED
-        case "find_jobs":
-            assert (await record(other, "a")).state is State.SCHEDULED
-        case _:
-            assert await other.leases.requeue(CHANNEL, CONSUMER, job.id)
-            assert await states(backend) == {State.READY: 1}
+    acts = once_before(monkeypatch, LeaseRecords, "read", other.leases._records, snooze)
+    assert await is_found(other, verb, job.id)
     assert acts == []
+    assert await states(backend) == {State.READY if verb == "requeue" else State.SCHEDULED: 1}
+
+
+@pytest.mark.parametrize("verb", ["job", "find_jobs", "requeue"])
+async def test_a_job_that_comes_back_from_the_dead_is_found_all_the_same(
+    backend: NatsBackend, other: NatsBackend, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks among the living first and among the dead after that may miss it."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(backend)
+    assert await bury(backend, job)
+
+    async def revive() -> None:
+        assert await backend.deadletters.revive(CHANNEL, CONSUMER, [job.id]) == [True]
+
+    acts = once_before(monkeypatch, Jobs, "ended", other.leases._jobs, revive)
+    assert await is_found(other, verb, job.id)
+    assert acts == []
+    assert await states(backend) == {State.READY: 1}
 
 
 async def test_what_is_taken_up_while_jobs_are_counted_is_counted_once(

@@ -208,7 +208,7 @@ class Leases:
         return None
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
-        seq, races = job_number(job_id), 0
+        seq, races, missed = job_number(job_id), 0, False
         while races < TRIES:
             now = await self._store.clock()
             member = self._store.registry.by_name.get((channel, consumer))
@@ -234,6 +234,9 @@ class Leases:
                 continue
             if requeued:
                 await self._store.wake({channel})
+            elif not missed:  # it may have come back from the dead after it was looked for among the living
+                missed = True
+                continue
             return requeued
         raise Unavailable(f"job {job_id} changes too often to requeue it; try again")
 
@@ -294,7 +297,16 @@ class Leases:
         return None if found is None else self._shown(member, found)
 
     async def _found(self, members: Sequence[Member], seq: int) -> dict[str, StoredJob]:
-        """Return a job for each of some consumers, live or terminal. Members of leases are looked at anew."""
+        """Return a job for each of some consumers, live or terminal."""
+        found = await self._looked_for(members, seq)
+        missing = [member for member in members if member.ref not in found]
+        if missing:  # it may have come back from where this looked last to where it looked first
+            await self._sync(member.ref for member in missing)
+            found |= await self._looked_for(missing, seq)
+        return found
+
+    async def _looked_for(self, members: Sequence[Member], seq: int) -> dict[str, StoredJob]:
+        """Return the same as the mirror has it. Members of leases are looked at anew."""
         frontiers, found = self._store.mirror.frontiers, dict[str, StoredJob]()
         there = [member for member in members if member.ref in frontiers]
         holders = ((member.ref, frontiers[member.ref].holder(seq)) for member in there)
