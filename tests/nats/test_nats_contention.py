@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from kit import (
     ids,
     publish,
     read_all,
+    record,
     states,
     subscribe,
 )
@@ -404,6 +406,20 @@ async def test_a_member_whose_deadline_came_closer_is_still_held(
     assert (await backend.lifecycle.due(10)).due == []
     assert await backend.leases.complete(jobs) == [True] * 3
     assert await states(other) == {State.DONE: 3}
+
+
+async def test_an_extension_brings_no_deadline_closer(backend: NatsBackend, other: NatsBackend) -> None:
+    """Of two at about the same time the later one stands, also where the other one moves some members."""
+    await subscribe(backend)
+    await publish(backend, *"ab")
+    jobs = await claim(backend)
+    assert await backend.leases.extend(jobs[:1], 60 * MINUTE) == [True]
+    before, sooner = await record(backend, "a"), 60 * MINUTE - timedelta(milliseconds=900)
+    assert await other.leases.extend(jobs, sooner) == [True, True]
+    after = await record(other, "a")
+    assert before.lease_until
+    assert after.lease_until
+    assert after.lease_until >= before.lease_until
 
 
 async def test_two_processes_take_up_special_events_once(backend: NatsBackend, other: NatsBackend) -> None:
