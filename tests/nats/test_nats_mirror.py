@@ -179,6 +179,20 @@ async def test_a_job_that_comes_back_from_the_dead_is_found_all_the_same(
     assert await states(backend) == {State.READY: 1}
 
 
+@pytest.mark.parametrize("verb", ["job", "find_jobs", "requeue"])
+async def test_a_job_is_found_although_the_mirror_begins_anew(
+    backend: NatsBackend, other: NatsBackend, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call of its process may have found it wrong."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(backend)
+    begin_anew = other._store.mirror.reload
+    acts = once_before(monkeypatch, LeaseRecords, "read", other.leases._records, begin_anew)
+    assert await is_found(other, verb, job.id)
+    assert acts == []
+
+
 async def test_what_is_taken_up_while_jobs_are_counted_is_counted_once(
     backend: NatsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
