@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -270,7 +271,9 @@ class Leases:
         single = leases.peek(limit, lambda record: record.state is State.LEASED, now)
         found = [*single, *await self._overdue.jobs(limit, now)]
         found.sort(key=lambda record: (record.lease or 0, record.seq))
-        return [self._shown(self._store.registry.members[record.ref], record) for record in found[:limit]]
+        members = self._store.registry.members
+        held = [record for record in found if record.ref in members]
+        return [self._shown(members[record.ref], record) for record in held[:limit]]
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         await self._store.fresh()
@@ -312,9 +315,10 @@ class Leases:
         holders = ((member.ref, frontiers[member.ref].holder(seq)) for member in there)
         await self._records.read((ref, lease) for ref, lease in holders if lease is not None)
         for member in there:
-            live = await self._jobs.live(member, [seq])
-            if live:
-                found[member.ref] = live[seq]
+            with suppress(Stale):  # it is gone, or the mirror has begun anew
+                live = await self._jobs.live(member, [seq])
+                if live:
+                    found[member.ref] = live[seq]
         if len(found) < len(members):
             found |= await self._jobs.ended([each for each in members if each.ref not in found], seq)
         return found
