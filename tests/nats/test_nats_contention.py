@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from kit import (
     ids,
     publish,
     read_all,
+    record,
     states,
     subscribe,
 )
@@ -47,9 +49,9 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     commit = Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         try:
-            return await commit(self, messages)
+            return await commit(self, messages, *given)
         except Stale as error:
             told.append(str(error))
             raise
@@ -100,6 +102,16 @@ async def test_many_processes_make_channels_at_once(backend: NatsBackend) -> Non
             await other.close()
 
 
+async def test_subscribes_of_one_process_do_not_refuse_each_other(
+    backend: NatsBackend, refusals: list[str]
+) -> None:
+    """All of them replace the same message; of many at once some would never get on."""
+    await backend.channels.create(CHANNEL)
+    await asyncio.gather(*(subscribe(backend, f"consumer{n}") for n in range(16)))
+    assert refusals == []
+    assert len(await backend.channels.consumers(CHANNEL)) == 16
+
+
 async def test_consumers_that_appear_and_go_disturb_no_trim_and_no_list(backend: NatsBackend) -> None:
     """A reader of cursors learns of a new consumer from the registry before it knows where it begins."""
     await publish(backend, "a")
@@ -147,11 +159,11 @@ class Overtaken:
         self.act: Callable[[], Awaitable[Any]] | None = None
         commit = Batches.commit
 
-        async def late(batches: Batches, messages: Sequence[BatchMessage]) -> int:
+        async def late(batches: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
             act, self.act = self.act, None
             if act is not None:
                 await act()
-            return await commit(batches, messages)
+            return await commit(batches, messages, *given)
 
         async def wait(turn: int) -> None:
             self.waits.set()
@@ -396,6 +408,20 @@ async def test_a_member_whose_deadline_came_closer_is_still_held(
     assert await states(other) == {State.DONE: 3}
 
 
+async def test_an_extension_brings_no_deadline_closer(backend: NatsBackend, other: NatsBackend) -> None:
+    """Of two at about the same time the later one stands, also where the other one moves some members."""
+    await subscribe(backend)
+    await publish(backend, *"ab")
+    jobs = await claim(backend)
+    assert await backend.leases.extend(jobs[:1], 60 * MINUTE) == [True]
+    before, sooner = await record(backend, "a"), 60 * MINUTE - timedelta(milliseconds=900)
+    assert await other.leases.extend(jobs, sooner) == [True, True]
+    after = await record(other, "a")
+    assert before.lease_until
+    assert after.lease_until
+    assert after.lease_until >= before.lease_until
+
+
 async def test_two_processes_take_up_special_events_once(backend: NatsBackend, other: NatsBackend) -> None:
     await subscribe(backend)
     for turn in range(8):
@@ -418,11 +444,11 @@ async def test_a_heartbeat_waits_for_no_batch(
     jobs = await claim(backend, 2)
     stopped, waits, commit = asyncio.Event(), asyncio.Event(), Batches.commit
 
-    async def slow(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def slow(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         if len(messages) > 1:
             waits.set()
             await stopped.wait()
-        return await commit(self, messages)
+        return await commit(self, messages, *given)
 
     monkeypatch.setattr(Batches, "commit", slow)
     writing = [asyncio.create_task(publish(backend, f"late-{n}")) for n in range(50)]

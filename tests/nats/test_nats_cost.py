@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from burying import counted, die
@@ -84,9 +85,9 @@ async def test_a_claim_and_its_completion_are_one_message_each(
 ) -> None:
     sent, commit = list[list[str]](), Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         sent.append([message.subject for message in messages])
-        return await commit(self, messages)
+        return await commit(self, messages, *given)
 
     await subscribe(backend)
     await publish(backend, *(f"e-{n}" for n in range(600)))
@@ -133,9 +134,9 @@ async def test_a_publisher_to_a_bounded_consumer_makes_no_jobs_and_looks_into_no
     assert len(await claim(backend)) == 2
     decoded, committed, commit = list[int](), set[str](), Batches.commit
 
-    async def watched(self: Batches, messages: Sequence[BatchMessage]) -> int:
+    async def watched(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
         committed.update(subject_kind(message.subject) for message in messages)
-        return await commit(self, messages)
+        return await commit(self, messages, *given)
 
     monkeypatch.setattr(Batches, "commit", watched)
     monkeypatch.setattr(job_records, "decode", lambda data, revision: decoded.append(revision))

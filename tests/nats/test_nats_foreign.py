@@ -115,3 +115,16 @@ async def test_a_lost_event_that_cannot_be_buried_does_not_cost_the_leases_besid
         assert [job.event.id for job in await claim(backend)] == ["kept"]
     assert await claim(backend) == []
     assert (await record(backend, "gone")).state is State.DEAD
+
+
+async def test_a_foreign_event_that_was_cancelled_while_it_waited_is_found_by_its_id(
+    backend: NatsBackend, client: Client
+) -> None:
+    """Also once its consumer has passed it."""
+    await subscribe(backend, channel=AUDIT)
+    await client.jetstream().publish(AUDIT, b"1", headers={"ce-id": "f-1"})
+    assert await backend.leases.cancel(AUDIT, "default", "f-1", None) == 1
+    assert await claim(backend, channel=AUDIT) == []
+    assert (await record(backend, "f-1", channel=AUDIT)).state is State.CANCELLED
+    [again] = await backend.log.publish(AUDIT, [Event(b"1", "f-1")])
+    assert again.duplicate

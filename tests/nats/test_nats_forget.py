@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.backends.nats import NatsBackend, retention
+from holdfast.backends.nats.state.entries import Entries
 from holdfast.model.states import State
 from holdfast.model.upkeep import Forgotten, Lock
 from kit import CHANNEL, CONSUMER, MINUTE, claim, complete, publish, state, states, subscribe
@@ -110,3 +111,23 @@ async def test_a_stale_worker_is_refused_although_nothing_is_remembered(
     assert (await forget(backend, lock)).jobs == 1
     assert not await complete(other, job)
     assert await backend.leases.job(CHANNEL, CONSUMER, job.id) is None
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_a_lease_keeps_its_record_although_the_mirror_begins_anew(
+    backend: NatsBackend, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the mirror does not know at that moment may be listed all the same."""
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    assert all(await backend.leases.complete(await claim(backend)))
+    await backend.advance(MINUTE)
+    first_at = Entries.first_at
+
+    async def begun_anew(self: Entries, time: int) -> int:
+        await backend._store.mirror.reload()
+        return await first_at(self, time)
+
+    monkeypatch.setattr(Entries, "first_at", begun_anew)
+    assert (await forget(backend, lock)).jobs == 0
+    assert await states(backend) == {State.DONE: 2}

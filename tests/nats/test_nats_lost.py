@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage
 from holdfast.embedded import Nats
-from holdfast.model.errors import LockLost
+from holdfast.model.errors import LockLost, Unavailable
+from holdfast.model.job import Job
 from kit import MINUTE, claim_one, complete, publish, subscribe
 
 
@@ -40,6 +44,46 @@ async def test_a_token_that_was_lost_is_not_given_again(tmp_path: Path) -> None:
         assert not await complete(first, lost)
         with pytest.raises(LockLost):
             await first.locks.renew(lock, MINUTE)
+        assert await complete(second, job)
+    finally:
+        await first.close()
+        await second.close()
+        server.stop()
+
+
+async def test_a_claim_that_was_under_way_gives_no_lost_token_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was decided on what is lost, and nobody has recognised the server that is there now."""
+    server = Nats(tmp_path / "nats").start()
+    first, second = NatsBackend(server.url), NatsBackend(server.url)
+    data, kept, commit = tmp_path / "nats" / "data", tmp_path / "kept", Batches.commit
+    lost = list[Job]()
+    try:
+        await first.open()
+        await subscribe(first)
+        await publish(first, "a")
+        await asyncio.to_thread(server.kill)
+        shutil.copytree(data, kept)
+        await asyncio.to_thread(server.start)
+        await second.open()
+
+        async def late(self: Batches, messages: Sequence[BatchMessage], *given: Any) -> int:
+            if self is second._store._committer._batches:
+                monkeypatch.setattr(Batches, "commit", commit)
+                lost.append(await claim_one(first))
+                await asyncio.to_thread(server.kill)
+                shutil.rmtree(data)
+                shutil.move(kept, data)
+                await asyncio.to_thread(server.start)
+            return await commit(self, messages, *given)
+
+        monkeypatch.setattr(Batches, "commit", late)
+        with pytest.raises(Unavailable):
+            await claim_one(second)
+        job = await claim_one(second)
+        assert (job.id, job.token > lost[0].token) == (lost[0].id, True)
+        assert not await complete(first, lost[0])
         assert await complete(second, job)
     finally:
         await first.close()

@@ -10,13 +10,14 @@ from burying import counted, die
 from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state import counts
 from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.batches import state
 from holdfast.model.deadletters import Drift
 from holdfast.model.errors import HoldfastError, LockLost, Overloaded
 from holdfast.model.states import State
 from holdfast.model.upkeep import Lock
-from kit import CHANNEL, CONSUMER, MINUTE, bury, claim_one, complete, fail, publish, states, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim_one, complete, fail, publish, states, subscribe, until
 
 NO_TIME = timedelta(0)
 
@@ -121,3 +122,24 @@ async def test_counts_of_live_jobs_are_made_right_as_well(backend: NatsBackend, 
     assert await backend.deadletters.recount(True, lock) == []
     await publish(backend, "b")
     assert await states(backend) == {State.READY: 1, State.LEASED: 1}
+
+
+async def test_a_process_whose_counts_were_added_to_the_others_counts_again(
+    backend: NatsBackend, other: NatsBackend, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that tells of it has expired by then, and the process looks at the store all the time."""
+    await subscribe(backend)
+    first, second = await die(other, 2)
+    assert await other.deadletters.purge(CHANNEL, CONSUMER, [first]) == [True]
+    await backend.advance(timedelta(days=2))
+    monkeypatch.setattr(counts, "TOMBSTONE_SECONDS", 1)
+    assert (await backend.deadletters.fold(NO_TIME, 0, lock)).folded > 0
+    [ref] = backend._store.registry.members
+
+    async def has_expired() -> bool:
+        await other.deadletters.counts()
+        return not await backend._store.connection.last([subjects.count(ref, other._store.instance)])
+
+    await until(has_expired)
+    assert await other.deadletters.revive(CHANNEL, CONSUMER, [second]) == [True]
+    assert await states(backend) == {State.READY: 1, State.PURGED: 1}

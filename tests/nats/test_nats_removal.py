@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from nats.aio.client import Client
 
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state.jobs import Jobs
 from holdfast.backends.nats.wire.batches import Stale
 from holdfast.failpoints import FailpointError
 from holdfast.model.event import MAX_DATA, Event
-from kit import CHANNEL, CONSUMER, bury, claim, complete, ids, publish, step, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, complete, ids, publish, step, subscribe
 
 
 async def populate(backend: NatsBackend) -> None:
@@ -115,3 +118,31 @@ async def test_a_step_that_began_before_is_refused(backend: NatsBackend, client:
     assert not await complete(other, rest[0])
     await other.close()
     assert await traces(client) == []
+
+
+@pytest.mark.parametrize("verb", ["due", "stuck"])
+async def test_a_consumer_that_goes_while_overdue_jobs_are_looked_for(
+    backend: NatsBackend, other: NatsBackend, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for consumer in (CONSUMER, "mail"):
+        await subscribe(backend, consumer)
+    await publish(backend, "a")
+    for consumer in (CONSUMER, "mail"):
+        assert len(await claim(backend, consumer=consumer)) == 1
+    await backend.advance(60 * MINUTE)
+    live, acts = Jobs.live, [1]
+
+    async def slowly(self: Jobs, *given: Any) -> Any:
+        found = await live(self, *given)
+        if acts:
+            acts.pop()
+            assert (await other.channels.remove_consumer(CHANNEL, "mail", 100)).done
+            await backend._store.mirror.sync_registry()
+        return found
+
+    monkeypatch.setattr(Jobs, "live", slowly)
+    if verb == "due":
+        assert len((await backend.lifecycle.due(10)).due) == 1
+    else:
+        assert [job.consumer for job in await backend.leases.stuck(10)] == [CONSUMER]
+    assert acts == []

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state.frontiers import Frontier, Lease
 from holdfast.backends.nats.wire.batches import BatchCommitter, Batches, state
 from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.stream import LEAST_PAYLOAD
 from holdfast.embedded import Nats, files
 from holdfast.model.decide import describe
 from holdfast.model.errors import TooLarge
@@ -90,3 +95,13 @@ async def test_what_is_too_large_takes_nobody_with_it(backend: NatsBackend, rela
         assert isinstance(taken, int)
     finally:
         await connection.close()
+
+
+def test_a_frontier_of_large_leases_with_gaps_stays_below_what_every_server_takes() -> None:
+    """Claims of hundreds of events, of a channel among many others."""
+    chance, frontier = random.Random(1), Frontier(0)
+    while not frontier.is_crowded:
+        members = list(accumulate(chance.choices(range(2, 200), k=899), initial=frontier.at + 1))
+        lease = Lease.of(frontier.token + 1, 1 << 50, "host.example.com:12345:0123456789abcdef", members)
+        frontier = replace(frontier, at=lease.last, token=lease.token, leases=(*frontier.leases, lease))
+    assert len(frontier.encode()) < LEAST_PAYLOAD * 3 // 4

@@ -15,7 +15,20 @@ from holdfast.model.errors import DataLost
 from holdfast.model.event import MAX_DATA, Event
 from holdfast.model.states import State
 from holdfast.model.upkeep import Forgotten, Lock, Trim
-from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, claim_one, complete, ids, publish, state, subscribe
+from kit import (
+    CHANNEL,
+    CONSUMER,
+    MINUTE,
+    bury,
+    claim,
+    claim_one,
+    complete,
+    ids,
+    publish,
+    state,
+    states,
+    subscribe,
+)
 
 
 @pytest.fixture
@@ -175,3 +188,17 @@ async def test_two_trims_at_once_both_return(backend: NatsBackend, lock: Lock) -
     finally:
         await other.close()
     assert sum(removed) == 20
+
+
+async def test_what_left_before_its_turn_and_was_trimmed_is_not_counted(
+    backend: NatsBackend, lock: Lock
+) -> None:
+    """The frontier still lists it."""
+    await subscribe(backend)
+    await publish(backend, *"abcd")
+    for name in "ac":
+        assert await backend.leases.cancel(CHANNEL, "default", name, None) == 1
+    assert (await trim(backend, lock)).removed == 1
+    assert await states(backend) == {State.READY: 2, State.CANCELLED: 2}
+    assert ids(await claim(backend)) == ["b", "d"]
+    assert await states(backend) == {State.LEASED: 2, State.CANCELLED: 2}

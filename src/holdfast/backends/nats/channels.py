@@ -82,13 +82,15 @@ class Channels:
 
         change(self._store.registry)  # what is refused makes no channel either
         await self._store.ensure_channel(channel)
+        is_new = (channel, consumer) not in self._store.registry.by_name
+        latest = await self._latest(channel) if is_new and start == "latest" else None
 
         async def begin(wanted: Registry) -> Sequence[BatchMessage]:
             member = wanted.by_name[channel, consumer]
             if member.ref in self._store.registry.members:
                 return []
             mark = await self._store.trim_mark(channel)
-            at = await self._start(channel, start, mark.seq)
+            at = await self._start(channel, start, mark.seq) if latest is None else max(latest, mark.seq)
             return [Frontier(at, at).message(member.ref), mark.again()]
 
         await self._store.change_registry(change, begin)
@@ -96,15 +98,19 @@ class Channels:
 
     async def _start(self, channel: str, start: Start, trimmed: int) -> int:
         """Return the sequence that a new consumer begins behind."""
-        last = int((await self._store.info())["state"]["last_seq"])
         if start == "latest":
-            # A publish of several batches that commits later must not stand before the consumer's start.
-            while await self._outcomes.under_way(channel) is not None:  # noqa: ASYNC110 - another process ends it
-                await asyncio.sleep(_PAUSE)
-            return last
+            return await self._latest(channel)
         if isinstance(start, datetime):
+            last = int((await self._store.info())["state"]["last_seq"])
             return max(min(await self._entries.first_at(to_micros(start)) - 1, last), trimmed)
         return trimmed
+
+    async def _latest(self, channel: str) -> int:
+        """Return the last sequence, once a publish of several batches can no longer commit before it."""
+        last = int((await self._store.info())["state"]["last_seq"])
+        while await self._outcomes.under_way(channel) is not None:  # noqa: ASYNC110 - another process ends it
+            await asyncio.sleep(_PAUSE)
+        return last
 
     def _shown(self, member: Member) -> Consumer:
         return self._store.registry.shown(member)

@@ -261,6 +261,7 @@ class DeadLetters:
                     raise Unavailable(
                         f"the dead letters of {consumer!r} change too often; try again"
                     ) from None
+                await self._store.look_again(stale, member.ref)
                 continue
             moved |= taken
             failpoints.hit("dead.mid_move")

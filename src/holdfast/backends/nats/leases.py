@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -208,8 +209,8 @@ class Leases:
         return None
 
     async def requeue(self, channel: str, consumer: str, job_id: str) -> bool:
-        seq = job_number(job_id)
-        for turn in range(1, TRIES):
+        seq, races, missed = job_number(job_id), 0, False
+        while races < TRIES:
             now = await self._store.clock()
             member = self._store.registry.by_name.get((channel, consumer))
             if member is None:
@@ -217,25 +218,35 @@ class Leases:
             await self._store.mirror.sync(member.ref)
             try:
                 async with self._store.lock(member.ref):
-                    frontier = self._store.mirror.frontier(member.ref)
-                    if member.policy.ordered and frontier.at < seq and await self._take_up.every(member, now):
-                        continue  # no later event of its key may come before it
-                    lease = frontier.holder(seq)
+                    if await self._took_up_before(member, seq, now):
+                        continue
+                    lease = self._store.mirror.frontier(member.ref).holder(seq)
                     if lease is None:
                         requeued = await self._requeue(member, seq, now)
                     else:
                         async with self._records.lock(member.ref, lease.token):
                             requeued = await self._requeue(member, seq, now)
             except Stale:
-                await self._store.look_again(turn, member.ref)
+                races += 1
+                await self._store.look_again(races, member.ref)
                 known = self._store.mirror.frontiers.get(member.ref)
                 lease = None if known is None else known.holder(seq)
                 await self._records.read([] if lease is None else [(member.ref, lease)])
                 continue
             if requeued:
                 await self._store.wake({channel})
+            elif not missed:  # it may have come back from the dead after it was looked for among the living
+                missed = True
+                continue
             return requeued
         raise Unavailable(f"job {job_id} changes too often to requeue it; try again")
+
+    async def _took_up_before(self, member: Member, seq: int, now: int) -> bool:
+        """Make jobs of what stands before an event that waits for an ordered consumer, a page at a time: no
+        later event of its key may come before it. Returns whether there may be more."""
+        if not member.policy.ordered or seq <= self._store.mirror.frontier(member.ref).at:
+            return False
+        return seq in await self._entries.at(member.channel, [seq]) and await self._take_up.every(member, now)
 
     async def _requeue(self, member: Member, seq: int, now: int) -> bool:
         batch = BatchBuilder(self._store, self._records, member.ref)
@@ -260,7 +271,9 @@ class Leases:
         single = leases.peek(limit, lambda record: record.state is State.LEASED, now)
         found = [*single, *await self._overdue.jobs(limit, now)]
         found.sort(key=lambda record: (record.lease or 0, record.seq))
-        return [self._shown(self._store.registry.members[record.ref], record) for record in found[:limit]]
+        members = self._store.registry.members
+        held = [record for record in found if record.ref in members]
+        return [self._shown(members[record.ref], record) for record in held[:limit]]
 
     async def find_jobs(self, channel: str, source: str, event_id: str) -> list[JobRecord]:
         await self._store.fresh()
@@ -287,15 +300,25 @@ class Leases:
         return None if found is None else self._shown(member, found)
 
     async def _found(self, members: Sequence[Member], seq: int) -> dict[str, StoredJob]:
-        """Return a job for each of some consumers, live or terminal. Members of leases are looked at anew."""
+        """Return a job for each of some consumers, live or terminal."""
+        found = await self._looked_for(members, seq)
+        missing = [member for member in members if member.ref not in found]
+        if missing:  # it may have come back from where this looked last to where it looked first
+            await self._sync(member.ref for member in missing)
+            found |= await self._looked_for(missing, seq)
+        return found
+
+    async def _looked_for(self, members: Sequence[Member], seq: int) -> dict[str, StoredJob]:
+        """Return the same as the mirror has it. Members of leases are looked at anew."""
         frontiers, found = self._store.mirror.frontiers, dict[str, StoredJob]()
         there = [member for member in members if member.ref in frontiers]
         holders = ((member.ref, frontiers[member.ref].holder(seq)) for member in there)
         await self._records.read((ref, lease) for ref, lease in holders if lease is not None)
         for member in there:
-            live = await self._jobs.live(member, [seq])
-            if live:
-                found[member.ref] = live[seq]
+            with suppress(Stale):  # it is gone, or the mirror has begun anew
+                live = await self._jobs.live(member, [seq])
+                if live:
+                    found[member.ref] = live[seq]
         if len(found) < len(members):
             found |= await self._jobs.ended([each for each in members if each.ref not in found], seq)
         return found

@@ -283,6 +283,7 @@ class Retention:
         query = {"start_time": format_stamp(recent), "next_by_subj": ">", "batch": 1}
         found, _ = await self._store.connection.read(query)
         end = min(await self._entries.first_at(to_micros(before)), found[0].seq if found else _END) - 1
+        await self._store.fresh()  # whoever is not known lists nothing
         listed = {
             lease_subject(ref, lease)
             for ref, frontier in self._store.mirror.frontiers.items()

@@ -78,34 +78,35 @@ class Backlogs:
 
     async def of(self, members: Sequence[Member]) -> dict[str, Backlog]:
         """Return the backlogs of some consumers, as the mirror has them, without those that are gone."""
-        known = dict(self._store.mirror.frontiers)
+        mirror = self._store.mirror
+        known, ready = dict(mirror.frontiers), mirror.queues.ready_times()
         there = [member for member in members if member.ref in known]
+        # Frontiers and jobs are of one moment: other calls go on while this reads what else there is.
+        found = {each.ref: self._of_jobs(each.ref, ready.get(each.ref, ())) for each in there}
+        ends = await self._ends({each.channel for each in there})
         await self._leases.read((each.ref, lease) for each in there for lease in known[each.ref].leases)
-        ends, ready = (
-            await self._ends({each.channel for each in there}),
-            self._store.mirror.queues.ready_times(),
-        )
-        found = dict[str, Backlog]()
-        for member in there:
-            backlog = found[member.ref] = self._in_hand(member, known[member.ref])
-            if times := ready.get(member.ref):
-                backlog.ready(*times)
+        for each in there:
+            self._add_leased(each.ref, known[each.ref], found[each.ref])
         await asyncio.gather(
             *(self._add_waiting(each, known[each.ref], ends, found[each.ref]) for each in there)
         )
         return found
 
-    def _in_hand(self, member: Member, frontier: Frontier) -> Backlog:
-        """Count what was taken up."""
+    def _of_jobs(self, ref: str, ready: Sequence[int]) -> Backlog:
+        """Count jobs of their own, and what has ended."""
         mirror = self._store.mirror
-        backlog = Backlog(mirror.counts(member.ref))
-        backlog.scheduled(mirror.queues.next_due(member.ref))
+        backlog = Backlog(mirror.counts(ref))
+        backlog.ready(*ready)
+        backlog.scheduled(mirror.queues.next_due(ref))
+        return backlog
+
+    def _add_leased(self, ref: str, frontier: Frontier, backlog: Backlog) -> None:
+        """Count the members of leases."""
         backlog.states[State.DONE] += frontier.done
         for lease in frontier.leases:
-            record = self._leases.known(member.ref, lease)
+            record = self._leases.known(ref, lease)
             backlog.states[State.LEASED] += record.left(lease)
             backlog.states[State.DONE] += record.done()
-        return backlog
 
     async def _ends(self, channels: Iterable[str]) -> _Ends:
         wanted = [*channels, *map(subjects.special, channels)]
@@ -140,7 +141,7 @@ class Backlogs:
         count, end = pending + 1, ends.opened.get(channel, _END)
         if end < _END:
             count -= await self._entries.count(channel, max(end, frontier.at))
-        count -= sum(seq < end for seq in frontier.ahead)
+        count -= sum(found[0].seq <= seq < end for seq in frontier.ahead)  # what stands before was trimmed
         aborted = set[int]()
         if channel in ends.aborted:
             aborted = set(await self._outcomes.aborted(channel, frontier.at, min(end, newest.seq)))

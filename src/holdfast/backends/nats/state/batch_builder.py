@@ -35,6 +35,7 @@ class BatchBuilder:
     def __init__(self, store: NatsStore, leases: LeaseRecords, ref: str) -> None:
         self._store, self._leases, self._ref = store, leases, ref
         self._mirror, self._instance = store.mirror, store.instance
+        self._generation = store.generation
         self._frontier: Frontier | None = None
         self._base = store.mirror.frontiers.get(ref)  # what is decided from here on must be about this one
         self._taken_out: defaultdict[int, list[StoredJob]] = defaultdict(list)
@@ -188,7 +189,8 @@ class BatchBuilder:
             messages.append(self._frontier.message(self._ref))
         messages += self._counted()
         if messages:
-            revision = await self._store.commit(messages) - len(messages) + 1 + first
+            last = await self._store.commit(messages, self._generation)
+            revision = last - len(messages) + 1 + first
             for number, (lease, record) in enumerate(left):
                 self._leases.adopt(self._ref, lease, record, revision + number)
 

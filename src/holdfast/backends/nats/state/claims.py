@@ -331,7 +331,7 @@ class Claims:
     async def _cancel_plain(self, member: Member, limit: int, now: int) -> tuple[int, bool]:
         """Move the frontier, and keep of what it passes that it was cancelled: as of a lease that has ended.
 
-        Returns how many, and whether some became jobs of their own, which are cancelled as such.
+        Returns how many, and whether more may follow: what became jobs of their own is cancelled as such.
         """
         taken = await self._take_up.plain(member, limit, now)
         batch = BatchBuilder(self._store, self._records, member.ref)
@@ -348,7 +348,7 @@ class Claims:
                 frontier = replace(frontier, token=token)
             batch.move(frontier)
         await batch.commit()
-        return len(taken.members), bool(taken.jobs)
+        return len(taken.members), taken.moves
 
 
 def _bury_lost(record: StoredJob, member: Member) -> TransitionStep:

@@ -21,6 +21,8 @@ from holdfast.backends.nats.wire.batches import BatchMessage, state
 
 MOST_LEASES = 400
 """Open leases of one frontier. What is claimed beyond them becomes jobs of their own."""
+_MOST_RUNS = 250_000
+"""Characters that the steps of their members take, where these are many and have gaps."""
 
 
 def encode_runs(seqs: Sequence[int]) -> str:
@@ -99,7 +101,8 @@ class Frontier:
     @property
     def is_crowded(self) -> bool:
         """Whether another lease would make the message too long."""
-        return len(self.leases) >= MOST_LEASES
+        many = len(self.leases) >= MOST_LEASES
+        return many or sum(len(each.runs) for each in self.leases) >= _MOST_RUNS
 
     def lease(self, token: int) -> Lease | None:
         return next((each for each in self.leases if each.token == token), None)

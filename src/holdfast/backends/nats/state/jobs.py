@@ -45,6 +45,11 @@ class Jobs:
         }
         await self._leases.read((member.ref, each) for each in unknown.values())
         known = {each.token: self._leases.known(member.ref, each) for each in leased.values()}
+        out = [seq for seq, lease in leased.items() if seq in known[lease.token].out]
+        if out:  # the mirror may not know yet what became of those that have left their lease
+            await self._store.mirror.sync(member.ref)
+            records = ((seq, self._store.mirror.queues.job(member.ref, seq)) for seq in out)
+            found |= {seq: record for seq, record in records if record is not None}
         leased = {seq: lease for seq, lease in leased.items() if known[lease.token].is_open(seq)}
         messages = await self._entries.at(member.channel, [*leased, *waiting]) if leased or waiting else {}
         for seq, lease in leased.items():

@@ -153,15 +153,12 @@ class _Change:
     done: asyncio.Future[set[int]]
 
     def applied(self, lease: Lease, record: LeaseRecord) -> tuple[set[int], LeaseRecord]:
-        accepted = [seq for seq in self.seqs if record.is_open(seq)]
-        if not self.ends:
-            accepted = [seq for seq in accepted if record.deadline(lease, seq) <= self.time + _AT_ONCE]
-            if all(record.deadline(lease, seq) >= self.time for seq in accepted):
-                return set(accepted), record
-        if not accepted:
-            return set(), record
-        change = record.with_ended if self.ends else record.with_until
-        return set(accepted), change(sorted(accepted), self.time)
+        accepted = sorted(seq for seq in self.seqs if record.is_open(seq))
+        if self.ends:
+            return set(accepted), record.with_ended(accepted, self.time) if accepted else record
+        accepted = [seq for seq in accepted if record.deadline(lease, seq) <= self.time + _AT_ONCE]
+        moved = [seq for seq in accepted if record.deadline(lease, seq) < self.time]
+        return set(accepted), record.with_until(moved, self.time) if moved else record
 
 
 class LeaseRecords:

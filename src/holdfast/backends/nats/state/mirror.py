@@ -31,6 +31,8 @@ _TRUSTED = TOMBSTONE_SECONDS / 2
 _PAGE = 1000
 _ALL = ""
 _NEVER = float("-inf")
+_Message = tuple[str, int, bytes]
+"""A subject, a sequence and the data."""
 
 
 class View:
@@ -50,6 +52,13 @@ class View:
         """Return up to which sequence a consumer is known, and since when."""
         places = _ALL, ref
         return max(self.known[each] for each in places), max(self.read_at[each] for each in places)
+
+    def take_over(self, place: str, found: Sequence[_Message], known: int, began: float) -> None:
+        """Take over all that was read of a consumer, or of everything, at once."""
+        for message in found:
+            self.apply(*message)
+        self.known[place] = max(known, self.known[place])
+        self.read_at[place] = began
 
     def apply(self, subject: str, seq: int, data: bytes) -> None:
         """Take over one message, unless it is older than what is known of its subject."""
@@ -106,11 +115,13 @@ def _total(counted: Mapping[str, Mapping[str, int]]) -> Counter[str]:
 
 
 class _Turn:
-    """Calls that wait together share a reading: who asked for it, by number, and whom it has served."""
+    """Calls that wait together share a reading: who asked for it, by number, whom it has served, and what was
+    read into."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.asked = self.served = 0
+        self.view: View | None = None
 
 
 class Mirror:
@@ -185,9 +196,10 @@ class Mirror:
         turn.asked += 1
         mine = turn.asked
         async with turn.lock:
-            if turn.served < mine:
+            # The mirror may have begun anew meanwhile: then what was read is in a view that counts no more.
+            while turn.served < mine or turn.view is not self._view:
                 covered = turn.asked
-                await (self._read_on(ref) if ref else self._read_all())
+                turn.view = await (self._read_on(ref) if ref else self._read_all())
                 turn.served = covered
 
     async def sync_registry(self) -> None:
@@ -204,44 +216,37 @@ class Mirror:
             view.apply(message.subject, message.seq, message.data)
         self._view = view
 
-    async def _read_all(self) -> None:
+    async def _read_all(self) -> View:
         """Read until there is no more. A new view takes the old one's place when it is whole."""
-        began, view = time.monotonic(), self._view
+        began, before = time.monotonic(), self._view
         # Tombstones may have come and gone while nobody looked.
-        if began - view.read_at[_ALL] > _TRUSTED:
-            view = View()
-        await self._read(subjects.STATE, view.known[_ALL], view, _ALL)
-        view.read_at[_ALL] = began
-        self._view = view
+        view = View() if began - before.read_at[_ALL] > _TRUSTED else before
+        found, known = await self._read(subjects.STATE, view.known[_ALL])
+        view.take_over(_ALL, found, known, began)
+        if self._view is before:
+            self._view = view
+        return view
 
-    async def _read_on(self, ref: str) -> None:
+    async def _read_on(self, ref: str) -> View:
         began, view = time.monotonic(), self._view
         known, since = view.place(ref)
-        if began - since > _TRUSTED:
-            fresh = View()
-            fresh.registry = view.registry
-            found = await self._read(subjects.state_of(ref), 0, fresh, ref)
-            view = self._view
+        anew = began - since > _TRUSTED
+        found, known = await self._read(subjects.state_of(ref), 0 if anew else known)
+        if anew:
             view.forget(ref)
-            for subject, seq, data in found:
-                view.apply(subject, seq, data)
-            view.known[ref] = fresh.known[ref]
-        else:
-            view.known[ref] = known
-            await self._read(subjects.state_of(ref), known, view, ref)
-        view.read_at[ref] = began
+        view.take_over(ref, found, known, began)
+        return view
 
-    async def _read(self, wanted: str, known: int, view: View, place: str) -> list[tuple[str, int, bytes]]:
-        pending, every = 1, list[tuple[str, int, bytes]]()
+    async def _read(self, wanted: str, known: int) -> tuple[list[_Message], int]:
+        """Return what follows a sequence, and up to where that is known. Only the whole of it is how things
+        were at some moment: whatever was replaced while it was read stands on a later page."""
+        pending, found = 1, list[_Message]()
         while pending:
             query = {"seq": known + 1, "next_by_subj": wanted, "batch": _PAGE}
-            found, pending = await self._connection.read_raw(query, subjects.STREAM)
-            for message in map(_located, found):
-                view.apply(*message)
-                known = max(known, message[1])
-                every.append(message)
-            view.known[place] = max(known, view.known[place])
-        return every
+            page, pending = await self._connection.read_raw(query, subjects.STREAM)
+            found += map(_located, page)
+            known = found[-1][1] if found else known
+        return found, known
 
     def is_recent(self, ref: str) -> bool:
         """Return whether a consumer was looked at lately."""
@@ -257,5 +262,5 @@ class Mirror:
             view.known[_ALL] = last
 
 
-def _located(message: Raw) -> tuple[str, int, bytes]:
+def _located(message: Raw) -> _Message:
     return *subject_and_sequence(message[0]), message[1]

@@ -45,8 +45,9 @@ class Overdue:
             wanted.setdefault(each.ref, []).append(each.seq)
         records = list[StoredJob]()
         for ref, seqs in wanted.items():
+            member = self._store.registry.members.get(ref)
             with suppress(Stale):  # a consumer that is gone
-                live = await self._jobs.live(self._store.registry.members[ref], seqs)
+                live = {} if member is None else await self._jobs.live(member, seqs)
                 records += [live[seq] for seq in seqs if seq in live]
         return sorted(records, key=lambda record: (record.lease or 0, record.seq))
 

@@ -69,6 +69,7 @@ class PublishOutcomes:
 
     async def abort(self, channel: str, publish: str) -> None:
         """End a publish that nobody will commit any more, unless somebody has."""
+        await self._store.recognise()  # the connection may have been lost in the middle of it
         opened = await self._store.connection.last([subjects.opened(publish, channel)])
         marks = [
             state(subjects.aborted(publish, channel), b"%d" % each.seq, 0) for each in opened if each.data

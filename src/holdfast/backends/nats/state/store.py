@@ -71,8 +71,9 @@ class NatsStore:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.when_changed: list[Callable[[], None]] = []
         """What to do when another server may be behind the connection."""
-        self._generation = 0
-        self._recognising = asyncio.Lock()
+        self.generation = 0
+        """The connection behind which the store was recognised, and since which the mirror was read."""
+        self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
         await self.connection.open()
@@ -105,9 +106,9 @@ class NatsStore:
         stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
         for _ in range(TRIES):
             if self.registry.members.keys() <= self.mirror.frontiers.keys():
-                break
+                return stamp + self.registry.offset
             await self.mirror.sync()  # somebody learned of a new consumer from the registry alone
-        return stamp + self.registry.offset
+        raise Unavailable("consumers come and go too often to look at all of them; try again")
 
     async def consumer(self, channel: str, consumer: str) -> tuple[Member, int]:
         """Learn of one consumer; returns it and the store's time. Raises `NotFound`."""
@@ -152,11 +153,11 @@ class NatsStore:
     async def recognise(self) -> None:
         """After a new connection: see whether this is the store that we knew. Another begins a new epoch."""
         await self.connection.client()
-        if self._generation == self.connection.generation:
+        if self.generation == self.connection.generation:
             return
         async with self._recognising:
             generation = self.connection.generation
-            if self._generation == generation:
+            if self.generation == generation:
                 return
             identity = await stream.ensure(self.connection)
             await self.mirror.reload()
@@ -169,8 +170,8 @@ class NatsStore:
                 def recognised(known: Registry) -> Registry:
                     return known if known.identity == identity else known.with_identity(identity, last, now)
 
-                await self.change_registry(recognised)
-            self._generation = generation
+                await self._change_registry(recognised, generation=generation)
+            self.generation = generation
 
     async def look_again(self, stale: int, ref: str) -> None:
         """Wait and learn what changed of a consumer, after a batch was refused for the `stale`-th time."""
@@ -188,12 +189,15 @@ class NatsStore:
 
     # changing
 
-    async def commit(self, messages: Sequence[BatchMessage]) -> int:
-        """Commit a batch and take it over. Returns the sequence of its last message. Raises `Stale`."""
-        until = time.monotonic() + _LONGEST
+    async def commit(self, messages: Sequence[BatchMessage], generation: int | None = None) -> int:
+        """Commit a batch and take it over. Returns the sequence of its last message. Raises `Stale`.
+
+        `generation` is that of the connection in whose time it was decided, where that is not just now.
+        """
+        until, generation = time.monotonic() + _LONGEST, generation or self.generation
         for turn in itertools.count():
             try:
-                last = await self._committer.commit(messages)
+                last = await self._committer.commit(messages, generation)
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
                 if time.monotonic() > until:
                     break
@@ -216,15 +220,27 @@ class NatsStore:
         change: Callable[[Registry], Registry],
         also: Callable[[Registry], Awaitable[Sequence[BatchMessage]]] | None = None,
     ) -> Registry:
-        """Replace the registry, repeating the change on whatever somebody else has made of it."""
+        """Replace the registry, repeating the change on whatever somebody else has made of it.
+
+        Calls of one process take turns: many at once would refuse each other, and one might never get on.
+        """
+        async with self._changing:
+            return await self._change_registry(change, also)
+
+    async def _change_registry(
+        self,
+        change: Callable[[Registry], Registry],
+        also: Callable[[Registry], Awaitable[Sequence[BatchMessage]]] | None = None,
+        generation: int | None = None,
+    ) -> Registry:
         for turn in range(1, TRIES):
-            known = self.registry
+            known, decided = self.registry, generation or self.generation
             wanted = change(known)
             if wanted is known:
                 return known
             message = state(subjects.REGISTRY, wanted.encode(), known.revision)
             try:
-                await self.commit([*(await also(wanted) if also else ()), message])
+                await self.commit([*(await also(wanted) if also else ()), message], decided)
                 return self.registry
             except Stale:
                 await self.wait_after(turn)

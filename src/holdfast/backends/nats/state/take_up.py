@@ -215,8 +215,8 @@ class TakeUp:
                     taken.members.append(each)
                 else:
                     break
-                if each.is_foreign:
-                    taken.foreign.append(each.message)
+            if each.is_foreign:  # also what left before its turn: it is found by its id from here on
+                taken.foreign.append(each.message)
             at = each.seq
         taken.frontier = replace(frontier, at=max(at, frontier.at), ahead=tuple(sorted(ahead)))
         return found, taken
@@ -297,11 +297,13 @@ class TakeUp:
         if wait is None or (known == wait and now < look):
             return
         found, taken = await self._sorted(member, PAGE, now, 0)
-        if taken.jobs:
-            await self._make(member, taken)
         plain = next((each for each in found if each.seq > taken.frontier.at), None)
+        # A page that left before its turn is passed as well: what comes behind it may have expired.
+        again = bool(taken.jobs) or (plain is None and len(found) >= PAGE)
+        if again:
+            await self._make(member, taken)
         following = now + to_micros(wait) if plain is None else self.expiry(member, plain.message)
-        self._expiries[member.ref] = wait, (now if taken.jobs else following)
+        self._expiries[member.ref] = wait, (now if again else following)
 
     async def _make(self, member: Member, taken: Taken) -> None:
         """One page in one batch: the jobs, their count, keys of foreign events, and the frontier."""

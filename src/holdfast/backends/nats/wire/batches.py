@@ -54,12 +54,14 @@ class Batches:
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
 
-    async def commit(self, messages: Sequence[BatchMessage]) -> int:
+    async def commit(self, messages: Sequence[BatchMessage], generation: int | None = None) -> int:
         """Return the sequence of the last message; the others stand right before it, in their order.
 
-        All or none. Raises `Stale`, `Incomplete`, `Overloaded`, `TooLarge`, `Unavailable`.
+        All or none, and with a `generation` on that connection only: behind a newer one may be a server that
+        lacks what these were decided on. Raises `Stale`, `Incomplete`, `Overloaded`, `TooLarge`,
+        `Unavailable`.
         """
-        reply = await self._send(messages)
+        reply = await self._send(messages, generation)
         error = reply.get("error")
         if error is None:
             return int(reply["seq"])
@@ -74,9 +76,11 @@ class Batches:
             raise Unavailable(f"NATS did not take the batch: {text}")
         raise HoldfastError(f"NATS refused a batch of {len(messages)} messages: {text} ({code})")
 
-    async def _send(self, messages: Sequence[BatchMessage]) -> dict[str, Any]:
+    async def _send(self, messages: Sequence[BatchMessage], generation: int | None) -> dict[str, Any]:
         name = secrets.token_hex(11)
         async with self._connection.ask() as (client, reply, replies):
+            if generation not in (None, self._connection.generation):
+                raise Unavailable("the connection to NATS was lost before this was sent; try again")
             _check_size(messages, client.max_payload)
             for number, message in enumerate(messages, start=1):
                 headers = dict(message.headers)
@@ -109,6 +113,7 @@ def _check_size(messages: Sequence[BatchMessage], most: int) -> None:
 
 class _Waiting(NamedTuple):
     messages: Sequence[BatchMessage]
+    generation: int | None
     done: asyncio.Future[int]
 
     @property
@@ -132,15 +137,15 @@ class BatchCommitter:
         self._waiting: list[_Waiting] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def commit(self, messages: Sequence[BatchMessage]) -> int:
+    async def commit(self, messages: Sequence[BatchMessage], generation: int | None = None) -> int:
         """Do as `Batches.commit`. The batch goes on when the caller gives up.
 
         A message alone is no batch: it waits for none.
         """
         if len(messages) == 1:
-            return await self._batches.commit(messages)
+            return await self._batches.commit(messages, generation)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(messages, done))
+        self._waiting.append(_Waiting(messages, generation, done))
         self._start()
         return await done
 
@@ -161,7 +166,7 @@ class BatchCommitter:
         for each in self._waiting:
             messages, size = messages + len(each.messages), size + each.size
             fits = messages <= MOST and size <= MOST_BYTES and not fenced & each.fences()
-            if rest or (group and not fits):
+            if rest or (group and not (fits and each.generation == group[0].generation)):
                 rest.append(each)
                 continue
             group.append(each)
@@ -171,7 +176,8 @@ class BatchCommitter:
 
     async def _run(self, group: list[_Waiting]) -> None:
         try:
-            seq = await self._batches.commit([message for each in group for message in each.messages])
+            messages = [message for each in group for message in each.messages]
+            seq = await self._batches.commit(messages, group[0].generation)
         except (Stale, Incomplete, Overloaded, TooLarge) as error:
             if len(group) > 1:
                 for each in group:
