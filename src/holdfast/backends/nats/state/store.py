@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.nats.state.counts import fold_counts
 from holdfast.backends.nats.state.mirror import Mirror
 from holdfast.backends.nats.state.registry import Member, Registry
-from holdfast.backends.nats.wire import stream, subjects
+from holdfast.backends.nats.wire import leftovers, stream, subjects
 from holdfast.backends.nats.wire.batches import (
     BatchCommitter,
     Batches,
@@ -29,6 +30,8 @@ from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
+
+log = logging.getLogger(__name__)
 
 _DOUBT = 10
 _LONGEST = 20.0
@@ -166,6 +169,8 @@ class NatsStore:
             if self.registry.identity != identity:
                 info = await self.info()
                 last, now = int(info["state"]["last_seq"]), parse_stamp(info["ts"])
+                if removed := await leftovers.remove(self.connection, last):
+                    log.warning("NATS had %d messages again that were replaced before it ended", removed)
 
                 def recognised(known: Registry) -> Registry:
                     return known if known.identity == identity else known.with_identity(identity, last, now)

@@ -67,6 +67,8 @@ SPECIALS: Final = "HF.X."
 KEYS, OUTCOMES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
 UPDATING: Final = "HF.U"
+REPLACED: Final = tuple(f"HF.{kind}." for kind in "KEDIOFATCLJWS")
+"""Subjects of which only the newest message counts: each replaces the one before it."""
 SHARDS: Final = 16
 
 # What the server understands.
