@@ -85,21 +85,21 @@ class Leases:
                 "%d events of %s that waited for %s were removed by another client", lost, channel, consumer
             )
         deadline, epochs = from_micros(until), [parse_mark(mark) for mark in marks]
-        own = {row[4] for row in rows}
+        apart = {row[4] for row in rows if row[7]}
         tokens = [
             token
             for first, size in zip(blocks[::2], blocks[1::2], strict=True)
             for token in range(first, first + size)
-            if token not in own
+            if token not in apart
         ]
         with gc_disabled():
             jobs = _usual_jobs(channel, consumer, deadline, epochs, tokens, usual)
         if not rows:
             return jobs, bool(again)
         try:
-            missing = [entry for _, entry, _, _, _, fields, _ in rows if fields is None]
+            missing = [row[1] for row in rows if row[5] is None]
             entries = await self._entries(channel, missing)
-            for place, entry, attempt, abandonments, token, fields, patch in rows:
+            for place, entry, attempt, abandonments, token, fields, patch, _ in rows:
                 event = patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch)
                 where = position(epoch_of(epochs, entry), entry)
                 name = entry.decode()
@@ -110,10 +110,10 @@ class Leases:
                     jobs, {entry.decode() for entry in missing} - {entry.decode() for entry in entries}
                 )
         except Exception:
-            released = [(owner, row[1], row[4], "", b"") for row in rows]
-            released += [(owner, job.id, job.token, "", b"") for job in jobs if job.token not in own]
+            released = {row[1].decode(): row[4] for row in rows} | {job.id: job.token for job in jobs}
+            given_back = [(owner, name, token, "", b"") for name, token in released.items()]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
-                await run_rows(self._session, "leases/retry", released)
+                await run_rows(self._session, "leases/retry", given_back)
             raise
         return jobs, bool(again)
 
