@@ -47,7 +47,8 @@ MOST_ROWS = 2_000
 _CLAIMS = 20  # scripts of one claim, while there is more of the log to go through
 _BLOCK = 512  # tokens: the same as in blocks.lua
 _ONE, _AGAIN = ord("1"), 2
-_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_NUMBER = "(?:0|[1-9][0-9]{0,19})"
+_ID = re.compile(f"{_NUMBER}-{_NUMBER}")  # as the server writes it: another form of it would be another job
 _LOST = describe("its event was removed from the log by another client")
 
 
@@ -169,7 +170,11 @@ class Leases:
         if consumer == "":
             return 0  # no consumer's name, while the script takes it for all of them
         await catch_up(self._session, channel)
-        return int(await self._session.run("leases/cancel", channel, source, event_id, consumer or ""))
+        cancelled, again = 0, 1
+        while again:
+            some, again = await self._session.run("leases/cancel", channel, source, event_id, consumer or "")
+            cancelled += some
+        return cancelled
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         """Each script looks at some jobs. One that met only leased ones, or has more of the log to turn into
