@@ -129,13 +129,12 @@ class Session:
             # Our callers try again; a hidden retry would answer "lease lost" for what it had applied itself.
             # A server that hears and never answers must not hold up whoever asks others as well.
             pool = ConnectionPool.from_url(
-                self.url,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=PATIENCE,
-                socket_connect_timeout=_CONNECTING,
+                self.url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECTING
             )
-            pool.connection_kwargs |= _REPLIES
-            self._links = [Link(pool, self._recognise) for _ in range(self.size)]
+            # The links watch the time: before Python 3.12 redis-py's timeout is a task for each write.
+            patience = pool.connection_kwargs.get("socket_timeout") or PATIENCE
+            pool.connection_kwargs |= _REPLIES | {"socket_timeout": None}
+            self._links = [Link(pool, self._recognise, patience) for _ in range(self.size)]
         except (ValueError, TypeError) as error:  # TypeError: an option that redis-py does not know
             raise InvalidInput(f"the URL of the Redis store cannot be used: {error}") from None
         try:
