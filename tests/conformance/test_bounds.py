@@ -192,3 +192,11 @@ async def test_the_past_is_delivered_to_a_bounded_consumer_and_counts(backend: B
     await publish(backend, "d")
     await publish(backend, "e")
     assert await full(backend)
+
+
+async def test_what_is_cancelled_before_its_turn_makes_room(backend: Backend) -> None:
+    await subscribe(backend, max_depth=1)
+    await publish(backend, "a", priority=5)
+    assert await backend.leases.cancel(CHANNEL, "default", "a", None) == 1
+    await publish(backend, "b")
+    assert await full(backend)

@@ -306,3 +306,108 @@ async def test_a_consumer_that_began_in_the_past_sees_foreign_entries(
         pass
     assert ids(await claim(backend, consumer="all")) == ["old", "new"]
     assert ids(await claim(backend)) == ["new"]
+
+
+async def test_the_same_id_with_other_fields_is_other_content(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    for fields in (
+        {"state": "queued"},
+        {"state": "done"},
+        {"state": "queued"},
+        {"state": "queued", "n": "1"},
+    ):
+        client.xadd(CHANNEL, {"id": "t-1", **fields})
+    assert [job.event.json() for job in await claim(backend)] == [
+        {"state": "queued"},
+        {"state": "done"},
+        {"state": "queued", "n": "1"},
+    ]
+
+
+async def test_an_empty_id_is_none(backend: RedisBackend, client: redis.Redis) -> None:
+    await subscribe(backend)
+    entries = [client.xadd(CHANNEL, {"id": "", "source": "", "type": "", "data": "1"}) for _ in range(2)]
+    assert ids(await claim(backend)) == entries
+    assert (await record(backend, str(entries[1]))).state is State.LEASED
+
+
+async def test_headers_that_are_too_deep_are_none(backend: RedisBackend, client: redis.Redis) -> None:
+    await backend.channels.create("dead")
+    await subscribe(backend, dead_letter="dead")
+    client.xadd(CHANNEL, {"id": "deep", "data": "1", "headers": '{"a":' + "[" * 500 + "]" * 500 + "}"})
+    [job] = await claim(backend)
+    assert dict(job.event.headers) == {}
+    assert await bury(backend, job)
+    assert len(await read_all(backend)) == len(await read_all(backend, "dead")) == 1
+
+
+async def test_a_copy_of_what_has_no_data_has_its_own_fields(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await backend.channels.create("dead")
+    await subscribe(backend, dead_letter="dead")
+    client.xadd(CHANNEL, {"id": "t-1", "type": "task", "state": "queued", "size": 3, "key": "k"})
+    job = await claim_one(backend)
+    assert await bury(backend, job)
+    [entry] = await read_all(backend, "dead")
+    assert entry.event.json() == job.event.json() == {"state": "queued", "size": "3"}
+
+
+async def test_what_is_scheduled_far_ahead_is_found_as_long_as_ours(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    at = await backend.now() + timedelta(days=100)
+    client.xadd(CHANNEL, {"id": "theirs", "data": "1", "at": int(at.timestamp() * 1_000_000)})
+    await publish(backend, "ours", at=at)
+    theirs, ours = (
+        client.pttl(f"{{holdfast}}:event:{CHANNEL}/7:default/{name}") for name in ("theirs", "ours")
+    )
+    assert abs(theirs - ours) < 60_000
+
+
+async def test_the_load_is_right_where_old_entries_were_trimmed_before_they_were_noted(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    for number in range(2_500):
+        client.xadd(CHANNEL, {"data": str(number)})
+    await backend.advance(timedelta(hours=1))
+    await subscribe(backend)
+    lock = await backend.locks.acquire("gbe:lock:sweeper", "me", MINUTE)
+    trimmed = await backend.retention.trim(CHANNEL, await backend.now(), 10_000, lock)
+    assert trimmed.removed == 2_500
+    await publish(backend, "a")
+    assert (await backend.lifecycle.due(1)).load == 1
+    assert await complete(backend, await claim_one(backend))
+    assert (await backend.lifecycle.due(1)).load == 0
+
+
+async def test_a_claim_that_ends_at_the_last_entry_counts_what_was_removed_before_it(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend, max_depth=3)
+    await publish(backend, "a", "b", "c")
+    client.xdel(CHANNEL, client.xrange(CHANNEL)[1][0])
+    jobs = await claim(backend, 2)
+    assert ids(jobs) == ["a", "c"]
+    assert await states(backend) == {State.LEASED: 2}
+    assert all(await backend.leases.complete(jobs))
+    assert (await backend.lifecycle.due(1)).load == 0
+
+
+async def test_what_was_removed_after_it_became_a_job_of_its_own_is_not_lost_a_second_time(
+    backend: RedisBackend, client: redis.Redis
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "e-0")
+    await publish(backend, "special", priority=1)
+    [special] = await claim(backend, 1)
+    for number in range(1, 60):
+        await publish(backend, f"e-{number}")
+    client.xdel(CHANNEL, special.id)
+    assert len(await claim(backend, 100)) == 60
+    assert await states(backend) == {State.LEASED: 61}
+    assert client.hget("{holdfast}:consumer:1", "lost") is None
+    assert (await backend.lifecycle.due(1)).load == 61

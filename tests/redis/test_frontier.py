@@ -13,6 +13,7 @@ import holdfast
 from holdfast import failpoints
 from holdfast.backends.redis import RedisBackend
 from holdfast.embedded import Redis
+from holdfast.model.decide import when_due
 from holdfast.model.event import Event
 from holdfast.model.job import Job, Retry
 from holdfast.model.states import State
@@ -390,7 +391,8 @@ async def test_leases_of_a_consumer_that_is_being_removed_are_nobodys(
     assert not any(await backend.leases.complete(jobs[:10]))
     await backend.advance(LEASE)
     reading = await backend.lifecycle.due(500)
-    assert (len(reading.due), reading.load) == (5, 700 + 600), "those of the other one, and what was in hand"
+    assert reading.load == 700 + 600, "of the other one, and what was in hand"
+    assert len(reading.due) == 5 + 2, "phase two forgets two leases of nobody"
     removed = 0
     while not (step_done := await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1_000)).done:
         removed += step_done.jobs
@@ -451,3 +453,85 @@ async def test_many_hands_in_one_lease_lose_and_double_nothing(backend: RedisBac
     assert len(done) == len(set(done)) == total - cancelled
     assert await states(backend) == {State.DONE: len(done), State.CANCELLED: cancelled}
     assert (await backend.lifecycle.due(1)).load == 0
+
+
+async def test_a_retried_job_can_come_with_a_block_that_has_its_number_as_a_token(
+    backend: RedisBackend,
+) -> None:
+    """A job's tokens rise by one, those of blocks follow each other: the last of a block meets the next."""
+    await subscribe(backend)
+    await fill(backend, TOKENS)
+    *_, last = await claim(backend, TOKENS)
+    assert await fail(backend, last)
+    await fill(backend, 3, start=TOKENS)
+    jobs = await claim(backend)
+    assert sorted(ids(jobs)) == [f"e-{n}" for n in range(TOKENS - 1, TOKENS + 3)]
+    assert await backend.leases.complete(jobs) == [True] * 4
+
+
+async def test_leases_of_a_consumer_whose_removal_was_cut_off_hide_no_others(backend: RedisBackend) -> None:
+    await subscribe(backend)
+    await subscribe(backend, "going")
+    await fill(backend, 6)
+    for _ in range(5):
+        await claim(backend, 1, consumer="going")
+    await claim(backend, 1)
+    assert not (await backend.channels.remove_consumer(CHANNEL, "going", 1)).done
+    await backend.advance(LEASE)
+    for _ in range(5):
+        due = (await backend.lifecycle.due(2)).due
+        await backend.lifecycle.apply([when_due(each) for each in due])
+    assert await states(backend) == {State.READY: 6}
+    assert await backend.leases.stuck(10) == []
+    assert (await record(backend, "e-0")).abandonments == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "requeue"])
+async def test_what_is_special_is_counted_once_when_it_is_wanted_before_its_turn(
+    backend: RedisBackend, client: redis.Redis, how: str
+) -> None:
+    await subscribe(backend)
+    await fill(backend, 1_200, priority=1)
+    name = f"e-{1_199}"
+    if how == "cancel":
+        assert await backend.leases.cancel(CHANNEL, "default", name, None) == 1
+    else:
+        assert await backend.leases.requeue(CHANNEL, CONSUMER, (await record(backend, name)).id)
+    left = 1_199 if how == "cancel" else 1_200
+    assert (await backend.lifecycle.due(1)).load == left
+    removed = 0
+    while True:
+        step = await backend.channels.remove_consumer(CHANNEL, CONSUMER, 1_000)
+        removed += step.jobs
+        if step.done:
+            break
+    assert removed == left
+    assert (await backend.lifecycle.due(1)).load == 0
+
+
+async def test_what_was_cancelled_before_its_turn_does_not_come_when_its_record_has_expired(
+    client: redis.Redis, relaxed_redis: Redis
+) -> None:
+    backend = RedisBackend(relaxed_redis.url, history="1ms")
+    await backend.open()
+    await subscribe(backend)
+    await publish(backend, "a", priority=1)
+    assert await backend.leases.cancel(CHANNEL, "default", "a", None) == 1
+    await until(lambda: asyncio.sleep(0, not client.keys("{holdfast}:job:*")))
+    assert await claim(backend) == []
+    await backend.close()
+
+
+async def test_an_id_in_another_form_is_no_second_job(backend: RedisBackend) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    milliseconds, _, sequence = (await record(backend, "a")).id.partition("-")
+    for other in (
+        f"{milliseconds}-0{sequence}",
+        f"0{milliseconds}-{sequence}",
+        f"{milliseconds}-{sequence}\n",
+    ):
+        with pytest.raises(holdfast.InvalidInput):
+            await backend.leases.requeue(CHANNEL, CONSUMER, other)
+        assert await backend.leases.job(CHANNEL, CONSUMER, other) is None
+    assert ids(await claim(backend)) == ["a"]

@@ -191,18 +191,18 @@ async def test_a_connection_that_closes_under_a_call_on_its_way_is_an_outage(red
     await session.open()
     [link] = session._links
     connection: Any = link._connection
-    send = connection._send_packed_command
+    send = connection.send_packed_command
 
     async def closed_meanwhile(command: Any) -> None:
         """As when the answer to another call ends the connection at this moment."""
         await connection.disconnect(nowait=True)
-        await send(command)
+        await connection._send_packed_command(command)
 
-    connection._send_packed_command = closed_meanwhile
+    connection.send_packed_command = closed_meanwhile
     reading = link._receiver = asyncio.create_task(asyncio.Event().wait())  # has not noticed it yet
     with pytest.raises(holdfast.Unavailable):
         await session.call("PING")
-    connection._send_packed_command = send
+    connection.send_packed_command = send
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert await session.call("PING")

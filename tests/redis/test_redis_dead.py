@@ -28,11 +28,14 @@ from kit import (
     MINUTE,
     abandon,
     bury,
+    by_id,
     claim,
     claim_one,
     complete,
+    fail,
     publish,
     record,
+    states,
     subscribe,
 )
 
@@ -333,3 +336,65 @@ async def test_of_very_many_errors_the_first_and_the_latest_are_kept(
     assert len(kept) < 350
     assert await bury(backend, await claim_one(backend))
     assert (await record(backend, "a")).attempts == 401
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("how", ["remove", "cancel"])
+async def test_what_came_back_after_its_event_was_trimmed_is_removed_and_cancelled(
+    backend: RedisBackend, client: redis.Redis, lock: Lock, ordered: bool, how: str
+) -> None:
+    await subscribe(backend, ordered=ordered, expires_after="3d")
+    await publish(backend, *"abc", key="k")
+    jobs = []
+    for _ in range(3):
+        jobs.append(await claim_one(backend))
+        assert await bury(backend, jobs[-1])
+    await backend.advance(60 * MINUTE)
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 3
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [job.id for job in jobs]) == [True] * 3
+    await publish(backend, "d")
+    assert (await backend.retention.trim(CHANNEL, await backend.now() + MINUTE, 100, lock)).removed == 0
+    if how == "cancel":
+        leased = await claim_one(backend)
+        assert await backend.leases.cancel_waiting(CHANNEL, CONSUMER, 100) == 3
+        assert await complete(backend, leased)
+    else:
+        removal = await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)
+        assert (removal.jobs, removal.done) == (4, True)
+        assert of_the_consumer(client) == {}
+    assert (await backend.lifecycle.due(1)).load == 0
+
+
+async def test_what_came_back_after_its_event_was_trimmed_does_not_hold_the_log(
+    backend: RedisBackend, lock: Lock
+) -> None:
+    await subscribe(backend)
+    [dead] = await die(backend, 1)
+    await backend.advance(60 * MINUTE)
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
+    assert await backend.leases.requeue(CHANNEL, CONSUMER, dead.id)
+    await publish(backend, "b")
+    came_back, other = await claim(backend)
+    assert came_back.id == dead.id
+    assert await complete(backend, other)
+    await backend.advance(60 * MINUTE)
+    assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
+    assert await complete(backend, came_back)
+
+
+async def test_a_token_of_a_consumer_that_was_removed_is_of_no_use_to_one_of_its_name(
+    backend: RedisBackend,
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    old = by_id(await claim(backend))
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done:
+        pass
+    await subscribe(backend, start="earliest")
+    new = by_id(await claim(backend))
+    assert sorted(new) == ["a", "b"]
+    for name in "ab":
+        assert not await complete(backend, old[name])
+        assert not await fail(backend, old[name])
+    assert await states(backend) == {State.LEASED: 2}
+    assert await backend.leases.complete(list(new.values())) == [True, True]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 import redis
 
 import holdfast
 from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.session import SCRIPTS
 from holdfast.model.event import Event
 from holdfast.model.states import State
 from kit import CHANNEL, claim, complete, publish, read_all, states, step, subscribe
@@ -132,3 +134,9 @@ async def test_a_connection_has_no_transaction_to_join(backend: RedisBackend) ->
     assert not backend.capabilities.joins_transactions
     with pytest.raises(holdfast.InvalidInput, match="connection"):
         await backend.log.publish(CHANNEL, [Event(1, "a")], connection=object())
+
+
+def test_a_script_has_no_function_that_nothing_behind_it_names() -> None:
+    for name, script in SCRIPTS.items():
+        for function in re.finditer(r"^local function (\w+)\(", script.text, re.MULTILINE):
+            assert re.search(rf"\b{function[1]}\b", script.text[function.end() :]), (name, function[1])

@@ -183,14 +183,14 @@ def _time(entry: bytes, time: bytes | None, published: bytes | None) -> datetime
 def _headers(headers: bytes) -> dict[str, str]:
     try:
         decoded: Any = orjson.loads(headers)
-    except ValueError:
+        if not isinstance(decoded, dict):
+            return {}
+        return {
+            name: value if isinstance(value, str) else orjson.dumps(value).decode()
+            for name, value in decoded.items()
+        }
+    except (ValueError, TypeError):  # TypeError: it reads what is too deep to be written again
         return {}
-    if not isinstance(decoded, dict):
-        return {}
-    return {
-        name: value if isinstance(value, str) else orjson.dumps(value).decode()
-        for name, value in decoded.items()
-    }
 
 
 def decode_page(marks: Sequence[Mark], rows: Sequence[Row]) -> Page:

@@ -64,7 +64,7 @@ KEYS = (
     Key(PREFIX + "ready:REF", "zset", "claimable jobs: by priority, then due time"),
     Key(PREFIX + "scheduled:REF", "zset", "scheduled jobs by due time"),
     Key(PREFIX + "lane:REF:KEY", "zset", "an ordered consumer's live jobs of one key, in log order"),
-    Key(PREFIX + "live:REF", "zset", "live jobs that need their entry in the log, by its milliseconds"),
+    Key(PREFIX + "live:REF", "zset", "live jobs of their own, by the entry that they need in the log"),
     Key(PREFIX + "dead:REF", "zset", "dead letters by time of death"),
     Key(PREFIX + "clusters:REF", "zset", "fingerprints by how many dead letters have it"),
     Key(PREFIX + "cluster:REF:FINGERPRINT", "zset", "its dead letters by time of death"),

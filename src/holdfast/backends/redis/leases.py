@@ -47,7 +47,8 @@ MOST_ROWS = 2_000
 _CLAIMS = 20  # scripts of one claim, while there is more of the log to go through
 _BLOCK = 512  # tokens: the same as in blocks.lua
 _ONE, _AGAIN = ord("1"), 2
-_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_NUMBER = "(?:0|[1-9][0-9]{0,19})"
+_ID = re.compile(f"{_NUMBER}-{_NUMBER}")  # as the server writes it: another form of it would be another job
 _LOST = describe("its event was removed from the log by another client")
 
 
@@ -85,21 +86,21 @@ class Leases:
                 "%d events of %s that waited for %s were removed by another client", lost, channel, consumer
             )
         deadline, epochs = from_micros(until), [parse_mark(mark) for mark in marks]
-        own = {row[4] for row in rows}
+        apart = {row[4] for row in rows if row[7]}
         tokens = [
             token
             for first, size in zip(blocks[::2], blocks[1::2], strict=True)
             for token in range(first, first + size)
-            if token not in own
+            if token not in apart
         ]
         with gc_disabled():
             jobs = _usual_jobs(channel, consumer, deadline, epochs, tokens, usual)
         if not rows:
             return jobs, bool(again)
         try:
-            missing = [entry for _, entry, _, _, _, fields, _ in rows if fields is None]
+            missing = [row[1] for row in rows if row[5] is None]
             entries = await self._entries(channel, missing)
-            for place, entry, attempt, abandonments, token, fields, patch in rows:
+            for place, entry, attempt, abandonments, token, fields, patch, _ in rows:
                 event = patched(decode(entry, entries.get(entry, ()) if fields is None else fields), patch)
                 where = position(epoch_of(epochs, entry), entry)
                 name = entry.decode()
@@ -110,10 +111,10 @@ class Leases:
                     jobs, {entry.decode() for entry in missing} - {entry.decode() for entry in entries}
                 )
         except Exception:
-            released = [(owner, row[1], row[4], "", b"") for row in rows]
-            released += [(owner, job.id, job.token, "", b"") for job in jobs if job.token not in own]
+            released = {row[1].decode(): row[4] for row in rows} | {job.id: job.token for job in jobs}
+            given_back = [(owner, name, token, "", b"") for name, token in released.items()]
             with suppress(HoldfastError):  # a store that is gone lets the leases run out
-                await run_rows(self._session, "leases/retry", released)
+                await run_rows(self._session, "leases/retry", given_back)
             raise
         return jobs, bool(again)
 
@@ -169,7 +170,11 @@ class Leases:
         if consumer == "":
             return 0  # no consumer's name, while the script takes it for all of them
         await catch_up(self._session, channel)
-        return int(await self._session.run("leases/cancel", channel, source, event_id, consumer or ""))
+        cancelled, again = 0, 1
+        while again:
+            some, again = await self._session.run("leases/cancel", channel, source, event_id, consumer or "")
+            cancelled += some
+        return cancelled
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         """Each script looks at some jobs. One that met only leased ones, or has more of the log to turn into

@@ -27,8 +27,8 @@ OnConnect = Callable[[AbstractConnection], Awaitable[None]]
 class Link:
     """Sends commands in the order of the calls; replies come back in that order. Reconnects by itself."""
 
-    def __init__(self, pool: ConnectionPool, on_connect: OnConnect) -> None:
-        self._on_connect = on_connect
+    def __init__(self, pool: ConnectionPool, on_connect: OnConnect, patience: float) -> None:
+        self._on_connect, self._patience = on_connect, patience
         self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
         self._outbox: list[bytes] = []
         self._queued: list[asyncio.Future[Any]] = []
@@ -81,7 +81,8 @@ class Link:
                 self._queued.clear()
                 if self._receiver is None or self._receiver.done():
                     self._receiver = asyncio.create_task(self._receive())
-                await self._connection.send_packed_command([b"".join(batch)])
+                async with asyncio.timeout(self._patience):
+                    await self._connection.send_packed_command([b"".join(batch)])
             except AttributeError as error:  # redis-py's way to say that the receiver has closed it meanwhile
                 await self._fail(Disconnected(f"closed while a call was on its way: {error}"))
             except Exception as error:  # whatever it was, nobody may wait for ever
@@ -104,14 +105,16 @@ class Link:
                 await self._connection.disconnect(nowait=True)
         self._used = now
         if not self._connection.is_connected:
-            await self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py
-            await self._on_connect(self._connection)
+            async with asyncio.timeout(self._patience):
+                await self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py
+                await self._on_connect(self._connection)
 
     async def _receive(self) -> None:
         while self._waiting:
             reply: Any
             try:
-                reply = await self._connection.read_response()
+                async with asyncio.timeout(self._patience):
+                    reply = await self._connection.read_response()
             except ResponseError as error:
                 reply = error
             except Exception as error:  # see above

@@ -53,9 +53,10 @@ class RedisListener:
 
     def _handle(self, message: dict[str, object]) -> None:
         if message["type"] == "subscribe":
-            for channel in self._channels:  # what was said before we listened is found by a poll
-                self._wake(channel)
-        elif message["type"] == "message" and isinstance(data := message["data"], bytes):
-            channel = data.decode("utf-8", "replace")
+            for each in self._channels:  # what was said before we listened is found by a poll
+                self._wake(each)
+        elif message["type"] == "message":
+            data = message["data"]  # text where the URL asks for it
+            channel = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
             if channel in self._channels:
                 self._wake(channel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple, TypeVar
@@ -46,6 +46,9 @@ PATIENCE, _CONNECTING = 8.0, 5.0
 _REPLIES = {"protocol": 2, "decode_responses": False}  # whatever the URL says: we read them as they come
 _FAILURES = (RedisError, OSError, UnicodeError)
 _USES = "-- uses:"
+# A function at the top of a part begins and ends at the margin, or is one line.
+_FUNCTION = re.compile(r"^(local function \w+\((?:.* end|.*\n(?:(?!end$).*\n)*end))$", re.MULTILINE)
+_FUNCTION_NAME, _WORD = re.compile(r"local function (\w+)\("), re.compile(r"\w+")
 
 # Answers of a server that cannot take the call now: it is busy, has no disk, or is a replica by now.
 _DEMOTED = "READONLY"
@@ -83,7 +86,7 @@ def _load() -> dict[str, Script]:
                 continue
             parts: dict[str, str] = {}
             _add(parts, f"{noun.name}/{file.name.removesuffix('.lua')}", folder)
-            whole = "\n".join(map(_without_comments, parts.values()))
+            whole = "\n".join(_used([_without_comments(part) for part in parts.values()]))
             sha = hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
             scripts[list(parts)[-1]] = Script(whole, sha)
     return scripts
@@ -100,6 +103,20 @@ def _add(parts: dict[str, str], name: str, folder: Traversable) -> None:
     for used in first[len(_USES) :].split():
         _add(parts, f"shared/{used}", folder)
     parts[name] = text
+
+
+def _used(parts: Sequence[str]) -> list[str]:
+    """The parts without those functions that nothing behind them names: each call of a script makes all of
+    its functions anew, which takes longer than most of its commands."""
+    pieces = [piece for part in parts for piece in _FUNCTION.split(part)]
+    used: list[str] = []
+    words: set[str] = set()
+    for piece in reversed(pieces):
+        name = _FUNCTION_NAME.match(piece)
+        if name is None or name[1] in words:
+            used.append(piece)
+            words.update(_WORD.findall(piece))
+    return used[::-1]
 
 
 def _without_comments(text: str) -> str:
@@ -129,13 +146,12 @@ class Session:
             # Our callers try again; a hidden retry would answer "lease lost" for what it had applied itself.
             # A server that hears and never answers must not hold up whoever asks others as well.
             pool = ConnectionPool.from_url(
-                self.url,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=PATIENCE,
-                socket_connect_timeout=_CONNECTING,
+                self.url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECTING
             )
-            pool.connection_kwargs |= _REPLIES
-            self._links = [Link(pool, self._recognise) for _ in range(self.size)]
+            # The links watch the time: before Python 3.12 redis-py's timeout is a task for each write.
+            patience = pool.connection_kwargs.get("socket_timeout") or PATIENCE
+            pool.connection_kwargs |= _REPLIES | {"socket_timeout": None}
+            self._links = [Link(pool, self._recognise, patience) for _ in range(self.size)]
         except (ValueError, TypeError) as error:  # TypeError: an option that redis-py does not know
             raise InvalidInput(f"the URL of the Redis store cannot be used: {error}") from None
         try:

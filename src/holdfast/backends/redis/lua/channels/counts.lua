@@ -46,7 +46,7 @@ for i, owner in ipairs(ARGV) do
   if c then
     local log = note_entries(c.channel)
     local taken, more = take_up_special(c, log, left)
-    left = left - taken
+    left = math.max(0, left - taken) -- an ordered consumer may have passed over more
     commit()
     local counts, many = redis.call('HGETALL', key.counts(c.ref)), waiting(c, log)
     if many > 0 then counts[#counts + 1], counts[#counts + 2] = 'waiting', whole(many) end

@@ -11,9 +11,14 @@ if not ref then
   ref = redis.call('HGET', REMOVALS, owner)
   return ref and {ref, 0}
 end
-local many = waiting(load_consumer(ref), note_entries(ARGV[1]))
+local c = load_consumer(ref)
+local many = waiting(c, note_entries(ARGV[1]))
 count(ref, 'waiting', -many)
 commit()
+-- A worker may still hold a lease of it when another consumer has its name: no token is given twice. No job had so
+-- many of them beyond its block.
+local LEAP = 1000000
+redis.call('HSET', STORE, 'tokens', whole(math.max(NOW, TOKENS + LEAP, (c.base or 0) + LEAP)))
 redis.call('HSET', REMOVALS, owner, ref)
 redis.call('HSET', key.consumer(ref), 'removed', 1)
 redis.call('HDEL', key.consumers(ARGV[1]), ARGV[2])

@@ -35,8 +35,6 @@ local ids = redis.call('ZRANGE', key.live(c.ref), first, first + most - 1)
 for _, id in ipairs(ids) do cancel(id) end
 local level = false
 if #ids < most and cancelled < math.min(limit, most) then
-  for _, name in ipairs(redis.call('ZRANGE', key.ready(c.ref), 0, most - 1)) do cancel(unrank(name)) end
-  for _, id in ipairs(redis.call('ZRANGE', key.scheduled(c.ref), 0, most - 1)) do cancel(id) end
   local members = {}
   level = walk(c, log, math.min(limit, most) - cancelled, function(id) members[#members + 1] = id end)
   for start = 1, #members, SIZE do

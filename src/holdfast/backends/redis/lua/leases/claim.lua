@@ -11,9 +11,10 @@
 -- all; the first token and the size of each block; seven values for each usual event of a block: its entry's
 -- id, id, source, type, when it was published, data, key; and a row for each other job, of its own or of a
 -- block: its place among all of them from 0 on, id, attempts, abandonments, token, the fields of its entry,
--- the data that replaces its event's where it came back with other data. A job of its own has fields where it
--- came back from the dead after the log was trimmed, one of a block where they are not large: the others are
--- fetched by the caller, since a server copies them faster than a script.
+-- the data that replaces its event's where it came back with other data, whether it is of a block (0 or 1):
+-- one of its own can have the number that a member's token is. A job of its own has fields where it came back
+-- from the dead after the log was trimmed, one of a block where they are not large: the others are fetched by
+-- the caller, since a server copies them faster than a script.
 
 redis.call('PERSIST', STORE) -- after a first write the server refuses none for lack of memory
 local LARGE, MOST_BYTES = 1000000, 4000000
@@ -53,7 +54,7 @@ local function lease(name)
   defer('ZADD', LEASES, deadline, member)
   if f[5] then defer('ZREM', EXPIRIES, member) end
   rows[#rows + 1] = {leased, id, attempts, tonumber(f[3]) or 0, token, f[6] and kept_entry(c.ref, id)[2] or false,
-    f[7] or false}
+    f[7] or false, 0}
   leased, alone, bytes = leased + 1, alone + 1, bytes + #(f[6] or '') + #(f[7] or '')
 end
 
@@ -93,7 +94,7 @@ local function lease_event(id, flat, weight)
     usual[n + 1], usual[n + 2], usual[n + 3], usual[n + 4] = id, flat[2], flat[4], flat[6]
     usual[n + 5], usual[n + 6], usual[n + 7] = flat[8], flat[10], flat[12] or false
   else
-    rows[#rows + 1] = {leased - 1, id, 1, 0, #ids, fits and flat or false, false, member = true}
+    rows[#rows + 1] = {leased - 1, id, 1, 0, #ids, fits and flat or false, false, 1}
   end
   return true
 end
@@ -107,7 +108,7 @@ for first = 1, #ids, SIZE do
   made[#made + 1], made[#made + 2] = make_block(c, members, worker, deadline), #members
 end
 for _, row in ipairs(rows) do
-  if row.member then row[5] = made[2 * math.ceil(row[5] / SIZE) - 1] + (row[5] - 1) % SIZE end
+  if row[8] == 1 then row[5] = made[2 * math.ceil(row[5] / SIZE) - 1] + (row[5] - 1) % SIZE end
 end
 count(c.ref, 'ready', -alone)
 count(c.ref, 'leased', alone)

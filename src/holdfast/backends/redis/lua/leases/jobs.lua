@@ -13,7 +13,9 @@ end
 if ARGV[1] == 'job' then
   add(find_consumer(ARGV[2]), ARGV[3])
 elseif ARGV[1] == 'stuck' then
-  for _, due in ipairs(overdue(tonumber(ARGV[2]))) do add(load_consumer(due[1]), due[2]) end
+  for _, due in ipairs(overdue(tonumber(ARGV[2]))) do
+    if string.sub(due[2], 1, 1) ~= '@' then add(load_consumer(due[1]), due[2]) end
+  end
 else
   local known = redis.call('GET', key.event(ARGV[2], ARGV[3], ARGV[4]))
   local id = known and string.match(known, ' (%d+%-%d+)$', 17)

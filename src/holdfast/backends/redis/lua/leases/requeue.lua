@@ -9,9 +9,10 @@
 local c, id = find_consumer(ARGV[1]), ARGV[2]
 local job = c and peek(c, id)
 if not job or not (LIVE[job.state] or job.state == 'dead') then return 0 end
-if job.waits and c.ordered then
+if job.waits and (c.ordered or job.special) then
   -- What is before it comes first: an earlier event of its key must not be passed.
-  take_up_jobs(c, read_log(c.channel), PAGE)
+  local take_up = c.ordered and take_up_jobs or take_up_special
+  take_up(c, read_log(c.channel), PAGE)
   commit()
   job = read_job(c.ref, id)
   if not job then return 2 end

@@ -41,7 +41,7 @@ for start = 1, total, 1000 do
     local hash, same = value and string.sub(value, 1, 16), true
     if hash == UNKNOWN then
       local event, other = event_at(i), read_entry(channel, string.match(value, ' (.*)$', 17))
-      same = not other or same_content(event.type, event.key, event.data, other)
+      same = not other or same_content(event, other)
       -- The check of a batch in parts has no data to compare: what it let pass is appended, as theirs was.
       if not same and not whole_batch then value, same = false, true end
     elseif hash then

@@ -50,10 +50,8 @@ local function append(ch, event, at, priority)
   local id = add_entry(ch, fields)
   ch.fresh, ch.last, ch.bytes = ch.fresh + 1, id, ch.bytes + #event.data
   if priority ~= 0 or (at and at > NOW) then note_special(ch.channel, id) end
-  -- The key of a scheduled event lives as long after its time as others do after their publication.
-  local kept = WINDOW + (at and math.max(0, math.ceil((at - NOW) / 1000)) or 0)
   local name = key.event(ch.channel, event.source, event.id)
-  redis.call('SET', name, event.hash .. EPOCH .. ' ' .. id, 'PX', whole(kept))
+  redis.call('SET', name, event.hash .. EPOCH .. ' ' .. id, 'PX', kept_for(at))
   return id
 end
 

@@ -202,8 +202,9 @@ local function leased_member(c, id, token)
   if block and ids_of(block)[at + 1] == id and member_state(block, at) == '1' then return block, at end
 end
 
--- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first.
--- The blocks of a consumer that is being removed go with it.
+-- REF and id of up to `limit` jobs whose lease has ended, and the place of those of a block, oldest first. A block
+-- that is nobody's any more stands for a job, which phase two of the lifecycle removes from the leases: those of
+-- a consumer whose removal goes on another day must not hide what is behind them.
 local function overdue(limit)
   local found = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)) do
@@ -213,7 +214,7 @@ local function overdue(limit)
     for i, member in ipairs(block and ids_of(block) or {}) do
       if #found < limit and member_state(block, i - 1) == '1' then found[#found + 1] = {ref, member, block, i - 1} end
     end
-    if not base and #found < limit then found[#found + 1] = {ref, id} end
+    if not block and #found < limit then found[#found + 1] = {ref, id} end
   end
   return found
 end

@@ -35,7 +35,7 @@ local function send_copy(c, id, job, event, reason, failure)
   append(open_channel(c.dead_letter), {
     id = event.id .. '#' .. whole(job.token), source = c.channel .. '/' .. c.name,
     type = event.type or 'event', key = event.key, time = event.time or iso((published_at(id, event))),
-    headers = cjson.encode(headers), hash = UNKNOWN, data = job.patch or event.data or '',
+    headers = cjson.encode(headers), hash = UNKNOWN, data = job.patch or event.data or cjson.encode(own_fields(event)),
   }, nil, 0)
 end
 

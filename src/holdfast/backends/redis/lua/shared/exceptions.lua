@@ -47,17 +47,15 @@ local function take_out_member(c, id, job)
   defer('ZADD', LEASES, job.lease, c.ref .. ':' .. id)
 end
 
+-- Special entries are taken up in their order: whoever wants one by itself takes up those before it.
 local function take_out_waiting(c, id, job)
   create_job(c, id, job.fields)
-  if job.special then return end
-  local log = read_log(c.channel)
-  local first = redis.call('XRANGE', log.stream, '(' .. c.cursor, log.noted, 'COUNT', 1)[1]
-  if first and first[1] == id then
-    c.cursor, c.taken = id, c.taken + 1
-    save_frontier(c)
-  else
-    redis.call('ZADD', key.ahead(c.ref), 0, pad(id))
-  end
+  local reached = false
+  walk(c, read_log(c.channel), 1, function(next_id)
+    reached = next_id == id
+    return reached
+  end)
+  if not reached then redis.call('ZADD', key.ahead(c.ref), 0, pad(id)) end
 end
 
 -- Make what was found a record of its own, where it is not.

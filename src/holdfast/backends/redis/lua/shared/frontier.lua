@@ -12,24 +12,29 @@ local function save_frontier(c)
   redis.call('ZREMRANGEBYLEX', key.ahead(c.ref), '-', '[' .. pad(c.cursor))
 end
 
--- What is not to be handed out up to `last`, by id, and how many that are.
+-- What is not to be handed out up to `last`, by id.
 local function passed_over(c, last)
-  local skipped, many = {}, 0
+  local skipped = {}
   local sets = {key.repeats(c.channel), key.ahead(c.ref), not c.ordered and key.special(c.channel) or nil}
   for _, set in ipairs(sets) do
     for _, name in ipairs(redis.call('ZRANGEBYLEX', set, '(' .. pad(c.cursor), '[' .. pad(last))) do
-      local id = unpad(name)
-      many = many + (skipped[id] and 0 or 1)
-      skipped[id] = true
+      skipped[unpad(name)] = true
     end
   end
-  return skipped, many
+  return skipped
+end
+
+-- What is left of those was not met up to the frontier: another client took it, and nobody misses it. It was noted.
+local function pass_missing(c, skipped)
+  for id in pairs(skipped) do
+    if not id_less(c.cursor, id) then c.taken = c.taken + 1 end
+  end
 end
 
 -- Everything that is noted was met: what was not there was taken by another client, and is lost without a job.
-local function reach_end(c, log, missing)
-  local lost = log.total - c.taken - missing
-  c.cursor, c.taken = log.noted, log.total
+local function reach_end(c, log)
+  local lost = log.total - c.taken
+  c.taken = log.total
   if c.about then
     redis.call('HDEL', key.consumer(c.ref), 'about')
   elseif lost > 0 then
@@ -39,15 +44,7 @@ local function reach_end(c, log, missing)
   if lost ~= 0 then count(c.ref, 'waiting', -lost) end
 end
 
-local FIRST, READ, READ_BYTES, FRAME = 20, 512, 1000000, 100
-
--- How large an entry is, roughly: of ours only the data can be large.
-local function weigh(flat)
-  if flat[9] == 'data' and #flat <= 12 then return #flat[10] + FRAME end
-  local weight = FRAME
-  for i = 2, #flat, 2 do weight = weight + #flat[i] end
-  return weight
-end
+local FIRST, READ, READ_BYTES = 20, 512, 1000000
 
 -- Move the frontier over entries for as long as `visit` takes them, which gets its id, fields and weight, and
 -- returns false to stop before one. At most `limit` of them are taken, and PAGE are passed over. Returns
@@ -57,16 +54,17 @@ local function walk(c, log, limit, visit)
   while not level and left > 0 and passed < PAGE do
     local size, bytes = math.min(left, chunk), 0
     local entries = redis.call('XRANGE', log.stream, '(' .. c.cursor, log.noted, 'COUNT', size)
-    local ended = #entries < size
-    local skipped, many = passed_over(c, ended and log.noted or entries[#entries][1])
+    local last = #entries == size and entries[size][1] or log.noted
+    local ended, skipped = last == log.noted, passed_over(c, last)
     for _, entry in ipairs(entries) do
       local id = entry[1]
       if skipped[id] then
-        many, passed = many - 1, passed + 1
+        skipped[id], passed = nil, passed + 1
       else
         local flat = entry[2]
         local weight = weigh(flat)
         if visit(id, flat, weight) == false then
+          pass_missing(c, skipped)
           if moved then save_frontier(c) end
           return false
         end
@@ -74,8 +72,10 @@ local function walk(c, log, limit, visit)
       end
       c.cursor, c.taken, moved = id, c.taken + 1, true
     end
+    if ended then c.cursor = log.noted end
+    pass_missing(c, skipped)
     if ended then
-      reach_end(c, log, many)
+      reach_end(c, log)
       level, moved = true, true
     end
     chunk = math.max(1, math.min(READ, math.floor(READ_BYTES * #entries / (bytes + 1))))
@@ -105,16 +105,13 @@ local function take_up_special(c, log, limit)
   local taken = math.min(#names, limit)
   for i = 1, taken do
     local id = unpad(names[i])
-    -- One that was cancelled meanwhile, for instance, has a record.
-    if redis.call('EXISTS', key.job(c.ref, id)) == 0 then
-      local fields = read_entry(c.channel, id)
-      if fields then
-        create_job(c, id, fields)
-      else
-        redis.call('HINCRBY', key.consumer(c.ref), 'lost', 1)
-        c.lost = (c.lost or 0) + 1
-        count(c.ref, 'waiting', -1)
-      end
+    local fields = read_entry(c.channel, id)
+    if fields then
+      create_job(c, id, fields)
+    else
+      redis.call('HINCRBY', key.consumer(c.ref), 'lost', 1)
+      c.lost = (c.lost or 0) + 1
+      count(c.ref, 'waiting', -1)
     end
     c.special = id
   end

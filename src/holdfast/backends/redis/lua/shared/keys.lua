@@ -39,7 +39,8 @@
 --   {holdfast}:ready:REF              zset    claimable jobs by -priority, then by name: due time and ID
 --   {holdfast}:scheduled:REF          zset    ID by due time
 --   {holdfast}:lane:REF:KEY           zset    ordered consumers: the live jobs of a key in log order
---   {holdfast}:live:REF               zset    ID of live jobs that need their entry in the log, by its ms
+--   {holdfast}:live:REF               zset    ID of live jobs of their own, by the ms of the entry that they need in
+--                                             the log; at +inf those that came back after it was trimmed
 --   {holdfast}:dead:REF               zset    ID of dead letters by time of death
 --   {holdfast}:clusters:REF           zset    fingerprints by how many dead letters have it
 --   {holdfast}:cluster:REF:FINGERPRINT        zset    ID of its dead letters by time of death

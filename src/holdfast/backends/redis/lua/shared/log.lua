@@ -39,9 +39,22 @@ local function bound(channel, epoch, id)
   return (not newest or newest >= tonumber(epoch)) and id
 end
 
+local FRAME = 100
+-- How large an entry is, roughly: of ours only the data can be large.
+local function weigh(flat)
+  if flat[9] == 'data' and #flat <= 12 then return #flat[10] + FRAME end
+  local weight = FRAME
+  for i = 2, #flat, 2 do weight = weight + #flat[i] end
+  return weight
+end
+
 local function fields_of(entry)
   local fields = {}
   for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  -- Of a foreign client's an empty name is none, as for whoever reads the event.
+  if fields.id == '' then fields.id = nil end
+  if fields.source == '' then fields.source = nil end
+  if fields.type == '' then fields.type = nil end
   return fields
 end
 
@@ -82,9 +95,29 @@ local function job_entry(c, id)
   return entry and fields_of(entry), entry
 end
 
-local function same_content(kind, order_key, data, other)
-  return kind == (other.type or 'event') and data == other.data
-    and (order_key or false) == (other.key or false)
+-- What stands for the data of a foreign entry that has none: whatever it has beside the fields that we know.
+local function own_fields(fields)
+  local own = {}
+  for name, value in pairs(fields) do own[name] = value end
+  for _, name in ipairs({'id', 'source', 'type', 'key', 'time', 'headers', 'at', 'priority', 'published'}) do
+    own[name] = nil
+  end
+  return own
+end
+
+local function same_data(one, other)
+  if one.data or other.data then return one.data == other.data end
+  local left = own_fields(other)
+  for name, value in pairs(own_fields(one)) do
+    if left[name] ~= value then return false end
+    left[name] = nil
+  end
+  return next(left) == nil
+end
+
+local function same_content(one, other)
+  return (one.type or 'event') == (other.type or 'event') and (one.key or false) == (other.key or false)
+    and same_data(one, other)
 end
 
 -- A foreign client may write anything: "nan" would be a number to Lua and an error to a sorted set.

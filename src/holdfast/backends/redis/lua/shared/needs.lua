@@ -8,12 +8,12 @@ local function first_entry(stream, from)
   return entry and entry[1]
 end
 
--- The oldest of a consumer's live jobs, but for those that are taken as ended. Within one millisecond the set
--- is in the order of text, not of the log.
+-- The oldest of a consumer's live jobs that need their entry, but for those that are taken as ended. Within one
+-- millisecond the set is in the order of text, not of the log.
 local function oldest_live(ref, ended)
   local oldest, score, at, size = nil, nil, 0, 1
   while not oldest do
-    local some = redis.call('ZRANGE', key.live(ref), at, at + size - 1, 'WITHSCORES')
+    local some = redis.call('ZRANGEBYSCORE', key.live(ref), '-inf', '(+inf', 'WITHSCORES', 'LIMIT', at, size)
     for i = 1, #some, 2 do
       if not oldest and not ended[ref .. ':' .. some[i]] then oldest, score = some[i], some[i + 1] end
     end

@@ -29,18 +29,22 @@ local function note_special(channel, id)
   defer('SADD', BEHIND, channel)
 end
 
+-- How long an idempotency key is kept: that of a scheduled event lives as long after its time as others do after
+-- their publication.
+local function kept_for(at) return whole(WINDOW + (at and math.max(0, math.ceil((at - NOW) / 1000)) or 0)) end
+
 -- Whether a foreign entry repeats an earlier one. The first of its id is remembered, as a publish would.
-local function is_repeat(channel, id, fields)
+local function is_repeat(channel, id, fields, at)
   local name = key.event(channel, fields.source or 'default', fields.id or id)
   local known = redis.call('GET', name)
   if not known then
-    redis.call('SET', name, UNKNOWN .. epoch_of(channel, id) .. ' ' .. id, 'PX', WINDOW)
+    redis.call('SET', name, UNKNOWN .. epoch_of(channel, id) .. ' ' .. id, 'PX', kept_for(at))
     return false
   end
   local first = string.match(known, ' (%d+%-%d+)$', 17)
   if first == id then return false end
   local other = read_entry(channel, first)
-  return not other or same_content(fields.type or 'event', fields.key, fields.data, other)
+  return not other or same_content(fields, other)
 end
 
 local function save_log(log)
@@ -58,8 +62,11 @@ local function note_vanished(log)
   local gone = log.total - log.removed - redis.call('XLEN', log.stream)
   if gone == 0 then return end
   if gone < 0 then
+    -- We trimmed what nobody had noted. Whoever was there began behind it, and was told to expect it noted.
     log.total = log.total - gone
     redis.call('HSET', key.log(log.channel), 'total', whole(log.total))
+    count_fresh(log.channel, -gone)
+    commit()
   else
     log.removed = log.removed + gone
     redis.call('HSET', key.log(log.channel), 'removed', whole(log.removed))
@@ -76,9 +83,9 @@ local function note_entries(channel)
     size = #entries
     for _, entry in ipairs(entries) do
       local id, fields = entry[1], fields_of(entry)
-      bytes = bytes + #(fields.data or '')
+      bytes = bytes + weigh(entry[2])
       local at, priority = special_of(id, fields)
-      if not whole_number(fields.published) and is_repeat(channel, id, fields) then
+      if not whole_number(fields.published) and is_repeat(channel, id, fields, at) then
         defer('ZADD', key.repeats(channel), 0, pad(id))
       else
         fresh = fresh + 1

@@ -8,6 +8,8 @@ local function leave_dead_for_ready(c, id, job)
   if read_entry(c.channel, id) then
     redis.call('HDEL', key.job(c.ref, id), 'entry')
     hold_entry(c, id)
+  else
+    defer('ZADD', key.live(c.ref), '+inf', id)
   end
   if job.key then join_lane(c, id, job.key) end
 end
