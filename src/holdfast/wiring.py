@@ -159,7 +159,7 @@ def _written(config: Config | None, *names: str) -> dict[str, Any]:
 
 
 register(("postgresql", "postgres"), _postgres, example="postgresql://user@host/database")
-register(("redis", "rediss"), _redis, example="redis://host:6379/0")
+register(("redis", "rediss", "redis+sentinel", "rediss+sentinel"), _redis, example="redis://host:6379/0")
 register(("nats", "tls"), _nats, example="nats://host:4222")
 
 

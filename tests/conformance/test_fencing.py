@@ -154,3 +154,21 @@ async def test_a_stale_and_a_fresh_lease_of_one_job_are_told_apart_in_one_batch(
         case _:
             accepted = await backend.leases.extend(both, MINUTE)
     assert accepted == [False, True]
+
+
+async def test_a_token_of_a_consumer_that_was_removed_is_of_no_use_to_one_of_its_name(
+    backend: Backend,
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    old = by_id(await claim(backend))
+    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done:
+        pass
+    await subscribe(backend, start="earliest")
+    new = by_id(await claim(backend))
+    assert sorted(new) == ["a", "b"]
+    for name in "ab":
+        assert not await complete(backend, old[name])
+        assert not await fail(backend, old[name])
+    assert await states(backend) == {State.LEASED: 2}
+    assert await backend.leases.complete(list(new.values())) == [True, True]

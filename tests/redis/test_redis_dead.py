@@ -28,14 +28,11 @@ from kit import (
     MINUTE,
     abandon,
     bury,
-    by_id,
     claim,
     claim_one,
     complete,
-    fail,
     publish,
     record,
-    states,
     subscribe,
 )
 
@@ -380,21 +377,3 @@ async def test_what_came_back_after_its_event_was_trimmed_does_not_hold_the_log(
     await backend.advance(60 * MINUTE)
     assert (await backend.retention.trim(CHANNEL, await backend.now(), 100, lock)).removed == 1
     assert await complete(backend, came_back)
-
-
-async def test_a_token_of_a_consumer_that_was_removed_is_of_no_use_to_one_of_its_name(
-    backend: RedisBackend,
-) -> None:
-    await subscribe(backend)
-    await publish(backend, "a", "b")
-    old = by_id(await claim(backend))
-    while not (await backend.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done:
-        pass
-    await subscribe(backend, start="earliest")
-    new = by_id(await claim(backend))
-    assert sorted(new) == ["a", "b"]
-    for name in "ab":
-        assert not await complete(backend, old[name])
-        assert not await fail(backend, old[name])
-    assert await states(backend) == {State.LEASED: 2}
-    assert await backend.leases.complete(list(new.values())) == [True, True]

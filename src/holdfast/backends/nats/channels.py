@@ -186,8 +186,8 @@ class Channels:
     # process that had begun before is refused, or is found by the next pass.
 
     async def remove_consumer(self, channel: str, consumer: str, limit: int) -> Removal:
-        await self._store.fresh()
-        ref, waiting = await self._begin_removal(channel, consumer)
+        now = await self._store.fresh()
+        ref, waiting = await self._begin_removal(channel, consumer, now)
         failpoints.hit("remove.after_mark")
         taken: Counter[str] = Counter()
         done = False
@@ -199,7 +199,7 @@ class Channels:
             await self._end_removal(ref)
         return Removal(taken["jobs"] + waiting, taken["dead"], taken["history"], done)
 
-    async def _begin_removal(self, channel: str, consumer: str) -> tuple[str, int]:
+    async def _begin_removal(self, channel: str, consumer: str, now: int) -> tuple[str, int]:
         """From here on the consumer is in no list. Whoever moves its frontier finds that it is gone.
 
         Returns its number, and how many of its jobs had no record of their own.
@@ -208,7 +208,7 @@ class Channels:
 
         def change(known: Registry) -> Registry:
             begun = known.being_removed(channel, consumer) is not None
-            return known if begun else known.without(known.member(channel, consumer))
+            return known if begun else known.without(known.member(channel, consumer), now)
 
         async def also(wanted: Registry) -> Sequence[BatchMessage]:
             member = wanted.being_removed(channel, consumer)

@@ -73,10 +73,25 @@ async def _server(session: Session) -> list[Finding]:
         findings.append(Finding("error", "cluster", text))
     if info.get("aof_last_write_status", "ok") != "ok":
         findings.append(Finding("error", "append-only file", "the last write failed; look at the disk"))
-    if int(info.get("connected_slaves", 0)):
-        text = "replicas follow asynchronously: a failover can lose the last acknowledged events"
-        findings.append(Finding("warning", "replication", text))
+    connected = int(info.get("connected_slaves", 0))
+    if connected or session.replicas:
+        findings.append(_replication(session.replicas, connected))
     return findings
+
+
+def _replication(asked: int, connected: int) -> Finding:
+    """What a failover can cost. `asked`: how many replicas a publish waits for."""
+    if asked > connected:
+        text = f"publishes are refused: they wait for {asked} replicas, and {connected} are connected"
+        return Finding("error", "replication", text)
+    if asked == connected:
+        text = "each publish waits for every replica: a failover loses nothing that was acknowledged"
+        return Finding("ok", "replication", text)
+    text = (
+        f"each publish waits for {asked} of {connected} replicas: a failover to another one can lose the "
+        f"last acknowledged events; use replicas={connected} in the URL; min-replicas-to-write waits for none"
+    )
+    return Finding("warning", "replication", text)
 
 
 async def _expiry(session: Session) -> list[Finding]:

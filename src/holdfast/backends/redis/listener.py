@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from redis.asyncio import Redis
 
 from holdfast.backends.redis import keys
+from holdfast.backends.redis.pool import opened
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,11 @@ class RedisListener:
     async def _listen(self) -> None:
         while True:
             try:
-                async with Redis.from_url(self._url, protocol=2) as client, client.pubsub() as messages:
+                async with (
+                    opened(self._url, protocol=2) as pool,
+                    Redis(connection_pool=pool) as client,
+                    client.pubsub() as messages,
+                ):
                     await messages.subscribe(keys.WAKE)
                     async for message in messages.listen():
                         self._handle(message)

@@ -92,7 +92,7 @@ class Log:
         verdict = keys.VERDICT + uuid.uuid4().hex
         options: list[Argument] = ["log/publish", channel, due, priority, verdict]
         known: list[Argument] = [value for row in rows for value in (row[0], row[1], row[6])]
-        check, *answers = await self._session.run_together(
+        check, *answers = await self._session.publish_together(
             ["log/check", verdict, channel, *known],
             *[[*options, *chain.from_iterable(part)] for part in parts],
         )

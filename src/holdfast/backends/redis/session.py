@@ -27,6 +27,7 @@ from redis.exceptions import (
 )
 
 from holdfast.backends.redis.link import Argument, Command, Link
+from holdfast.backends.redis.pool import close, hosts, make_pool, replicas
 from holdfast.model.errors import (
     HoldfastError,
     InvalidInput,
@@ -37,12 +38,13 @@ from holdfast.model.errors import (
     Overloaded,
     Unavailable,
 )
-from holdfast.model.redact import address
 
 T = TypeVar("T")
 
 SCHEMA = 3
 PATIENCE, _CONNECTING = 8.0, 5.0
+_REPLICATED = 5_000  # milliseconds in which replicas have to have a publish
+_PUBLISH = "log/publish"
 _REPLIES = {"protocol": 2, "decode_responses": False}  # whatever the URL says: we read them as they come
 _FAILURES = (RedisError, OSError, UnicodeError)
 _USES = "-- uses:"
@@ -139,13 +141,15 @@ class Session:
         self.url, self.size = url, size
         self._settings = ("" if history is None else history, "" if window is None else window)
         self._links: list[Link] = []
+        self._pool: ConnectionPool | None = None
+        self.replicas = replicas(url)
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
         try:
             # Our callers try again; a hidden retry would answer "lease lost" for what it had applied itself.
             # A server that hears and never answers must not hold up whoever asks others as well.
-            pool = ConnectionPool.from_url(
+            self._pool = pool = make_pool(
                 self.url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECTING
             )
             # The links watch the time: before Python 3.12 redis-py's timeout is a task for each write.
@@ -165,17 +169,39 @@ class Session:
         links, self._links = self._links, []
         for link in links:
             await link.close()
+        if self._pool is not None:
+            await close(self._pool)
 
     async def run(self, name: str, *arguments: Argument) -> Any:
         """Run a script. One that the server has forgotten is sent again."""
         script, link = SCRIPTS[name], self._link()
         try:
-            return await link.call("EVALSHA", script.sha, 0, *arguments)
+            return await self._answer(link, name, "EVALSHA", script.sha, 0, *arguments)
         except NoScriptError:
-            answer = link.call("EVAL", script.text, 0, *arguments)
-            return await self._translated(answer, name == "log/publish")
+            answer = self._answer(link, name, "EVAL", script.text, 0, *arguments)
+            return await self._translated(answer, name == _PUBLISH)
         except _FAILURES as error:
-            raise self._failure(error, name == "log/publish") from error
+            raise self._failure(error, name == _PUBLISH) from error
+
+    async def _answer(self, link: Link, name: str, *command: Argument) -> Any:
+        """Return the reply to a script; to a publish, once replicas have it where the URL asks for that."""
+        if name != _PUBLISH or not self.replicas:
+            return await link.call(*command)
+        answer, copies = await link.together(command, self._wait)
+        self._check_copies(copies)
+        return answer
+
+    @property
+    def _wait(self) -> Command:
+        """Wait for replicas: for whatever the server had before this, also a repeat of what was there."""
+        return "WAIT", self.replicas, _REPLICATED
+
+    def _check_copies(self, copies: int) -> None:
+        if copies < self.replicas:
+            raise Unavailable(
+                f"Redis at {hosts(self.url)} has the publish, and {copies} of the {self.replicas} replicas "
+                "that its URL asks for; publish it again, which is safe"
+            )
 
     async def call(self, *command: Argument) -> Any:
         """One plain command."""
@@ -185,24 +211,23 @@ class Session:
         """Several plain commands on one connection, one directly after the other."""
         return await self._translated(self._link().together(*commands))
 
-    async def transaction(self, *commands: Command) -> list[Any]:
-        """Several plain commands with nobody else's between them."""
-        *_, answers = await self.together(("MULTI",), *commands, ("EXEC",))
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise self._failure(answer) from answer
-        return list(answers)
-
-    async def run_together(self, *calls: Command) -> list[Any]:
-        """Several scripts with nobody else's command between them."""
+    async def publish_together(self, *calls: Command) -> list[Any]:
+        """Run the scripts of one publish with nobody else's command between them."""
         scripts = [SCRIPTS[str(name)] for name, *_ in calls]
         # Loaded in the same transaction: a script that were missing would leave half of the work done.
         texts = {script.text for script in scripts}
-        answers = await self.transaction(
+        *_, answers, copies = await self.together(
+            ("MULTI",),
             *[("SCRIPT", "LOAD", text) for text in texts],
             *[("EVALSHA", script.sha, 0, *call[1:]) for script, call in zip(scripts, calls, strict=True)],
+            ("EXEC",),
+            self._wait,
         )
-        return answers[len(texts) :]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise self._failure(answer) from answer
+        self._check_copies(copies)
+        return list(answers[len(texts) :])
 
     async def _recognise(self, connection: AbstractConnection) -> None:
         """See whether this is the server that we knew: a restarted or other one begins a new epoch."""
@@ -218,7 +243,7 @@ class Session:
 
     def _link(self) -> Link:
         if not self._links:
-            raise Unavailable(f"{address(self.url, 6379)} is not connected; use 'async with connect(...)'")
+            raise Unavailable(f"{hosts(self.url)} is not connected; use 'async with connect(...)'")
         return min(self._links, key=lambda link: link.load)
 
     async def _translated(self, answer: Awaitable[T], publishing: bool = True) -> T:
@@ -246,18 +271,18 @@ def translate(error: Exception, url: str, *, publishing: bool) -> Exception:
         return InvalidInput(f"{getattr(error, 'object', text)!r} is no text that a store can hold")
     if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
         kind = Overloaded if publishing else Unavailable
-        return kind(f"Redis at {address(url, 6379)} has reached its maxmemory; raise it, or trim: {text}")
+        return kind(f"Redis at {hosts(url)} has reached its maxmemory; raise it, or trim: {text}")
     if isinstance(error, NoPermissionError) or text.startswith(_FORBIDDEN):
-        return NotPermitted(f"Redis at {address(url, 6379)} does not let this user do that: {text}")
+        return NotPermitted(f"Redis at {hosts(url)} does not let this user do that: {text}")
     if not isinstance(error, ResponseError) or isinstance(error, _LATER_TYPES) or text.startswith(_LATER):
-        return Unavailable(f"Redis at {address(url, 6379)} did not answer: {text or type(error).__name__}")
+        return Unavailable(f"Redis at {hosts(url)} did not answer: {text or type(error).__name__}")
     if isinstance(error, AskError | ClusterCrossSlotError) or "in a cluster node" in text:
         return InvalidInput(
-            f"Redis at {address(url, 6379)} is part of a cluster, whose slots our scripts span; "
+            f"Redis at {hosts(url)} is part of a cluster, whose slots our scripts span; "
             "use a server or a primary with replicas, several as partitions"
         )
     if "DB index" in text:
-        return InvalidInput(f"Redis at {address(url, 6379)} has no such database: {text}")
+        return InvalidInput(f"Redis at {hosts(url)} has no such database: {text}")
     if "WRONGTYPE" in text:
         return InvalidInput(f"a key that it needs holds something of another kind: {text}")
     ours = _OURS.search(text)

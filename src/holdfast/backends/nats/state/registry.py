@@ -54,7 +54,7 @@ class Registry:
     `full` are the channels that take no events for now, `displays` their names for people, `removing` the
     consumers that are being removed; numbers up to `numbered` are not given again. New tokens are above
     `tokens`: a server that came back may have lost the newest that it gave, and goes on at the time in
-    milliseconds.
+    milliseconds, and so does a consumer after one of its name.
     """
 
     identity: str = ""
@@ -194,10 +194,11 @@ class Registry:
         member = replace(member, revision=max(self.revision, self.tokens) + 1)
         return replace(self, members={**self.members, member.ref: member})
 
-    def without(self, member: Member) -> Registry:
-        """Begin a consumer's removal."""
+    def without(self, member: Member, now: int) -> Registry:
+        """Begin a consumer's removal. A worker of it may come back to one of its name: tokens go on above."""
         members = {ref: each for ref, each in self.members.items() if ref != member.ref}
-        return replace(self, members=members, removing={**self.removing, member.ref: member})
+        tokens = max(self.tokens, now // 1000)
+        return replace(self, members=members, removing={**self.removing, member.ref: member}, tokens=tokens)
 
     def after(self, ref: str) -> Registry:
         """End a consumer's removal."""

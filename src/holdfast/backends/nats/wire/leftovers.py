@@ -1,8 +1,8 @@
 """Leftovers: messages that others have replaced, and that are there again after the server's power was cut.
 
 What replaces the messages of its subject is on the disk before it is acknowledged. That they are gone is on
-the disk only when the next message is. So the last ones that were replaced come back, behind their successors.
-There they are read by nobody, but where the successor has a time to live, as that of a job that has ended,
+the disk only when the next message is. So the last ones that were replaced come back, behind what replaced
+them. Nobody reads them there, but where that has a time to live, as the empty message of an ended job has,
 they would be in its place one day.
 """
 
@@ -22,7 +22,7 @@ _AT_ONCE = 500
 
 
 async def remove(connection: NatsConnection, last: int) -> int:
-    """Look at the newest messages of a stream that ends at `last`; returns how many leftovers were removed."""
+    """Look at the newest messages of a stream that ends at `last`; returns how many it has removed."""
     start = max(last - _NEWEST, 0) + 1
     query = {"seq": start, "next_by_subj": subjects.OURS, "batch": _NEWEST}
     found = (await connection.read(query))[0]
