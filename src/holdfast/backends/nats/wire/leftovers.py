@@ -9,6 +9,7 @@ they would be in its place one day.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import orjson
 
@@ -26,24 +27,35 @@ async def remove(connection: NatsConnection, last: int) -> int:
     start = max(last - _NEWEST, 0) + 1
     query = {"seq": start, "next_by_subj": subjects.OURS, "batch": _NEWEST}
     found = (await connection.read(query))[0]
-    newest = {each.subject: each.seq for each in found if each.subject.startswith(subjects.REPLACED)}
-    replaced = {each.seq for each in found if each.seq < newest.get(each.subject, 0)}
+    newest = {subject: each.seq for each in found for subject in _replaced_by(each)}
+    leftovers = {each.seq for each in found if each.seq < newest.get(each.subject, 0)}
     wanted = list(newest) if start > 1 else []
     for at in range(0, len(wanted), _AT_ONCE):
         page = wanted[at : at + _AT_ONCE]
         older = {"multi_last": page, "batch": len(page), "up_to_seq": start - 1}
-        replaced |= {each.seq for each in (await connection.read(older))[0]}
+        leftovers |= {each.seq for each in (await connection.read(older))[0]}
     for each in found:
-        if each.subject.startswith(subjects.left("")):
-            replaced |= await _left(connection, each)
-    await asyncio.gather(*(stream.delete(connection, seq) for seq in replaced))
-    return len(replaced)
+        ref, seqs = _departed(each)
+        if seqs:
+            listed = await connection.last([subjects.index(ref, seq=seq) for seq in seqs])
+            leftovers |= {entry.seq for entry in listed if entry.seq < each.seq}
+    await asyncio.gather(*(stream.delete(connection, seq) for seq in leftovers))
+    return len(leftovers)
 
 
-async def _left(connection: NatsConnection, message: StoredMessage) -> set[int]:
-    """Return dead letters that are there although jobs have left them: nothing stands in their place."""
-    ref = message.subject.removeprefix(subjects.left(""))
-    seqs: list[int] = orjson.loads(message.data)
-    places = [subjects.dead(ref, seq) for seq in seqs] + [subjects.index(ref, seq=seq) for seq in seqs]
-    there = await connection.last(places)
-    return {each.seq for each in there if each.seq < message.seq and each.data}
+def _replaced_by(message: StoredMessage) -> Iterator[str]:
+    """Yield the subjects of which nothing older counts. What stood in its place may have expired by now."""
+    match message.subject.split("."):
+        case ["HF", "E" | "D", ref, seq] if message.data:
+            yield subjects.job(ref, seq)
+    ref, seqs = _departed(message)
+    for departed in seqs:
+        yield subjects.dead(ref, departed)
+    if message.subject.startswith(subjects.REPLACED):
+        yield message.subject
+
+
+def _departed(message: StoredMessage) -> tuple[str, list[int]]:
+    """Return a consumer and jobs that have left dead, if this is what a message tells."""
+    _, is_told, ref = message.subject.rpartition(subjects.left(""))
+    return ref, orjson.loads(message.data) if is_told else []
