@@ -19,6 +19,8 @@ COMMITTED, ABORTED = b"committed", b"aborted"
 PATIENCE = 30_000_000  # microseconds; a publish of the largest batch takes a few seconds
 _GONE_SECONDS = 1
 _PAGE = 1000
+_MOST_KNOWN = 10_000
+"""Outcomes that a process remembers."""
 _KEYS_AT_ONCE = 500
 _PAUSE, _TURNS = 0.05, 700
 
@@ -35,6 +37,8 @@ class PublishOutcomes:
 
         One that is under way for too long has lost its publisher: whoever waits for it ends it.
         """
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
         unknown = [name for name in publishes if name not in self._known]
         for at in range(0, len(unknown), _PAGE):
             asked = [subjects.outcome(name, channel) for name in unknown[at : at + _PAGE]]
