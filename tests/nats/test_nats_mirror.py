@@ -18,7 +18,7 @@ from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.model.job import Retry
 from holdfast.model.states import State
-from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, ids, publish, states, subscribe
+from kit import CHANNEL, CONSUMER, MINUTE, bury, claim, fail, ids, publish, states, subscribe
 
 pytestmark = pytest.mark.concurrency
 
@@ -203,3 +203,22 @@ async def test_what_is_taken_up_while_jobs_are_counted_is_counted_once(
     assert sum((await states(backend)).values()) == 3
     assert acts == []
     assert await states(backend) == {State.LEASED: 1, State.READY: 2}
+
+
+async def test_no_result_is_refused_by_a_mirror_that_began_anew_before_the_claim(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading of everything may take its place that ended before the claim, of a job of its own."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(other)
+    assert await fail(other, job)
+    await backend.lifecycle.due(10)
+    [job] = await claim(other)
+
+    async def put_in_place() -> None:
+        other._store.mirror._view = backend._store.mirror._view
+
+    acts = once_after(monkeypatch, mirror.Mirror, "sync", other._store.mirror, put_in_place)
+    assert await fail(other, job)
+    assert acts == []

@@ -216,10 +216,13 @@ class Transitions:
         self, member: Member, todo: _Todo
     ) -> tuple[BatchBuilder, list[tuple[_Asked, int]], _Todo]:
         """Return as many accepted steps as one batch takes, and what is left for the next one."""
-        batch = BatchBuilder(self._store, self._leases, member.ref)
+        batch, decided, rest = await self._decided(member, todo)
+        if len(decided) + len(rest) < len(todo):
+            # What is accepted is checked by the server, what is refused by nobody: and since these steps were
+            # asked for the mirror may have begun anew, as of a moment before a claim of our own.
+            await self._store.mirror.sync(member.ref)
+            batch, decided, rest = await self._decided(member, todo)
         taken = list[tuple[_Asked, int]]()
-        live = await self._jobs.live(member, {step.seq for _, _, step in todo})
-        decided, rest = self._decide(todo, live)
         buried = [new for _, _, new in decided if new.state is State.DEAD]
         copies = await self._copies.of(member, buried[:_AT_ONCE])
         for turn, old, new in decided:
@@ -234,6 +237,14 @@ class Transitions:
                 batch.end(old, dead.record)
             taken.append(turn[:2])
         return batch, taken, rest
+
+    async def _decided(
+        self, member: Member, todo: _Todo
+    ) -> tuple[BatchBuilder, list[tuple[_Turn, StoredJob, StoredJob]], _Todo]:
+        """Return what each step makes of its job as the mirror has it, with a batch that is about that."""
+        batch = BatchBuilder(self._store, self._leases, member.ref)
+        live = await self._jobs.live(member, {step.seq for _, _, step in todo})
+        return batch, *self._decide(todo, live)
 
     def _decide(
         self, todo: _Todo, live: Mapping[int, StoredJob]
