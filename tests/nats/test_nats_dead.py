@@ -11,6 +11,7 @@ from burying import counted, die
 from holdfast import failpoints
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.state.dead_index import backwards
+from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.batches import BatchMessage
 from holdfast.failpoints import FailpointError
 from holdfast.model.deadletters import DeadFilter
@@ -151,3 +152,18 @@ async def test_a_burial_in_bulk_keeps_every_event(backend: NatsBackend) -> None:
     await backend._store.connection.request("$JS.API.STREAM.PURGE.HOLDFAST", {"filter": CHANNEL})
     assert await backend.deadletters.revive(CHANNEL, CONSUMER, [job.id for job in jobs]) == [True] * 600
     assert {job.event.json()["id"] for job in await claim(backend, 600)} == {f"e-{n}" for n in range(600)}
+
+
+async def test_a_job_that_dies_again_at_once_is_dead(backend: NatsBackend) -> None:
+    """What told that it had left is about to expire, and the server would remove its successor as well."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    job = await claim_one(backend)
+    assert await bury(backend, job)
+    assert await backend.deadletters.revive(CHANNEL, CONSUMER, [job.id]) == [True]
+    assert await bury(backend, await claim_one(backend))
+    places = [subjects.dead("1", job.id), subjects.index("1", seq=job.id)]
+    letter, entry = await backend._store.connection.last(places)
+    assert letter.data
+    assert entry.data
+    assert not {subjects.ROLLUP} & {*letter.headers, *entry.headers}

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from holdfast.backends.nats import NatsBackend
 from holdfast.backends.nats.wire import leftovers, subjects
 from holdfast.embedded import Nats
-from kit import CHANNEL, bury, claim, claim_one, complete, fail, publish, read_all, subscribe
+from kit import CHANNEL, CONSUMER, bury, claim, claim_one, complete, fail, publish, read_all, subscribe
 
 HOUR = timedelta(hours=1)
 
@@ -53,7 +53,7 @@ async def test_they_are_removed_when_the_server_is_another_one(
     letter, entry = subjects.dead("1", int(dead.id)), subjects.index("1", seq=int(dead.id))
     [died, *_] = await backend._store.connection.exact([letter])
     [listed] = await backend._store.connection.last([entry])
-    await backend.deadletters.purge(CHANNEL, "default", [dead.id])
+    await backend.deadletters.purge(CHANNEL, CONSUMER, [dead.id])
     assert await numbers(backend) == Counter(dict.fromkeys(await numbers(backend), 1))
     frontier = (await backend._store.connection.exact([subjects.frontier("1")]))[0]
     await leave(client, record, leased.data)

@@ -9,7 +9,7 @@ import orjson
 from holdfast.backends.nats.log import Log
 from holdfast.backends.nats.state.store import TRIES, NatsStore, TrimMark
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import Stale, state
+from holdfast.backends.nats.wire.batches import Stale, anew, state
 from holdfast.backends.nats.wire.codec import from_micros
 from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.contracts import Start
@@ -96,7 +96,8 @@ class Cursors:
 
     async def _written(self, cursor: Cursor, revision: int, known: TrimMark | None = None) -> bool:
         body = orjson.dumps([cursor.channel, cursor.name, cursor.position, cursor.moved_at])
-        message = state(subjects.stream_cursor(cursor.channel, cursor.name), body, revision)
+        subject = subjects.stream_cursor(cursor.channel, cursor.name)
+        message = state(subject, body, revision) if known is None else anew(subject, body, revision)
         try:
             await self._store.commit([message, *([known.again()] if known else [])])
         except Stale:

@@ -20,7 +20,7 @@ from holdfast.backends.nats.state.lease_records import LeaseRecord, LeaseRecords
 from holdfast.backends.nats.state.mirror import TOMBSTONE_SECONDS
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import MOST, MOST_BYTES, BatchMessage, Stale, state
+from holdfast.backends.nats.wire.batches import MOST, MOST_BYTES, BatchMessage, Stale, anew, state
 from holdfast.model.states import State
 
 _GONE_SECONDS = 1
@@ -120,10 +120,12 @@ class BatchBuilder:
         for kept in filter(None, (new.copy, new.patch)):
             self._add(state(kept, b"", ttl=_GONE_SECONDS))
 
-    def _bury(self, new: StoredJob, revision: int | None = None) -> None:
+    def _bury(self, new: StoredJob) -> None:
         letter = replace(new, cluster=new.fingerprint)
-        self._add(state(subjects.dead(new.ref, new.seq), letter.encode(), revision))
-        self._add(state(_entry(letter), b"%d" % (letter.ended or 0)))
+        self._add(
+            anew(subjects.dead(new.ref, new.seq), letter.encode())
+        )  # it may have left the dead just now
+        self._add(anew(_entry(letter), b"%d" % (letter.ended or 0)))
         self._move_dead(letter, 1)
 
     def purge(self, old: StoredJob, new: StoredJob) -> None:

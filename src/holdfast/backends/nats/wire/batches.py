@@ -48,6 +48,15 @@ def state(subject: str, data: bytes, expect: int | None = None, ttl: int | None 
     return BatchMessage(subject, data, headers, expect)
 
 
+def anew(subject: str, data: bytes, expect: int | None = None) -> BatchMessage:
+    """Return a message of a subject that has none, or an empty one which is about to expire.
+
+    It removes none: of one that expires in the moment in which it is replaced the server removes the
+    successor as well (seen with 2.15.1).
+    """
+    return BatchMessage(subject, data, {}, expect)
+
+
 class Batches:
     """Sends batches. The server takes 50 unfinished ones on a stream, from all clients together."""
 
