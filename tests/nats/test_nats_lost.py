@@ -18,15 +18,20 @@ from holdfast.model.job import Job
 from kit import MINUTE, claim_one, complete, publish, subscribe
 
 
+async def begin(server: Nats, backend: NatsBackend) -> None:
+    """One event waits, and the server has ended."""
+    await backend.open()
+    await subscribe(backend)
+    await publish(backend, "a")
+    await asyncio.to_thread(server.kill)
+
+
 async def test_a_token_that_was_lost_is_not_given_again(tmp_path: Path) -> None:
     server = Nats(tmp_path / "nats").start()
     first, second = NatsBackend(server.url), NatsBackend(server.url)
     data, kept = tmp_path / "nats" / "data", tmp_path / "kept"
     try:
-        await first.open()
-        await subscribe(first)
-        await publish(first, "a")
-        await asyncio.to_thread(server.kill)
+        await begin(server, first)
         shutil.copytree(data, kept)
         await asyncio.to_thread(server.start)
         lost = await claim_one(first)
@@ -60,10 +65,7 @@ async def test_a_claim_that_was_under_way_gives_no_lost_token_again(
     data, kept, commit = tmp_path / "nats" / "data", tmp_path / "kept", Batches.commit
     lost = list[Job]()
     try:
-        await first.open()
-        await subscribe(first)
-        await publish(first, "a")
-        await asyncio.to_thread(server.kill)
+        await begin(server, first)
         shutil.copytree(data, kept)
         await asyncio.to_thread(server.start)
         await second.open()

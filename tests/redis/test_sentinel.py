@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from redis.asyncio.connection import SSLConnection
+from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 import holdfast
 from holdfast.backends.redis import RedisBackend, session
+from holdfast.backends.redis.pool import make_pool
 from holdfast.embedded import Redis
 from holdfast.embedded.files import write_private
 from holdfast.embedded.process import answers
@@ -210,6 +213,22 @@ async def test_sentinels_that_do_not_know_the_name_or_do_not_answer_are_named(se
 async def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
     with pytest.raises(holdfast.InvalidInput, match=said):
         await RedisBackend(url).open()
+
+
+def test_the_url_says_how_both_are_reached() -> None:
+    pool = make_pool(
+        "rediss+sentinel://me:p%40ss@s1,s2:7000/other%2Done/3?sentinel_username=w&sentinel_password=x&replicas=2"
+    )
+    assert isinstance(pool, SentinelConnectionPool)
+    assert (pool.service_name, pool.connection_class) == ("other-one", SentinelManagedSSLConnection)
+    server = pool.connection_kwargs
+    assert (server["username"], server["password"], server["db"]) == ("me", "p@ss", 3)
+    watchers = [each.connection_pool for each in pool.sentinel_manager.sentinels]
+    where = [(each.connection_kwargs["host"], each.connection_kwargs["port"]) for each in watchers]
+    assert where == [("s1", 26379), ("s2", 7000)]
+    for each in watchers:
+        assert each.connection_class is SSLConnection
+        assert (each.connection_kwargs["username"], each.connection_kwargs["password"]) == ("w", "x")
 
 
 async def test_an_app_reaches_its_store_through_sentinels(servers: Watched, backend: RedisBackend) -> None:

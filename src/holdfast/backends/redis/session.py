@@ -216,17 +216,20 @@ class Session:
         scripts = [SCRIPTS[str(name)] for name, *_ in calls]
         # Loaded in the same transaction: a script that were missing would leave half of the work done.
         texts = {script.text for script in scripts}
-        *_, answers, copies = await self.together(
+        commands: list[Command] = [
             ("MULTI",),
             *[("SCRIPT", "LOAD", text) for text in texts],
             *[("EVALSHA", script.sha, 0, *call[1:]) for script, call in zip(scripts, calls, strict=True)],
             ("EXEC",),
-            self._wait,
-        )
+        ]
+        # Not every user may WAIT.
+        replies = await self.together(*commands, *[self._wait] * bool(self.replicas))
+        answers = replies[len(commands) - 1]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise self._failure(answer) from answer
-        self._check_copies(copies)
+        if self.replicas:
+            self._check_copies(replies[-1])
         return list(answers[len(texts) :])
 
     async def _recognise(self, connection: AbstractConnection) -> None:
