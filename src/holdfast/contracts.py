@@ -477,10 +477,17 @@ class Records(Protocol):
         """Remove a record if it still has the revision `expected`; False, and no change, where it has not."""
 
     async def due(
-        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        newest: bool = False,
+        after: tuple[datetime, str] | None = None,
+        until: datetime | None = None,
     ) -> list[StateRecord]:
         """Return records under a prefix (`gbe.state.tasks.`) whose due time has passed, oldest or newest
-        first, in one order by due time and key; with `after`, only what comes after that one in it."""
+        first, in one order by due time and key; with `after`, only what comes after that one in it. With
+        `until`, those that are due by that time, which may be in the future."""
 
 
 class Listener(Protocol):

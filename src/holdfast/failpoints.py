@@ -37,6 +37,7 @@ KNOWN: Final[dict[str, str]] = {
     "remove.after_mark": "a consumer is taken out, everything of it is still stored",
     "remove.after_step": "some of what a removed consumer had is gone",
     "remove.before_end": "on NATS: nothing of a removed consumer is left, but its name is not free yet",
+    "schedules.after_publish": "ticks of schedules are published, the schedules do not say so",
     "sweeper.after_lock": "the sweeper holds its lock, nothing has been looked at",
     "sweeper.after_stuck": "stuck work was moved and told, nothing has been trimmed",
     "sweeper.after_trim": "a step of trimming was done",

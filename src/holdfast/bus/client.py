@@ -15,6 +15,7 @@ from holdfast import tracing
 from holdfast.bus.finalize import FailedAttempt, Finalizer
 from holdfast.bus.partitions import Partition, Partitions, Subscription
 from holdfast.bus.publish import Publisher
+from holdfast.bus.schedules import DEFAULT_MISSED, DEFAULT_MOST, Schedules
 from holdfast.bus.spool import Spool
 from holdfast.contracts import STORE_ERRORS, Backend, Consumer, Start, raise_if_cancelled
 from holdfast.model.decide import describe
@@ -24,6 +25,7 @@ from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, 
 from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
+from holdfast.upkeep.schedules import Schedule
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class Bus:
         self.partitions = Partitions(backends, namespace)
         self.finalizer = Finalizer(self.partitions)
         self.counters = self.finalizer.counters
+        self.scheduling = Schedules(self.partitions, namespace)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.spool = spool
         self._publisher = Publisher(self.partitions, spool)
@@ -262,6 +265,73 @@ class Bus:
     async def snooze(self, job: Job, delay: Duration) -> None:
         """Give a job back for later: no budget spent."""
         _raise_lost([job], await self.finalizer.retry([Retry(job, parse_duration(delay))]))
+
+    # schedules
+
+    async def schedule(
+        self,
+        name: str,
+        channel: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        data: Any = None,
+        type: str = DEFAULT_TYPE,  # noqa: A002 - CloudEvents' own name
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        priority: int = 0,
+        jitter: Duration = 0,
+        missed: str = DEFAULT_MISSED,
+        max_missed: int = DEFAULT_MOST,
+    ) -> Schedule:
+        """Publish an event at each tick of `cron` (in the time zone `tz`) or `every` so often, once each.
+
+        Creates the schedule or changes it; one that says the same already stays as it is. `missed` says what
+        becomes of ticks while nobody kept time: `skip`, `once` (the latest) or `all` (the latest
+        `max_missed`). `jitter` delays each tick by up to so much, always the same for one tick.
+        """
+        return await self.scheduling.put(
+            name,
+            channel,
+            cron=cron,
+            every=every,
+            tz=tz,
+            data=data,
+            type=type,
+            key=key,
+            headers=headers,
+            priority=priority,
+            jitter=jitter,
+            missed=missed,
+            max_missed=max_missed,
+        )
+
+    async def schedules(self, channel: str | None = None) -> list[Schedule]:
+        """Return all schedules, of one channel or of all, the next one that is due first."""
+        return await self.scheduling.all(channel)
+
+    async def pause_schedule(self, name: str, channel: str) -> Schedule:
+        """Publish no more ticks of a schedule until it is resumed."""
+        return await self.scheduling.pause(name, channel)
+
+    async def resume_schedule(self, name: str, channel: str) -> Schedule:
+        """Go on with the first tick after now."""
+        return await self.scheduling.resume(name, channel)
+
+    async def remove_schedule(self, name: str, channel: str) -> None:
+        """Remove a schedule for good. Raises `NotFound`."""
+        await self.scheduling.remove(name, channel)
+
+    async def run_schedule(
+        self,
+        name: str,
+        channel: str,
+        *,
+        id: str | None = None,  # noqa: A002 - CloudEvents' own name
+    ) -> Receipt:
+        """Publish what a tick of a schedule would, now. A repeat with the same id changes nothing."""
+        return await self.scheduling.run(name, channel, id)
 
     # operators
 

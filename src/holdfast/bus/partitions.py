@@ -17,6 +17,7 @@ from holdfast.model.errors import HoldfastError, NotFound, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from holdfast.upkeep.lifecycle import Health, LifecycleSteps
+from holdfast.upkeep.ticks import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class Partition:
     opened: bool = False
     namespace: str = "gbe"
     """The first token of the channels for system events."""
+    peers: Sequence[Partition] = ()
+    """All partitions of the deployment, this one among them."""
     moves: Counter[str] = field(default_factory=Counter)
     """What this process' steps of the lifecycle did."""
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -57,12 +60,33 @@ class Partition:
     _healing: asyncio.Task[None] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    ticks: Ticks = field(init=False)
+    """What its schedules publish."""
+
+    def __post_init__(self) -> None:
+        on_error = partial(self.count_error, "schedules")
+        self.ticks = Ticks(self.backend, self.namespace, self.store_of, on_error)
+
+    def store_of(self, channel: str, key: str | None) -> Backend:
+        """Return the store of what a schedule of this partition publishes: its own, where no key binds it to
+        another one. Raises `Unavailable` while that one is faulty."""
+        if key is None:
+            return self.backend
+        found = self.peers[home(channel, Event(key=key), len(self.peers)) or 0]
+        if not found.usable:
+            raise Unavailable(f"partition {found.index}, to which the key belongs, is faulty")
+        return found.backend
+
     @property
     def lifecycle(self) -> LifecycleSteps:
         """The lifecycle of this partition."""
-        on_error = partial(self.count_error, "lifecycle")
         return LifecycleSteps(
-            self.backend, self.health, moves=self.moves, on_error=on_error, namespace=self.namespace
+            self.backend,
+            self.health,
+            moves=self.moves,
+            on_error=partial(self.count_error, "lifecycle"),
+            namespace=self.namespace,
+            ticks=self.ticks,
         )
 
     def count_error(self, verb: str, error: BaseException) -> None:
@@ -154,6 +178,8 @@ class Partitions:
 
     def __init__(self, backends: Sequence[Backend], namespace: str = "gbe") -> None:
         self.all = [Partition(index, backend, namespace=namespace) for index, backend in enumerate(backends)]
+        for partition in self.all:
+            partition.peers = self.all
         self.required: list[Subscription] = []
         self._turn = 0
 

@@ -27,10 +27,13 @@ class Clock:
         return await self._bus.partitions.all[0].backend.now()
 
     async def advance(self, by: Duration) -> int:
-        """Move the time forward and take what comes due then. Returns how many jobs changed their state."""
+        """Move the time forward and take what comes due then, schedules too. Returns how many jobs changed
+        their state."""
         changed = 0
         for partition in self._bus.partitions.all:
             await partition.backend.advance(parse_duration(by, what="by"))
+            while await partition.ticks.run_once() > 0:
+                continue
             while (step := (await partition.step()).total) > 0:
                 changed += step
         return changed

@@ -43,9 +43,16 @@ class Alert(Announcement):
     """Something that a person should look at."""
 
     topic: ClassVar[str] = "error"
-    kind: Literal["exhausted", "held_back", "lag", "full", "dropped", "dead_consumer", "task_failed"] = Field(
-        description="What happened."
-    )
+    kind: Literal[
+        "exhausted",
+        "held_back",
+        "lag",
+        "full",
+        "dropped",
+        "dead_consumer",
+        "task_failed",
+        "missed_ticks",
+    ] = Field(description="What happened.")
     message: str = Field(description="The same in words, with what to do.")
     channel: str | None = Field(default=None, description="The channel that it is about.")
     consumer: str | None = Field(default=None, description="The consumer or foreign group that it is about.")

@@ -19,6 +19,7 @@ from holdfast.model.decide import Move, when_due
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.job import JobRecord
 from holdfast.model.states import State
+from holdfast.upkeep.ticks import Ticks
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class Health:
 
 
 class LifecycleSteps:
-    """Expired leases, exhausted budgets, expiry, due schedules and backfills of one partition."""
+    """Expired leases, exhausted budgets, expiry, scheduled jobs and backfills of one partition; with `ticks`
+    also its schedules."""
 
     def __init__(
         self,
@@ -67,15 +69,19 @@ class LifecycleSteps:
         moves: Counter[str] | None = None,
         on_error: Callable[[BaseException], None] = lambda _: None,
         namespace: str = "gbe",
+        ticks: Ticks | None = None,
     ) -> None:
-        self._namespace = namespace
+        self._namespace, self._ticks = namespace, ticks
         self._backend, self._health, self._limit = backend, health, limit
         self._on_error = on_error
         self._moves = Counter() if moves is None else moves
 
     async def run_once(self) -> Applied:
         """One bounded step; returns what it changed. A failed read marks the partition faulty."""
-        applied, _ = await self._step()
+        try:
+            applied, _ = await self._step()
+        finally:
+            await self._tick()
         return applied
 
     async def run(self, interval: float = INTERVAL) -> None:
@@ -89,8 +95,12 @@ class LifecycleSteps:
                 _, more = await self._step()
             except HoldfastError as error:
                 log.warning("lifecycle step failed: %s", error)
-            if not more:
+            if not await self._tick() and not more:
                 await asyncio.sleep(interval)
+
+    async def _tick(self) -> bool:
+        """Publish what is due of schedules, where they are kept here; returns whether there is more."""
+        return self._ticks is not None and not self._health.faulty and await self._ticks.run_if_due()
 
     async def _step(self) -> tuple[Applied, bool]:
         reading = await self.read()

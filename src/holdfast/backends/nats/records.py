@@ -189,14 +189,21 @@ class Records:
         return True
 
     async def due(
-        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        newest: bool = False,
+        after: tuple[datetime, str] | None = None,
+        until: datetime | None = None,
     ) -> list[StateRecord]:
         parts = _PREFIX.fullmatch(prefix)
         if parts is None:
             raise InvalidInput(
                 f"the prefix {prefix!r} names no bucket; begin it with two whole tokens, as in 'gbe.state.'"
             )
-        now, bucket = await self._store.clock(), f"{parts[1]}_{parts[2]}"
+        end = await self._store.clock() if until is None else to_micros(until)
+        bucket = f"{parts[1]}_{parts[2]}"
         index = self._indexes.setdefault(bucket, DueIndex(self._store.connection, f"KV_{bucket}"))
         await self._ask(bucket, index.sync)
         look = index.latest if newest else index.due
@@ -204,7 +211,7 @@ class Records:
         if after is not None:
             place = to_micros(after[0]), f"$KV.{bucket}.{after[1].removeprefix(f'{parts[1]}.{parts[2]}.')}"
         while True:
-            chosen = look(f"$KV.{bucket}.{parts[3]}", now, limit, place)
+            chosen = look(f"$KV.{bucket}.{parts[3]}", end, limit, place)
             found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
             gone = {subject: revision for subject, revision in chosen.items() if subject not in found}
             if not gone:

@@ -37,9 +37,15 @@ class Records:
         return await self._session.row("remove_record", key=key, expected=expected) is not None
 
     async def due(
-        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        newest: bool = False,
+        after: tuple[datetime, str] | None = None,
+        until: datetime | None = None,
     ) -> list[StateRecord]:
         query = "newest_records" if newest else "due_records"
         time, key = after or (None, "")
-        values = {"prefix": prefix, "limit": limit, "time": time, "key": key}
+        values = {"prefix": prefix, "limit": limit, "time": time, "key": key, "until": until}
         return [StateRecord(*row) for row in await self._session.rows(query, **values)]

@@ -41,10 +41,17 @@ class Records:
         return bool(await self._session.run("records/remove", _checked(key), REVISION, expected))
 
     async def due(
-        self, prefix: str, limit: int, *, newest: bool = False, after: tuple[datetime, str] | None = None
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        newest: bool = False,
+        after: tuple[datetime, str] | None = None,
+        until: datetime | None = None,
     ) -> list[StateRecord]:
         place = () if after is None else (to_micros(after[0]), after[1])
-        rows = await self._session.run("records/due", prefix, limit, int(newest), *place)
+        end = "" if until is None else to_micros(until)
+        rows = await self._session.run("records/due", prefix, limit, int(newest), end, *place)
         return [_record(name.decode(), flat) for name, flat in rows]
 
 

@@ -19,12 +19,12 @@ SELECT key, fields, revision FROM holdfast.records WHERE key = %(key)s;
 
 -- name: due_records
 SELECT key, fields, revision FROM holdfast.records
-WHERE due_at <= (SELECT holdfast.now()) AND starts_with(key, %(prefix)s)
+WHERE due_at <= coalesce(%(until)s::timestamptz, (SELECT holdfast.now())) AND starts_with(key, %(prefix)s)
   AND (due_at, key) > (coalesce(%(time)s::timestamptz, '-infinity'), %(key)s)
 ORDER BY due_at, key LIMIT %(limit)s;
 
 -- name: newest_records
 SELECT key, fields, revision FROM holdfast.records
-WHERE due_at <= (SELECT holdfast.now()) AND starts_with(key, %(prefix)s)
+WHERE due_at <= coalesce(%(until)s::timestamptz, (SELECT holdfast.now())) AND starts_with(key, %(prefix)s)
   AND (due_at, key) < (coalesce(%(time)s::timestamptz, 'infinity'), %(key)s)
 ORDER BY due_at DESC, key DESC LIMIT %(limit)s;

@@ -1,12 +1,13 @@
 -- uses: clock records
--- State records whose due time has passed. Reads {holdfast}:records, {holdfast}:records:PART,
+-- State records whose due time has passed, or passes by another time. Reads {holdfast}:records, {holdfast}:records:PART,
 -- {holdfast}:parts and the records' hashes; one that another client removed is forgotten.
--- ARGV: prefix, limit, 1 for the newest first or 0 for the oldest, and where to go on from: a due time and a
--- name.
+-- ARGV: prefix, limit, 1 for the newest first or 0 for the oldest, that time (µs) or '' for now, and where to go on
+-- from: a due time and a name.
 -- Returns for each record its name and its flat hash.
 local PAGE = 500
 local prefix, limit, newest = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local from, from_name = tonumber(ARGV[4]), ARGV[5]
+local until_text = ARGV[4] == '' and NOW_TEXT or ARGV[4]
+local from, from_name = tonumber(ARGV[5]), ARGV[6]
 local found, gone = {}, {}
 
 -- The order of names at the same time: by their bytes, as in a sorted set. That of Lua is the locale's.
@@ -36,9 +37,9 @@ end
 
 -- Page by page, by rank: a page costs the same wherever it is.
 local function search(order)
-  local due, taken, at = redis.call('ZCOUNT', order, '-inf', NOW_TEXT), 0, 0
-  if from and newest then due = math.min(due, redis.call('ZCOUNT', order, '-inf', ARGV[4])) end
-  if from and not newest then at = redis.call('ZCOUNT', order, '-inf', '(' .. ARGV[4]) end
+  local due, taken, at = redis.call('ZCOUNT', order, '-inf', until_text), 0, 0
+  if from and newest then due = math.min(due, redis.call('ZCOUNT', order, '-inf', ARGV[5])) end
+  if from and not newest then at = redis.call('ZCOUNT', order, '-inf', '(' .. ARGV[5]) end
   while taken < limit and at < due do
     local first, last = at, math.min(at + PAGE, due) - 1
     if newest then first, last = due - 1 - last, due - 1 - first end
