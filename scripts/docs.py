@@ -91,7 +91,7 @@ METRICS = """\
 what stands under [This process](#this-process) is each one's own. All stores, and all readings of one, are
 asked at once. A store that does not answer within 2 s has `holdfast_store_up` 0 and nothing else; a reading
 that takes more than 5 s is missing, and `holdfast_scrape_failed` says so. The number of calls does not depend
-on how many jobs there are. For each store it is 7, and one for each channel and each cursor (of either at
+on how many jobs there are. For each store it is 8, and one for each channel and each cursor (of either at
 most 500) and, on Redis and NATS, each consumer; three more on the first store.
 
 Ages are measured by the store's clock. Labels have bounded values: names of channels and consumers, places of

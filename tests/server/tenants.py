@@ -53,6 +53,8 @@ class Target:
         ]
         known: dict[str, list[Any]] = {
             "put_channel": [{"display_name": "taken"}],
+            "put_schedule": [{"every": "1h"}, {"cron": "0 3 * * *", "data_base64": "AA=="}],
+            "run_schedule": [{}],
             "put_consumer": [{"max_attempts": 1}, {"dead_letter": names["channel"]}],
             "publish_event": [{"data": 1, "headers": {"holdfast-channel": names["channel"]}}, {"data": 1}],
             "publish_batch": [{"events": [{"data": 1}]}],
@@ -75,6 +77,7 @@ class Target:
     def forms(self) -> list[dict[str, str]]:
         """What a page's form says about it."""
         common = {"paused": "true", "notes": "taken", "token": "nonsense"}
+        common |= {"name": self.names["schedule"], "every": "2h", "go": "save"}
         where = {"channel": self.names["channel"], "consumer": self.names["consumer"]}
         return [
             {**common, "act": "purge", **where},
@@ -110,8 +113,10 @@ async def settle(found: Application, name: str, failed: str) -> Target:
     operation = await found.system.operations.ask(Request("purge", wanted), f"{name}-operator")
     [*_, copy] = await store.log.read(copies, None, 10)
     page = await found.system.deadletters.find(Filter.of(channel=channel, kinds=["job"]), None, 1)
+    await bus.schedule(f"{name}-nightly", channel, every="1h", data={"of": name})
     names = {
         "channel": channel,
+        "schedule": f"{name}-nightly",
         "channelId": channel,
         "consumer": consumer,
         "consumerId": consumer,
@@ -153,6 +158,7 @@ async def picture(found: Application, target: Target) -> dict[str, Any]:
         "consumer": await store.channels.consumer(channel, consumer),
         "stats": await store.channels.consumer_stats(channel, consumer),
         "log": await store.log.read(channel, None, 100),
+        "schedules": await bus.schedules(channel),
         "copies": await store.log.read(target.message.split(":")[1], None, 100),
         "cursors": await store.cursors.all(channel),
         "dead": [each for each in await store.deadletters.counts() if each.channel == channel],

@@ -44,6 +44,7 @@ _GROUPS = {
     "channels": "channels",
     "consumers": "consumers",
     "cursors": "consumers:cursors",
+    "schedules": "schedules",
     "jobs": "jobs",
     "dlq": "dlq",
     "tokens": "tokens",

@@ -66,7 +66,12 @@ def publish(
     published in their order, as they arrive; the first one that is wrong ends it, and what stands before it
     stays published.
     """
-    common: dict[str, Any] = {"source": source, "type": type_, "key": key, "headers": _headers(header or [])}
+    common: dict[str, Any] = {
+        "source": source,
+        "type": type_,
+        "key": key,
+        "headers": parse_headers(header or []),
+    }
     due = None if at is None else parse_time(at, "--at")
     many = data == "-"
     if many and event_id:
@@ -78,7 +83,7 @@ def publish(
     if many and sys.stdin is None:
         raise InvalidInput("stdin is closed; - reads lines from it")
     delivery: DeliveryOptions = {"at": due, "priority": priority}
-    event = None if many else Event(_data(data), id=event_id or "", **common)
+    event = None if many else Event(parse_data(data), id=event_id or "", **common)
     with connect_sync(flat(urls), config=config) as bus:
         if event is None:
             arriving = read_events(sys.stdin.buffer, common, envelope=envelope)
@@ -117,7 +122,8 @@ def _print(receipts: Sequence[Receipt], as_json: bool) -> None:
             write_line(f"{receipt.id} {receipt.position}{' duplicate' if receipt.duplicate else ''}")
 
 
-def _data(text: str | None) -> object:
+def parse_data(text: str | None) -> object:
+    """What somebody wrote as data: JSON, or @ and a file for its bytes."""
     if text is None:
         return None
     if not text.startswith("@"):
@@ -131,7 +137,8 @@ def _data(text: str | None) -> object:
         raise InvalidInput(f"DATA {text!r} cannot be read: {error.strerror}") from None
 
 
-def _headers(pairs: Sequence[str]) -> dict[str, str]:
+def parse_headers(pairs: Sequence[str]) -> dict[str, str]:
+    """The headers of `--header NAME=TEXT`."""
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

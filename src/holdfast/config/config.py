@@ -304,6 +304,8 @@ class ServerLimits(Section):
     publishing does; above it the answer is 409."""
     consumers: Batch = 100
     """The most worker consumers of a channel, unless an admin makes more; above it the answer is 409."""
+    schedules: Batch = 100
+    """The most schedules of a channel, unless an admin makes more; above it the answer is 409."""
     rate: Count = 1000
     """Requests a second for each token, twice as many at once; above it the answer is 429. 0: no limit."""
     timeout: Positive = timedelta(seconds=60)

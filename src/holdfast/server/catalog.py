@@ -152,6 +152,14 @@ FULL = RETENTION.add(
     "holdfast_channel_full", "gauge", "1 for a channel that refuses publishes for its size.", _CHANNEL
 )
 
+SCHEDULES = MetricGroup("Schedules", "One call for each store: the schedule that has been due for longest.")
+SCHEDULE_OVERDUE = SCHEDULES.add(
+    "holdfast_schedules_overdue_seconds",
+    "gauge",
+    "For how long a tick has been due that nobody has published; 0: there is none.",
+    ["partition"],
+)
+
 PIPELINE = MetricGroup(
     "Pipeline",
     "One state record for each driver, on the first store. The driver writes it after a batch, at most "
@@ -245,6 +253,13 @@ MOVES = PROCESS.add(
     "were because they had changed since (`refused`).",
     ["partition", "move"],
 )
+TICKS = PROCESS.add(
+    "holdfast_schedule_ticks",
+    "counter",
+    "Ticks of schedules that this process published first (`fired`) or left out as missed (`skipped`, "
+    "counted up to 1,000 at a time), and tries to publish some that `failed`.",
+    ["partition", "outcome"],
+)
 ATTEMPTS = PROCESS.add(
     "holdfast_attempts", "counter", "Jobs that were handed out, each an attempt.", ["channel", "consumer"]
 )
@@ -260,7 +275,7 @@ STORE_ERRORS = PROCESS.add(
     "counter",
     "Calls of a store that failed in a way that is not documented, or were not answered (`Unavailable`), "
     "by verb (`claim`, `complete`, `retry`, `bury`, `extend`, `consumer`, `publish`, `lifecycle`, `sweep`, "
-    "`fold`, `listen`, `open`, `subscribe`) and class of error. Whoever made the call goes on.",
+    "`schedules`, `fold`, `listen`, `open`, `subscribe`) and class of error. Whoever made the call goes on.",
     ["partition", "verb", "error"],
 )
 SPOOL_EVENTS = PROCESS.add(
@@ -289,4 +304,4 @@ REQUEST_SECONDS = PROCESS.add(
     "holdfast_http_request_seconds", "histogram", "Time until the answer begins.", ["route", "method"]
 )
 
-GROUPS = (STORES, WORKERS, STREAMS, RETENTION, PIPELINE, WAL, PROCESS)
+GROUPS = (STORES, WORKERS, STREAMS, RETENTION, SCHEDULES, PIPELINE, WAL, PROCESS)

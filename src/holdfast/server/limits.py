@@ -166,7 +166,8 @@ class Slots:
 
 
 class CreationLimits:
-    """Limits how many channels a token may create, and the consumers of a channel. Not for admins."""
+    """Limits how many channels a token may create, and the consumers and schedules of a channel. Not for
+    admins."""
 
     def __init__(self, partitions: Partitions, limits: ServerLimits) -> None:
         self._partitions, self._limits = partitions, limits
@@ -193,6 +194,14 @@ class CreationLimits:
             raise Conflict(
                 f"channel {channel!r} has {self._limits.consumers} consumers; remove one, or raise "
                 "server.limits.consumers"
+            )
+
+    def check_schedules(self, caller: Caller, channel: str, count: int) -> None:
+        """Raise `Conflict` where a channel has as many schedules as it may get."""
+        if not caller.may("admin") and count >= self._limits.schedules:
+            raise Conflict(
+                f"channel {channel!r} has {self._limits.schedules} schedules; remove one, or raise "
+                "server.limits.schedules"
             )
 
     async def _channels(self) -> set[str]:

@@ -143,6 +143,11 @@ def bus_metrics(bus: Bus) -> list[Metric]:
     moves = {
         (str(each.index), name): each.moves[name] for each in bus.partitions.all for name in Applied.__slots__
     }
+    ticks = {
+        (str(each.index), name): each.ticks.counts[name]
+        for each in bus.partitions.all
+        for name in ("fired", "skipped", "failed")
+    }
     # Copies, since a worker's counts are read from another thread while it goes on.
     errors = {
         (str(each.index), *what): count
@@ -153,6 +158,7 @@ def bus_metrics(bus: Bus) -> list[Metric]:
         family(c.ATTEMPTS, dict(bus.counters.attempts)),
         family(c.SETTLED, dict(bus.counters.outcomes)),
         family(c.MOVES, moves),
+        family(c.TICKS, ticks),
         family(c.STORE_ERRORS, errors),
         *_spool_metrics(bus.spool),
     ]

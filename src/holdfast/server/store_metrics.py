@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -13,9 +14,11 @@ from prometheus_client.core import Metric
 
 from holdfast.bus.partitions import Partition
 from holdfast.contracts import Backend
+from holdfast.model.errors import InvalidInput
 from holdfast.model.states import LIVE
 from holdfast.server import catalog as c
 from holdfast.server.catalog import family
+from holdfast.upkeep import schedules
 from holdfast.upkeep.state import SWEEPER, get_report
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ FIRST, PATIENCE = 2.0, 5.0
 MOST = 500
 """Channels, or cursors, that one scrape asks a store about."""
 AT_ONCE = 4
+LOOKED_AT = 10
 
 
 class Scraped(NamedTuple):
@@ -144,6 +148,17 @@ async def _retention(scraped: Scraped) -> list[Metric]:
     ]
 
 
+async def _schedules(scraped: Scraped) -> list[Metric]:
+    """One that this version cannot read is looked past."""
+    found = await scraped.store.records.due(schedules.prefix(scraped.namespace), LOOKED_AT)
+    due = None
+    for record in found:
+        with suppress(InvalidInput):
+            due = schedules.from_record(scraped.namespace, record).due
+            break
+    return [family(c.SCHEDULE_OVERDUE, {(scraped.partition,): scraped.age(due)})]
+
+
 async def _each(items: Sequence[T], ask: Callable[[T], Awaitable[R]]) -> list[tuple[T, R]]:
     """Ask about each, some at once: a scrape leaves connections to others."""
     gate = asyncio.Semaphore(AT_ONCE)
@@ -162,4 +177,5 @@ READERS: dict[str, Reader] = {
     "consumers": _consumers,
     "cursors": _cursors,
     "retention": _retention,
+    "schedules": _schedules,
 }

@@ -146,6 +146,42 @@ class Schedule:
         """The source of its events."""
         return f"holdfast:schedule:{self.name}"
 
+    @property
+    def when(self) -> str:
+        """When it ticks, in short."""
+        timing = self.timing
+        text = f"every {format_duration(timing.every)}" if timing.every else f"{timing.cron} {timing.tz}"
+        return f"{text} + {format_duration(timing.jitter)}" if timing.jitter else text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it but the data, as people and programs see it; `next` and `due` are null where no
+        tick will come."""
+        timing, content, active = self.timing, self.content, self.next is not None and not self.paused
+        return {
+            "name": self.name,
+            "channel": self.channel,
+            "cron": timing.cron,
+            "every": None if timing.every is None else format_duration(timing.every),
+            "tz": timing.tz if timing.cron else None,
+            "jitter": format_duration(timing.jitter),
+            "missed": self.missed,
+            "max_missed": self.max_missed,
+            "type": content.type,
+            "key": content.key,
+            "headers": dict(content.headers),
+            "priority": content.priority,
+            "paused": self.paused,
+            "created_at": self.created_at,
+            "last": self.last,
+            "next": self.next if active else None,
+            "due": self.due if active else None,
+            "fired": self.fired,
+            "skipped": self.skipped,
+            "failures": self.failures,
+            "error": self.error,
+            "error_at": self.error_at,
+        }
+
     def upcoming(self, now: datetime) -> list[datetime]:
         """When the next ticks are due, as far as it is not paused."""
         since = now if self.next is None else min(now, self.next - timedelta(microseconds=1))

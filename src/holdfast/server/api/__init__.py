@@ -19,6 +19,7 @@ from holdfast.server.api import (
     jobs,
     operations,
     pipeline,
+    schedules,
 )
 from holdfast.server.auth.guard import Router
 
@@ -31,6 +32,8 @@ def router() -> Router:
         consumers.router,
         consumers.cursors_router,
         events.router,
+        schedules.all_router,
+        schedules.router,
         jobs.router,
         deadletters.router,
         operations.router,

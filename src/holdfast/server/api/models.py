@@ -145,8 +145,8 @@ _EITHER: dict[str, Any] = {
 }
 
 
-class EventIn(Model):
-    """An event to publish, with `data` or `data_base64`; without both its data is null."""
+class ContentIn(Model):
+    """What an event has that is published, with `data` or `data_base64`; without both its data is null."""
 
     model_config = ConfigDict(json_schema_extra=_EITHER)
 
@@ -156,42 +156,48 @@ class EventIn(Model):
         default=None, examples=[None], json_schema_extra=shape(BASE64) | {"contentEncoding": "base64"}
     )
     """Bytes that are no JSON, instead of `data`."""
-    id: Text = Field(default="", examples=["o-1"])
-    """With the source, the key by which a repeat is known; without one the server makes it."""
-    source: Text = Field(
-        default=DEFAULT_SOURCE, min_length=1, json_schema_extra=shape(SAFE) | {"not": {"const": SOURCE}}
-    )
     type: Text = Field(default=DEFAULT_TYPE, min_length=1)
     key: Text | None = None
     """Events of one key stay in order, where a consumer wants it so."""
-    time: Time | None = None
     headers: dict[str, Annotated[str, Field(json_schema_extra=shape(SAFE))]] = Field(
         default_factory=dict, json_schema_extra=_HEADERS
     )
 
-    def event(self, fallback: str = "") -> Event:
-        """The event; `fallback` is its id where it has none of its own."""
+    def content(self) -> Any:
+        """The data. Raises `InvalidInput` where it is there twice, or a header is one of Holdfast's own."""
         if self.data is not None and self.data_base64 is not None:
             raise InvalidInput("there is data and data_base64; give one of them")
-        self._check_reserved()
-        return Event(
-            self._content(), self.id or fallback, self.source, self.type, self.key, self.time, self.headers
-        )
-
-    def _content(self) -> Any:
-        if self.data_base64 is not None:
-            return _decoded(self.data_base64)
-        return self.data.content if isinstance(self.data, Encoded) else self.data
-
-    def _check_reserved(self) -> None:
-        """What Holdfast itself writes is believed: where a dead letter came from, and what was announced."""
         for name in self.headers:
             if name.lower().startswith(RESERVED):
                 raise InvalidInput(
                     f"header {name[:100]!r} is not accepted: only Holdfast writes {RESERVED}*; rename it"
                 )
-        if self.source == SOURCE:
-            raise InvalidInput(f"source {SOURCE!r} is not accepted: only Holdfast has it; use another one")
+        if self.data_base64 is not None:
+            return _decoded(self.data_base64)
+        return self.data.content if isinstance(self.data, Encoded) else self.data
+
+
+class EventIn(ContentIn):
+    """An event to publish, with `data` or `data_base64`; without both its data is null."""
+
+    id: Text = Field(default="", examples=["o-1"])
+    """With the source, the key by which a repeat is known; without one the server makes it."""
+    source: Text = Field(
+        default=DEFAULT_SOURCE,
+        min_length=1,
+        json_schema_extra=shape(SAFE) | {"not": {"pattern": f"^{SOURCE}(:|$)"}},
+    )
+    time: Time | None = None
+
+    def event(self, fallback: str = "") -> Event:
+        """The event; `fallback` is its id where it has none of its own. What Holdfast itself writes is
+        believed: where a dead letter came from, what was announced, which schedule it was."""
+        content = self.content()
+        if self.source == SOURCE or self.source.startswith(f"{SOURCE}:"):
+            raise InvalidInput(
+                f"source {self.source[:100]!r} is not accepted: only Holdfast has it; use another one"
+            )
+        return Event(content, self.id or fallback, self.source, self.type, self.key, self.time, self.headers)
 
 
 def _decoded(text: str) -> bytes:

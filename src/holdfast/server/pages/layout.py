@@ -35,6 +35,7 @@ FORM, FIELDS = 1 << 20, 2_000
 NAVIGATION = (
     ("Overview", "/"),
     ("Channels", "/channels"),
+    ("Schedules", "/schedules"),
     ("Dead letters", "/deadletters"),
     ("Pipeline", "/pipeline"),
     ("Query", "/query"),
@@ -42,7 +43,8 @@ NAVIGATION = (
     ("Operations", "/operations"),
     ("Audit", "/audit"),
 )
-NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), "paused", "resumed")}
+DONE = ("paused", "resumed", "saved", "published", "removed")
+NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), *DONE)}
 """What an address can have a page say: nobody else's words."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

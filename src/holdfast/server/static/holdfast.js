@@ -2,7 +2,7 @@
 "use strict";
 
 // "/" goes to the search field, "g" and a letter to a page, Escape closes what is open.
-const pages = { o: "/", c: "/channels", d: "/deadletters", p: "/pipeline", q: "/query", t: "/trace", r: "/operations" };
+const pages = { o: "/", c: "/channels", s: "/schedules", d: "/deadletters", p: "/pipeline", q: "/query", t: "/trace", r: "/operations" };
 let going = false;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
