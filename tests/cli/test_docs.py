@@ -67,7 +67,7 @@ def _job(data: object) -> holdfast.Job:
     return holdfast.Job("1", "orders", "billing", event, "", 1, 0, 1, lease_until=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("page", ["concepts", "handlers", "tasks"])
+@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks"])
 async def test_the_python_of_a_page_runs(page: str, database: str, tmp_path: Path) -> None:
     """Programs as they stand; of modules with handlers, what those make of an event."""
     for number, code in enumerate(blocks(f"docs/{page}.md", "python")):
@@ -171,7 +171,7 @@ def test_what_the_readme_makes_can_be_made() -> None:
 
 def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     conftest, *tests = blocks("docs/testing.md", "python")
-    assert len(tests) == 3
+    assert len(tests) == 4
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     for place, code in enumerate(tests):
@@ -183,7 +183,7 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
         text=True,
         timeout=120,
     )
-    assert "3 passed" in done.stdout, done.stdout
+    assert "4 passed" in done.stdout, done.stdout
 
 
 def test_the_generated_page_is_up_to_date() -> None:

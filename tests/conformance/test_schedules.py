@@ -84,25 +84,34 @@ async def test_a_poll_keeps_time(backend: Backend, bus: Bus) -> None:
 
 
 @pytest.mark.concurrency
-async def test_many_who_keep_time_publish_each_tick_once(backend: Backend, bus: Bus) -> None:
-    for number in range(20):
-        await make(bus, f"s{number}", every=f"{1 + number % 3}h", data=number, missed="all")
-    others = [backend.fork() for _ in range(4)]
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_a_hundred_who_keep_time_publish_each_tick_once(backend: Backend, bus: Bus, count: int) -> None:
+    """A day of the store's clock, six hours at a time: ids are counted in the log, and none is missing."""
+    makers = asyncio.Semaphore(8)
+
+    async def made(number: int) -> Schedule:
+        async with makers:
+            return await make(bus, f"s{number}", every="6h", missed="all", jitter="5m", data=number)
+
+    everyone = await asyncio.gather(*map(made, range(count)))
+    others = [backend.fork() for _ in range(5)]
     for other in others:
         await other.open()
-    for _ in range(6):
-        await backend.advance(HOUR)
 
-        async def work(store: Backend) -> None:
-            mine = ticks(store)
-            while await store.records.due(schedules.prefix("gbe"), 1):
-                await mine.run_once()
+    async def contend(store: Backend) -> None:
+        mine = ticks(store)
+        while await store.records.due(schedules.prefix("gbe"), 1):
+            await mine.run_once()
 
-        await asyncio.gather(*map(work, others))
-    found = Counter(event.headers["holdfast-schedule"] for event in await events(backend))
-    assert found == {f"s{n}": 6 // (1 + n % 3) for n in range(20)}
-    assert len(await published(backend)) == sum(found.values())
-    assert {each.name: each.fired for each in await bus.schedules()} == dict(found)
+    for turn in range(1, 5):
+        await backend.advance(6 * HOUR + (5 * MINUTE if turn == 1 else timedelta(0)))
+        await asyncio.gather(*(contend(other) for other in others for _ in range(20)))
+    ids = Counter([event.id for event in await events(backend)])
+    expected = [
+        each.event(each.timing.anchor + 6 * turn * HOUR).id for each in everyone for turn in range(1, 5)
+    ]
+    assert ids == Counter(expected)
+    assert {each.fired for each in await bus.schedules()} == {4}
     for other in others:
         await other.close()
 
@@ -136,6 +145,7 @@ async def test_of_several_ticks_some_of_which_were_published_each_is_there_once(
     assert len(await published(backend)) == 4
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize(
     ("policy", "expected", "skipped"),
     [
@@ -222,6 +232,7 @@ async def test_a_schedule_that_is_made_anew_has_ticks_of_its_own(backend: Backen
     assert ids == [f"{NAME}@{tick}.{each.incarnation}" for each in (made, again)]
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("verb", ["pause", "remove", "change", "remake"])
 async def test_a_step_that_read_before_a_change_undoes_nothing_of_it(
     backend: Backend, bus: Bus, verb: str
@@ -336,6 +347,7 @@ async def test_records_that_this_version_does_not_know_are_left_alone(backend: B
         await bus.pause_schedule("torn", CHANNEL)
 
 
+@pytest.mark.dealt
 async def test_what_cannot_be_a_schedule_is_refused(bus: Bus) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "either cron or every": {"cron": "* * * * *"},
@@ -362,6 +374,7 @@ async def test_what_cannot_be_a_schedule_is_refused(bus: Bus) -> None:
     assert await bus.schedules() == []
 
 
+@pytest.mark.dealt
 @pytest.mark.parametrize("data", [b"\x00\xff", "ä\x00€", {"a": [1, None]}, None], ids=repr)
 async def test_any_data_is_published_as_it_was_given(backend: Backend, bus: Bus, data: Any) -> None:
     made = await make(bus, data=data, key="", headers={"k": "ü"})
@@ -407,6 +420,7 @@ async def test_a_look_costs_what_is_due_and_not_what_exists(backend: Backend, bu
     assert steps == ["records.due 1", "now", "log.publish", "records.put"]
 
 
+@pytest.mark.dealt
 async def test_a_jitter_is_the_same_for_everybody_and_within_its_bounds(backend: Backend, bus: Bus) -> None:
     made = await make(bus, jitter="30m")
     seen = await bus.scheduling.upcoming(made)
@@ -420,6 +434,7 @@ async def test_a_jitter_is_the_same_for_everybody_and_within_its_bounds(backend:
     assert await published(backend) == written(made.timing.anchor + HOUR)
 
 
+@pytest.mark.dealt
 async def test_a_preview_shows_ten_ticks_and_stores_nothing(bus: Bus) -> None:
     shown = await bus.scheduling.preview(NAME, CHANNEL, cron="0 3 * * *", tz="Europe/Berlin")
     assert len(shown) == 10

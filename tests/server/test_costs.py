@@ -141,6 +141,16 @@ def special_requests(names: dict[str, str]) -> dict[str, list[Hostile]]:
         "PUT /api/v1/channels/{channel}/consumers/{consumer}": [
             Hostile("2 million members", "PUT", consumer, b"{" + b'"a":1,' * 2_000_000 + b'"a":1}')
         ],
+        "PUT /api/v1/channels/{channel}/schedules/{schedule}": [
+            Hostile(
+                "ticks of 280 years",
+                "PUT",
+                f"/api/v1/channels/{C}/schedules/seldom",
+                b'{"cron":"0 0 * 2 MON#5","tz":"Europe/Berlin"}',
+                query="dry_run=true",
+                short=True,
+            )
+        ],
         "POST /api/v1/operations": [
             operate("preview of 100 steps on 1 MiB", json.dumps(change).encode()),
             operate("1,000 strange items", json.dumps(items).encode()),
@@ -205,7 +215,10 @@ async def prepare(bus: holdfast.Bus, found: Application, failed: str) -> dict[st
     for _ in range(20):
         await found.system.operations.ask(Request("purge", wanted), "somebody")
     items = {name: f"job:{C}:{W}:{each}" for name, each in dead.items()}
+    for number in range(100):
+        await bus.schedule(f"nightly-{number}", C, cron="0 0 29 2 MON#5", data=b"x" * 65_536)
     return {
+        "schedule": "nightly-0",
         **dict.fromkeys(("channel", "channelId"), C),
         **dict.fromkeys(("consumer", "consumerId"), W),
         **items,

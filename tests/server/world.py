@@ -99,6 +99,7 @@ async def settle(bus: Bus) -> World:
     assert await bury(store, dead)
     wanted = Filter.of(channel=CHANNEL, consumer=CONSUMER, reason="nothing")
     operation = await Operations(DeadLetters(bus)).ask(Request("purge", wanted), "alpha-operator")
+    await bus.schedule("alpha-nightly", CHANNEL, every="1h", data={"of": "alpha"})
     item = f"job:{CHANNEL}:{CONSUMER}:{dead.id}"
     lease = {"token": leased.token}
     return World(
@@ -108,6 +109,7 @@ async def settle(bus: Bus) -> World:
             "consumer": CONSUMER,
             "consumerId": CONSUMER,
             "jobId": dead.id,
+            "schedule": "alpha-nightly",
             "item": item,
             "operation": operation.id,
             "failed": "alpha-failed",
@@ -115,6 +117,8 @@ async def settle(bus: Bus) -> World:
         {
             "put_channel": [{"display_name": "taken"}],
             "put_consumer": [{"max_attempts": 1, "paused": True}],
+            "put_schedule": [{"every": "2h"}],
+            "run_schedule": [{}],
             "publish_event": [{"data": 1, "id": "alpha-new"}],
             "publish_batch": [{"events": [{"data": 1}, {"data": 2}]}],
             "publish_stream": [b'{"data": 1}\n{"data": 2}\n'],
@@ -160,6 +164,7 @@ async def picture(bus: Bus) -> dict[str, Any]:
         "log": await store.log.read(CHANNEL, None, 1000),
         "dead": await store.deadletters.counts(),
         "cursors": await store.cursors.all(),
+        "schedules": await bus.schedules(),
         "operations": await store.records.due("gbe.state.operations.", 1000),
         "tokens": await store.records.due("gbe.state.tokens.", 1000),
     }

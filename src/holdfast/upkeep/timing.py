@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -23,6 +23,7 @@ UPCOMING = 10
 _LONGEST_CRON = 256
 _BAD_DAY = "Bad day-of-month"
 _FIELDS = "write five fields, minute hour day month weekday, such as '0 3 * * *'"
+_HORIZON = timedelta(days=50 * 366)
 _MINUTE = timedelta(minutes=1)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -71,8 +72,9 @@ class Timing:
             )
 
     def upcoming(self, now: datetime, count: int = UPCOMING) -> list[datetime]:
-        """Return the next ticks after a time, without their jitter."""
-        return list(islice(self.after(now), count))
+        """Return the next ticks after a time, without their jitter: those of the next 50 years."""
+        end = now + _HORIZON
+        return list(takewhile(lambda tick: tick < end, islice(self.after(now), count)))
 
     def after(self, time: datetime) -> Iterator[datetime]:
         """Yield every tick after a time, in order; ends where 50 years have none."""

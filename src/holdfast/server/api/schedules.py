@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from holdfast.bus.schedules import DEFAULT_MISSED, DEFAULT_MOST
 from holdfast.deadletters.payloads import readable
@@ -78,10 +78,8 @@ class ScheduleIn(ContentIn):
         return {"data": self.content(), **{name: getattr(self, name) for name in names}}
 
 
-class ScheduleOut(BaseModel):
-    """A schedule: its data is `data` where it is JSON, else `data_base64`."""
-
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+class ScheduleOut(Model):
+    """A schedule without its data."""
 
     name: str
     channel: str
@@ -112,14 +110,12 @@ class ScheduleOut(BaseModel):
     """Why the last one failed; empty: it did not."""
     error_at: datetime | None
 
-    @classmethod
-    def of(cls, schedule: Schedule, **more: Any) -> ScheduleOut:
-        """From what is stored."""
-        return cls(**schedule.to_json(), **readable("data", schedule.content.data), **more)
-
 
 class ScheduleShown(ScheduleOut):
-    """The same, with when its next ten ticks are due."""
+    """The same, with when its next ten ticks are due, and its data: `data` where it is JSON, else
+    `data_base64`."""
+
+    model_config = ConfigDict(extra="allow")
 
     upcoming: list[datetime]
 
@@ -248,11 +244,11 @@ async def check_capacity(
 
 async def _shown(system: System, schedule: Schedule) -> ScheduleShown:
     upcoming = await system.bus.scheduling.upcoming(schedule)
-    return ScheduleShown(**ScheduleOut.of(schedule).model_dump(), upcoming=upcoming)
+    return ScheduleShown(**schedule.to_json(), **readable("data", schedule.content.data), upcoming=upcoming)
 
 
 def _page(found: Sequence[Schedule], limit: int, after: str | None, *, by_channel: bool) -> Page[ScheduleOut]:
     named = {f"{each.channel}/{each.name}" if by_channel else each.name: each for each in found}
     rest = [(name, named[name]) for name in sorted(named) if after is None or name > after]
-    shown = [ScheduleOut.of(each) for _, each in rest[:limit]]
+    shown = [ScheduleOut(**each.to_json()) for _, each in rest[:limit]]
     return Page(items=shown, after=rest[limit - 1][0] if len(rest) > limit else None)
