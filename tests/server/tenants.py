@@ -53,6 +53,7 @@ class Target:
         ]
         known: dict[str, list[Any]] = {
             "put_channel": [{"display_name": "taken"}],
+            "put_schema": [{"schema": {"type": "integer"}}],
             "put_consumer": [{"max_attempts": 1}, {"dead_letter": names["channel"]}],
             "publish_event": [{"data": 1, "headers": {"holdfast-channel": names["channel"]}}, {"data": 1}],
             "publish_batch": [{"events": [{"data": 1}]}],

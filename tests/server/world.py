@@ -114,6 +114,7 @@ async def settle(bus: Bus) -> World:
         },
         {
             "put_channel": [{"display_name": "taken"}],
+            "put_schema": [{"schema": {"type": "integer"}}],
             "put_consumer": [{"max_attempts": 1, "paused": True}],
             "publish_event": [{"data": 1, "id": "alpha-new"}],
             "publish_batch": [{"events": [{"data": 1}, {"data": 2}]}],
@@ -160,6 +161,7 @@ async def picture(bus: Bus) -> dict[str, Any]:
         "log": await store.log.read(CHANNEL, None, 1000),
         "dead": await store.deadletters.counts(),
         "cursors": await store.cursors.all(),
+        "schema": await store.records.get(f"gbe.state.schemas.{CHANNEL}"),
         "operations": await store.records.due("gbe.state.operations.", 1000),
         "tokens": await store.records.due("gbe.state.tokens.", 1000),
     }

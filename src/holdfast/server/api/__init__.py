@@ -19,6 +19,7 @@ from holdfast.server.api import (
     jobs,
     operations,
     pipeline,
+    schemas,
 )
 from holdfast.server.auth.guard import Router
 
@@ -28,6 +29,7 @@ def router() -> Router:
     found = Router(prefix="/api/v1")
     for each in (
         channels.router,
+        schemas.router,
         consumers.router,
         consumers.cursors_router,
         events.router,
