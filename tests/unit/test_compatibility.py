@@ -110,6 +110,24 @@ def test_what_would_break_is_named_with_its_path(old: Any, new: Any, reason: str
     assert reason in incompatibilities(schema(old), schema(new))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"const": True}, {"const": 1}),
+        ({"enum": [0]}, {"enum": [False]}),
+        ({"not": {"const": 1}}, {"title": "x", "not": {"const": True}}),
+        ({"properties": {"a": {"const": [True]}}}, {"properties": {"a": {"const": [1]}}, "title": "x"}),
+        ({"required": ["a"], "properties": {}}, {"properties": {"a": {"type": "string"}}, "required": ["a"]}),
+        (
+            {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+            {"properties": {"a": {}, "b": {"type": "string"}}},
+        ),
+    ],
+)
+def test_what_only_looks_the_same_is_refused(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert incompatibilities(old, new) != []
+
+
 def test_a_field_that_others_may_have_sent_with_another_type_is_a_break() -> None:
     old = {"type": "object", "properties": {"a": {}}, "additionalProperties": True}
     new = {"type": "object", "properties": {"a": {}, "b": {"type": "string"}}, "additionalProperties": True}

@@ -16,7 +16,7 @@ from holdfast.contracts import Backend
 from holdfast.model.compatibility import incompatibilities
 from holdfast.model.errors import Incompatible, InvalidInput, Outdated
 from holdfast.model.names import check_name
-from holdfast.model.schema import DeclaredSchema, Schema, check_schema, parse_schema
+from holdfast.model.schema import DeclaredSchema, Schema, check_schema, parse_schema, schema_text
 from holdfast.model.upkeep import StateRecord
 
 _TRIES = 10
@@ -42,7 +42,7 @@ class Schemas:
         for _ in range(_TRIES):
             record = await self._backend.records.get(self._prefix + channel)
             before = _declared(channel, record, force=force)
-            if before is not None and before.schema == schema:
+            if before is not None and before.text == schema_text(schema):
                 return before
             if before is not None and not force:
                 await _check(before, schema)

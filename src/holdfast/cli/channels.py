@@ -121,7 +121,10 @@ def _schema(text: str) -> Schema:
     """The JSON Schema in a file, or that of a type."""
     path = Path(text)
     if path.is_file():
-        return parse_schema(path.read_bytes()[: MAX_SCHEMA + 1])
+        try:
+            return parse_schema(path.read_bytes()[: MAX_SCHEMA + 1])
+        except OSError as error:
+            raise InvalidInput(f"file {text!r} cannot be read: {error.strerror}") from None
     if ":" not in text:
         raise InvalidInput(f"there is no file {text!r}; write a file's name, or MODULE:TYPE as in shop:Order")
     found = find(text, "type; write MODULE:TYPE, as in shop:Order")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.model.schema import TYPES, Schema, referred, resolved
+from holdfast.model.schema import TYPES, Schema, frozen, kind_of, referred, resolved
 
 T = TypeVar("T")
 MOST = 20
@@ -47,7 +47,7 @@ _SINGLE = "\0"
 
 def incompatibilities(old: Schema, new: Schema) -> list[str]:
     """Return why data that the old schema allows may not fit the new one; nothing where all of it does."""
-    if old == new:
+    if frozen(old) == frozen(new):
         return []
     try:
         reasons = _Comparison(old, new).compare(old, new, "", 0)
@@ -89,8 +89,8 @@ class _Comparison:
         one = {} if one is True else one
         if level > _LEVELS or not isinstance(one, Mapping) or not isinstance(other, Mapping):
             return [_at(path, "cannot tell: it refers to itself, or to nothing")]
-        if one == other and self._once(_is_alone, other):
-            return []
+        if one == other and self._once(_is_alone, other) and frozen(one) == self._once(frozen, other):
+            return []  # true and 1 are equal in Python only
         go = _Step(self, path, depth, level + 1)
         if _is_reference(one) and _is_reference(other):
             return self._references(one["$ref"], other["$ref"], go, depth, whole)
@@ -225,7 +225,7 @@ class _Comparison:
             yield _at(path, f"was {was}, is {' or '.join(_listed(other['type']))} now")
             return
         allowed = self._once(_values, other)
-        if allowed is not None and not ("const" in one and _frozen(one["const"]) in allowed):
+        if allowed is not None and not ("const" in one and frozen(one["const"]) in allowed):
             only = "is one of a few values now, was any"
             yield _at(path, f"{_shown(one['const'])} is not allowed any more" if "const" in one else only)
         if kind is None or kind in _NUMBERS:
@@ -237,12 +237,8 @@ class _Comparison:
             if other.get(keyword) not in (None, False, one.get(keyword)) and (kind is None or kind in kinds):
                 yield _at(path, f"{keyword} is {_shown(other[keyword])} now, was {_shown(one.get(keyword))}")
         for keyword in sorted(set(other) - _READ - _ANNOTATIONS):
-            same = (
-                keyword in _ALONE
-                and one.get(keyword) == other[keyword]
-                and '"$' not in json.dumps(other[keyword])
-            )
-            if not same:
+            same = frozen(one.get(keyword)) == frozen(other[keyword]) and _is_alone(other[keyword])
+            if not (same and keyword in _ALONE):
                 yield _at(path, f"cannot tell whether {keyword!r} allows all that was allowed")
         if kind is None or kind == "array":
             yield from self._items(one, other, go)
@@ -317,7 +313,7 @@ def _is_reference(node: Any) -> bool:
 
 def _of_value(value: Any) -> dict[str, Any]:
     """Return a schema of this value alone, in every keyword that could tell."""
-    found = {_SINGLE: True, "const": value, "type": _kind_of(value)}
+    found = {_SINGLE: True, "const": value, "type": kind_of(value)}
     match value:
         case bool():
             return found
@@ -326,21 +322,6 @@ def _of_value(value: Any) -> dict[str, Any]:
         case str():
             return found | {"minLength": len(value), "maxLength": len(value)}
     return found
-
-
-def _kind_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "number"
-        case str():
-            return "string"
-    return "array" if isinstance(value, list) else "object"
 
 
 def _kinds(node: Mapping[str, Any]) -> list[str]:
@@ -357,25 +338,9 @@ def _values(node: Any) -> set[str] | None:
     """Return the only values that a schema allows, frozen; None where it does not list them."""
     if not isinstance(node, Mapping):
         return None
-    found = [{_frozen(each) for each in node["enum"]}] if "enum" in node else []
-    found += [{_frozen(node["const"])}] if "const" in node else []
+    found = [{frozen(each) for each in node["enum"]}] if "enum" in node else []
+    found += [{frozen(node["const"])}] if "const" in node else []
     return set.intersection(*found) if found else None
-
-
-def _frozen(value: Any) -> str:
-    """Return a text that two values have in common if JSON Schema takes them as equal: 1 and 1.0 are."""
-    return json.dumps(_plain(value), sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case list():
-            return [_plain(each) for each in value]
-        case dict():
-            return {name: _plain(each) for name, each in value.items()}
-    return value
 
 
 def _numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

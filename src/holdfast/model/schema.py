@@ -139,6 +139,38 @@ def _words(kind: str, node: Mapping[str, Any], root: Mapping[str, Any], depth: i
     return kind
 
 
+def kind_of(value: Any) -> str:
+    """Return the type of a value; a number that is whole is an integer."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def frozen(value: Any) -> str:
+    """Return a text that two values have in common if JSON Schema takes them as equal: 1 and 1.0 are."""
+    return json.dumps(_plain(value), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_plain(each) for each in value]
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
