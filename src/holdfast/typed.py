@@ -81,11 +81,10 @@ def reader(annotation: Any) -> Reader:
 
 def json_schema(annotation: Any) -> dict[str, Any]:
     """Return the JSON Schema of what a type accepts. Raises `InvalidInput` where it has none."""
-    from pydantic.errors import PydanticUserError
-
+    adapter = _adapter(annotation)
     try:
-        return _adapter(annotation).json_schema()
-    except PydanticUserError as error:
+        return adapter.json_schema()
+    except Exception as error:  # also of pydantic's own, over odd defaults
         raise InvalidInput(f"{annotation!r} has no JSON Schema: {_first_line(error)}") from None
 
 
@@ -133,20 +132,28 @@ def _names(adapter: TypeAdapter[Any]) -> frozenset[str]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Lenient(GenerateJsonSchema):
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own
+
         def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
             return {}  # a type without a JSON Schema: it has no fields
 
-    schemas = (adapter.json_schema(by_alias=each, schema_generator=Lenient) for each in (True, False))
-    return frozenset(name for schema in schemas for name in _named(schema))
+    try:
+        schemas = [adapter.json_schema(by_alias=each, schema_generator=Lenient) for each in (True, False)]
+    except Exception:  # of pydantic's, over odd defaults
+        return frozenset()  # every name in an error is shown as *
+    return frozenset(_named(schemas))
 
 
 def _named(node: Any) -> Iterator[str]:
     match node:
         case dict():
-            for keyword in ("properties", "$defs"):
-                yield from node.get(keyword, ())
-            yield from (each for each in (node.get("const"), *node.get("enum", ())) if isinstance(each, str))
-            for each in node.values():
+            for keyword, each in node.items():
+                if keyword in ("properties", "$defs") and isinstance(each, dict):
+                    yield from each
+                elif keyword in ("const", "enum"):
+                    yield from (
+                        one for one in (each if isinstance(each, list) else [each]) if isinstance(one, str)
+                    )
                 yield from _named(each)
         case list():
             for each in node:
@@ -169,7 +176,7 @@ def _misfit(error: Any, names: frozenset[str]) -> str:
         if len(told) > _SHOWN:
             break
     listed = list(told.values())[:_SHOWN] + ["…"] * (len(told) > _SHOWN)
-    return f"the data does not fit {error.title}: {'; '.join(listed)}"
+    return f"the data does not fit {error.title[:_LONGEST]}: {'; '.join(listed)}"
 
 
 def _words(detail: ErrorDetails) -> str:

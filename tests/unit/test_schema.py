@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from enum import Enum
 from typing import Any
 
@@ -31,14 +32,26 @@ class Order(BaseModel):
 
 
 def test_the_fields_of_a_type_are_named_in_words() -> None:
-    assert fields(schema_of(Order)) == [
+    found, left = fields(schema_of(Order), 5)
+    assert found == [
         SchemaField("id", "integer", True),
         SchemaField("size", '"s" | "l"', True),
         SchemaField("lines", "list of Line", False),
         SchemaField("note", "text or null", False),
         SchemaField("more", "More", False),
     ]
-    assert fields({"type": "array"}) == fields({"$ref": "#"}) == []
+    assert left == 0
+    assert fields(schema_of(Order), 2) == (found[:2], 3)
+    assert fields({"type": "array"}, 5) == fields({"$ref": "#"}, 5) == ([], 0)
+
+
+def test_the_words_of_a_hostile_schema_are_few() -> None:
+    loop = {"anyOf": [{"$ref": "#/$defs/a"}] * 1_000}
+    many = {f"f{n}": {"$ref": "#/$defs/a"} for n in range(2_000)}
+    began = time.process_time()
+    found, left = fields({"properties": many, "$defs": {"a": loop}}, 200)
+    assert (len(found), left) == (200, 1_800)
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,7 @@ def test_the_fields_of_a_type_are_named_in_words() -> None:
         '{"multipleOf": 0}',
         '{"minimum": NaN}',
         '{"$ref": 1}',
+        '{"items": {"$ref": "#/$defs/missing"}}',
         '{"a":' * 100_000,
         '{"not":' * 70 + "{}" + "}" * 70,
         "[" * 100_000,

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.bus.handler import Handler
 from holdfast.model.decide import describe
 from holdfast.model.errors import InvalidData, InvalidInput
-from holdfast.typed import reader
+from holdfast.typed import json_schema, reader
 
 if TYPE_CHECKING:
     from holdfast import Job
@@ -233,6 +233,18 @@ def test_what_is_not_json_is_said_to_be_so(data: bytes) -> None:
 def test_one_kind_of_misfit_is_one_cluster(one: bytes, other: bytes, same: bool) -> None:
     prints = [describe(InvalidData(misfit(each))).fingerprint for each in (one, other)]
     assert (prints[0] == prints[1]) == same
+
+
+def test_a_type_with_odd_names_and_defaults_is_read() -> None:
+    odd = {"enum": 5, "properties": 7, "const": None}
+    names = {"enum": (int, ...), "const": (int, 1), "properties": (dict, odd), "other": (Any, object())}
+    assert misfit(b"{}", create_model("Odd", **names)) == "the data does not fit Odd: enum: Field required"  # type: ignore[call-overload]
+    odder = create_model(
+        "Odder", a=(dict, {"$defs": "x"}), b=(int, ...)
+    )  # pydantic makes no JSON Schema of it
+    assert misfit(b"{}", odder) == "the data does not fit Odder: *: Field required"
+    with pytest.raises(InvalidInput, match="has no JSON Schema"):
+        json_schema(odder)
 
 
 def test_a_misfit_of_a_large_list_is_short() -> None:

@@ -23,6 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+FIELDS = 1_000
+"""How many fields of a schema are shown."""
 DisplayName = Annotated[str, typer.Argument(metavar="TEXT", help="The name; empty takes it away.")]
 
 
@@ -142,8 +144,11 @@ def _print_schema(channel: str, found: DeclaredSchema | None, as_json: bool) -> 
         say(
             f"version {found.version} of the schema of {channel}, since {found.changed_at:%Y-%m-%d %H:%M} UTC"
         )
-        rows = [(each.name, each.type, "yes" if each.required else "no") for each in fields(found.schema)]
+        named, left = fields(found.schema, FIELDS)
+        rows = [(each.name, each.type, "yes" if each.required else "no") for each in named]
         write_table(["FIELD", "TYPE", "REQUIRED"], rows)
+        if left:
+            say(f"{left} more fields; --json shows all")
 
 
 async def _names(store: Backend) -> tuple[list[str], list[Consumer]]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.model.errors import InvalidInput, TooLarge
@@ -57,7 +58,7 @@ def parse_schema(text: str | bytes) -> Schema:
         raise InvalidInput(f"the schema is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidInput(f"a schema is a JSON object, not {type(found).__name__}; write {{}} for any data")
-    _check(found, "#", 0)
+    _check(found, "#", 0, found)
     return found
 
 
@@ -97,22 +98,21 @@ def resolved(node: Any, root: Mapping[str, Any]) -> Any:
     return None
 
 
-def fields(schema: Schema) -> list[SchemaField]:
-    """Return the fields at the top level of the data that a schema names."""
+def fields(schema: Schema, most: int) -> tuple[list[SchemaField], int]:
+    """Return the first fields that a schema names at the top level of the data, and the number of others."""
     top = resolved(schema, schema)
     if not isinstance(top, Mapping):
-        return []
-    required = top.get("required", [])
-    return [
-        SchemaField(name, type_words(each, schema), name in required)
-        for name, each in top.get("properties", {}).items()
-    ]
+        return [], 0
+    named, required = top.get("properties", {}), {*top.get("required", ())}
+    shown = islice(named.items(), most)
+    found = [SchemaField(name, type_words(each, schema), name in required) for name, each in shown]
+    return found, len(named) - len(found)
 
 
 def type_words(node: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     """Return the type that a schema describes, in a few words: `integer or null`, `list of Line`."""
     node = resolved(node, root)
-    if not isinstance(node, Mapping) or depth > 4:
+    if not isinstance(node, Mapping) or depth > 2:
         return "any"
     values = node.get("enum", [node["const"]] if "const" in node else [])
     if values:
@@ -175,7 +175,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _check(node: Any, path: str, depth: int) -> None:
+def _check(node: Any, path: str, depth: int, root: Schema) -> None:
     if isinstance(node, bool):
         return
     if not isinstance(node, Mapping):
@@ -187,7 +187,10 @@ def _check(node: Any, path: str, depth: int) -> None:
         if keyword in _VALUES and not _VALUES[keyword](value):
             raise InvalidInput(f"{here[:200]} of the schema cannot be {str(value)[:80]!r}")
         for name, each in _within(keyword, value, here):
-            _check(each, f"{here}{name}"[:200], depth + 1)
+            _check(each, f"{here}{name}"[:200], depth + 1, root)
+    target = node.get("$ref", "")
+    if target.startswith("#/") and not isinstance(referred(target, root), Mapping | bool):
+        raise InvalidInput(f"{path[:200]} of the schema refers to {target[:80]!r}, where there is none")
 
 
 def _within(keyword: str, value: Any, path: str) -> Iterator[tuple[str, Any]]:

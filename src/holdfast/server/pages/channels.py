@@ -173,9 +173,9 @@ async def _schema(system: System, channel: str) -> SchemaView | str | None:
         return str(error)
     if found is None:
         return None
-    named, text = fields(found.schema), json.dumps(found.schema, indent=2, ensure_ascii=False)
-    left = len(named[SHOWN:])
-    return SchemaView(found.version, found.changed_at, named[:SHOWN], left, text)
+    named, left = fields(found.schema, SHOWN)
+    text = json.dumps(found.schema, indent=2, ensure_ascii=False)
+    return SchemaView(found.version, found.changed_at, named, left, text)
 
 
 async def _held(system: System, channel: str) -> str | None:
