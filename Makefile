@@ -122,6 +122,7 @@ bench-check: $(BENCH)
 	$(BIN)/python bench/ingest.py --check
 	$(BIN)/python bench/archive.py --check
 	$(BIN)/python -m bench.freshness --check
+	$(BIN)/python -m bench.typed --check
 	$(BIN)/python -m bench.compaction --check
 	$(BIN)/python -m bench.dedupe --rows 100000 --rounds 1
 	$(BIN)/python bench/clients.py --rounds 1

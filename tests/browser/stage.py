@@ -71,7 +71,18 @@ class Stage:
         await self.bury("orders", "billing", ROUTE, _no_route)
         await self.bury("orders", "billing", AMOUNT, lambda _: KeyError("amount"))
         await self.hostile()
+        await self.declare()
         await self.reconcile()
+
+    async def declare(self) -> None:
+        """A schema such as people have, and one with hostile names."""
+        texts = {"status": {"enum": ["new", "paid", "sent"]}, "note": {"type": ["string", "null"]}}
+        numbers = {"order": {"type": "integer"}, "total": {"type": "number", "minimum": 0}}
+        lines = {"lines": {"type": "array", "items": {"title": "Line", "type": "object"}}}
+        order = {"properties": numbers | texts | lines, "required": ["order", "total"], "type": "object"}
+        await self.bus.declare("orders", order | {"title": "Order"})
+        odd = {SCRIPT: {"const": IMAGE}, BIDI: {"title": SCRIPT, "type": "object"}, "x" * 500: {}}
+        await self.bus.declare("payments", {"properties": odd})
 
     async def reconcile(self) -> None:
         """Books that agree, and some that do not."""

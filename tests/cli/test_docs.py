@@ -67,7 +67,7 @@ def _job(data: object) -> holdfast.Job:
     return holdfast.Job("1", "orders", "billing", event, "", 1, 0, 1, lease_until=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks"])
+@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks", "typed-events"])
 async def test_the_python_of_a_page_runs(page: str, database: str, tmp_path: Path) -> None:
     """Programs as they stand; of modules with handlers, what those make of an event."""
     for number, code in enumerate(blocks(f"docs/{page}.md", "python")):

@@ -99,6 +99,8 @@ def orders(first: int, last: int) -> list[int]:
 
 def test_channels_end_up_in_the_warehouse_once(site: Site) -> None:
     """The way through: two channels, several micro-batches, failed records, a lost checkpoint."""
+    with holdfast.connect_sync(site.url) as bus:
+        bus.declare(CHANNELS[0], {"type": "object", "properties": {"total": {"type": "number"}}})
     site.publish(CHANNELS[0], 1, 90)
     site.publish(CHANNELS[1], 1, 15)
     first = site.once()
@@ -107,6 +109,7 @@ def test_channels_end_up_in_the_warehouse_once(site: Site) -> None:
     assert site.ids("playback_events") == list(range(1, 16))
     assert site.ask("SELECT title FROM playback_events WHERE id = 'e-7'") == [("t7",)]
     failed = site.ask("SELECT event_id, failure_layer, failure_reason, last_error FROM failed_events")
+    assert site.ask(f'SELECT DISTINCT typeof(total) FROM "{CHANNELS[0]}"') == [("DOUBLE",)], "as declared"
     assert {row[1:] for row in failed} == {("validation", "invalid", "required fields are missing: total")}
     assert len(failed) == 9
     assert len(site.ask("SELECT key FROM holdfast_ledger")) == 2, "both channels in each batch"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ import pyarrow as pa
 import pytest
 from walkit import Place, source_rows
 
+import holdfast
+from holdfast.bus.schemas import Schemas
+from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.declared import DeclaredSchemas
 from holdfast.pipeline.query import engine
 from holdfast.pipeline.warehouse import Column, Table, Tables, schemas, structure
 from holdfast.pipeline.warehouse.schemas import learn, view
@@ -310,3 +316,71 @@ def test_the_file_itself_has_the_views(tmp_path: Path) -> None:
     put(place, {"total": 1.5})
     with duckdb.connect(str(place.file), read_only=True) as connection:
         assert connection.execute("SELECT total FROM orders").fetchall() == [(1.5,)]
+
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "total": {"type": "integer"},
+        "at": {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        "note": {"type": "string"},
+    },
+}
+
+
+def test_a_value_that_does_not_fit_a_declared_type_is_null_and_stays_in_the_data(place: Place) -> None:
+    place.tables.stored["orders"] = json.dumps(ORDER)
+    unfit = {"total": "many", "at": "soon", "note": {"a": 1}, "more": 1}
+    put(place, {"total": 3, "at": "2026-03-01T10:00:00Z"}, unfit, ["no object"], {"total": 2.5})
+    kinds = 'typeof(total), typeof("at"), typeof(note), typeof(more)'
+    assert ask(place, f"SELECT DISTINCT {kinds} FROM orders") == [
+        ("BIGINT", "TIMESTAMP WITH TIME ZONE", "VARCHAR", "BIGINT")
+    ]
+    found = ask(place, 'SELECT id, total, "at" IS NOT NULL, more FROM orders ORDER BY id')
+    assert found[:3] == [("e1", 3, True, None), ("e2", None, False, 1), ("e3", None, False, None)]
+    [(text,)] = ask(place, "SELECT data FROM orders WHERE id = 'e2'")
+    assert json.loads(text) == unfit
+    assert ask(place, "SELECT count(*) FROM failed_events") == [(0,)]
+
+
+def test_a_schema_that_changes_widens_the_columns(place: Place) -> None:
+    place.tables.stored["orders"] = json.dumps(ORDER)
+    put(place, {"total": 3})
+    place.tables.stored["orders"] = json.dumps(
+        {"properties": {"total": {"type": "number"}}, "type": "object"}
+    )
+    put(place, {"total": 2.5}, first=2)
+    assert ask(place, "SELECT total FROM orders ORDER BY id") == [(3.0,), (2.5,)]
+
+
+def test_a_json_schema_that_describes_far_more_than_it_has_ends_soon() -> None:
+    every = [{"$ref": "#/$defs/a"}] * 200
+    bomb = {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"anyOf": every, "type": "object", "properties": {"x": {"anyOf": every}}}},
+    }
+    began = time.process_time()
+    declared(bomb)
+    assert time.process_time() - began < 5
+
+
+async def test_the_ingest_reads_what_was_declared(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with holdfast.connect(database) as hf:
+        await hf.declare("orders", ORDER)
+        await hf.partitions.all[0].backend.records.put("gbe.state.schemas.bills", {"schema": "{"}, 0)
+
+        def read() -> None:
+            tables = Tables(declared={"parcels": "{}"})
+            with Connection([database]) as connection:
+                schemas = DeclaredSchemas(connection, "gbe", tables)
+                schemas.refresh(["orders", "bills", "others"])
+                assert tables.stored.keys() == {"orders"}
+                assert tables.declared_for("orders") == declared(ORDER)
+                connection.run(Schemas(connection.backends[0]).remove("orders"))
+                schemas.refresh(["orders"])
+                assert tables.stored.keys() == {"orders"}  # it was read a moment ago
+                DeclaredSchemas(connection, "gbe", tables).refresh(["orders"])
+                assert tables.stored == {}
+
+        await asyncio.to_thread(read)
+    assert "the schema of bills was not read" in caplog.text

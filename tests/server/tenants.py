@@ -55,6 +55,7 @@ class Target:
             "put_channel": [{"display_name": "taken"}],
             "put_schedule": [{"every": "1h"}, {"cron": "0 3 * * *", "data_base64": "AA=="}],
             "run_schedule": [{}],
+            "put_schema": [{"schema": {"type": "integer"}}],
             "put_consumer": [{"max_attempts": 1}, {"dead_letter": names["channel"]}],
             "publish_event": [{"data": 1, "headers": {"holdfast-channel": names["channel"]}}, {"data": 1}],
             "publish_batch": [{"events": [{"data": 1}]}],

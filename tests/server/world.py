@@ -116,6 +116,7 @@ async def settle(bus: Bus) -> World:
         },
         {
             "put_channel": [{"display_name": "taken"}],
+            "put_schema": [{"schema": {"type": "integer"}}],
             "put_consumer": [{"max_attempts": 1, "paused": True}],
             "put_schedule": [{"every": "2h"}],
             "run_schedule": [{}],
@@ -165,6 +166,7 @@ async def picture(bus: Bus) -> dict[str, Any]:
         "dead": await store.deadletters.counts(),
         "cursors": await store.cursors.all(),
         "schedules": await bus.schedules(),
+        "schema": await store.records.get(f"gbe.state.schemas.{CHANNEL}"),
         "operations": await store.records.due("gbe.state.operations.", 1000),
         "tokens": await store.records.due("gbe.state.tokens.", 1000),
     }

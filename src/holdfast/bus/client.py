@@ -16,6 +16,7 @@ from holdfast.bus.finalize import FailedAttempt, Finalizer
 from holdfast.bus.partitions import Partition, Partitions, Subscription
 from holdfast.bus.publish import Publisher
 from holdfast.bus.schedules import DEFAULT_MISSED, DEFAULT_MOST, Schedules
+from holdfast.bus.schemas import Schemas, schema_of
 from holdfast.bus.spool import Spool
 from holdfast.contracts import STORE_ERRORS, Backend, Consumer, Start, raise_if_cancelled
 from holdfast.model.decide import describe
@@ -25,6 +26,7 @@ from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, 
 from holdfast.model.job import Job, JobRecord, Retry
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
+from holdfast.model.schema import DeclaredSchema
 from holdfast.upkeep.schedules import Schedule
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class Bus:
         self.finalizer = Finalizer(self.partitions)
         self.counters = self.finalizer.counters
         self.scheduling = Schedules(self.partitions, namespace)
+        self.namespace = namespace
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.spool = spool
         self._publisher = Publisher(self.partitions, spool)
@@ -84,6 +87,25 @@ class Bus:
         check_name(channel)
         for partition in await self._all():
             await partition.backend.channels.create(channel)
+
+    async def declare(self, channel: str, schema: Any, *, force: bool = False) -> DeclaredSchema:
+        """Declare what a channel's data looks like: a type that pydantic validates, or a JSON Schema.
+
+        Creates the channel. A schema that refuses what the last one allowed raises `Incompatible`, unless
+        forced. Nothing is validated at publishing: handlers do that by their own types.
+        """
+        wanted = schema_of(schema)
+        await self.create_channel(channel)
+        return await (await self.schemas()).declare(channel, wanted, force=force)
+
+    async def schema(self, channel: str) -> DeclaredSchema | None:
+        """Return the schema that was declared for a channel; None where there is none."""
+        return await (await self.schemas()).get(channel)
+
+    async def schemas(self) -> Schemas:
+        """Return the schemas of this deployment. They are in its first store."""
+        first = await self.partitions.ready(self.partitions.all[0])
+        return Schemas(first.backend, self.namespace)
 
     async def subscribe(
         self, /, channel: str, consumer: str, *, start: Start = "latest", **policy: Any

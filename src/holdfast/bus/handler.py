@@ -8,12 +8,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from holdfast import typed
 from holdfast.contracts import Start
 from holdfast.model.errors import InvalidInput
 from holdfast.model.job import Job
@@ -24,7 +25,10 @@ _Call = tuple[Future[object], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function with its consumer. It takes the event, and the job too if it has a second parameter."""
+    """A function with its consumer. It takes the event, and the job too if it has a second parameter.
+
+    One whose first parameter has another type takes the event's data as a value of that type.
+    """
 
     channel: str
     consumer: str
@@ -34,9 +38,16 @@ class Handler:
     concurrency: int = 10
     prefetch: int | None = None
     timeout: timedelta | None = None
+    read: typed.Reader | None = field(init=False, default=None)
+    """Makes what the function takes from the event's data; None where it takes the event."""
 
     def __post_init__(self) -> None:
         wrong = _problem(self.function)
+        if wrong is None:
+            try:
+                object.__setattr__(self, "read", _reader(self.function))
+            except InvalidInput as error:
+                wrong = str(error)
         if wrong is not None:
             whose = f"consumer {self.consumer!r} of {self.channel!r}"
             raise InvalidInput(f"the handler {_name(self.function)} of {whose} {wrong}")
@@ -48,19 +59,36 @@ class Handler:
 
     def bind(self, thread: ThreadSlot | None) -> Callable[[Job], Awaitable[object]]:
         """Return how to call it with a job: decided once, not for every job."""
-        function: Callable[..., Any] = self.function
-        takes_job = len(_positional(function)) > 1
+        call = self._call()
         if thread is None:
-            return (lambda job: function(job.event, job)) if takes_job else (lambda job: function(job.event))
+            return call
 
         async def in_thread(job: Job) -> None:
-            args = (job.event, job) if takes_job else (job.event,)
             within = copy_context().run  # the trace, and the ids for logs
-            returned = await thread.run(partial(within, function, *args))
+            returned = await thread.run(partial(within, call, job))
             if inspect.isawaitable(returned):  # a plain function around an async one
                 await returned
 
         return in_thread
+
+    def _call(self) -> Callable[[Job], Any]:
+        function: Callable[..., Any] = self.function
+        read, takes_job = self.read, len(_positional(function)) > 1
+        if read is None:
+            return (lambda job: function(job.event, job)) if takes_job else (lambda job: function(job.event))
+        if takes_job:
+            return lambda job: function(read(job.event.data), job)
+        return lambda job: function(read(job.event.data))
+
+
+def _reader(function: Callable[..., Any]) -> typed.Reader | None:
+    """What makes the value that a function takes from the event's data; None where it takes the event."""
+    sources = map(inspect.unwrap, _callables(function))
+    names: dict[str, Any] = next((each.__globals__ for each in sources if hasattr(each, "__globals__")), {})
+    for first in _positional(function)[:1]:
+        wanted = typed.parameter_type(first.annotation, names)
+        return None if wanted is None else typed.reader(wanted)
+    return None
 
 
 def _problem(function: object) -> str | None:

@@ -88,6 +88,8 @@ class SyncBus:
         loop.close()
 
     create_channel = _verb(Bus.create_channel)
+    declare = _verb(Bus.declare)
+    schema = _verb(Bus.schema)
     subscribe = _verb(Bus.subscribe)
     publish = _verb(Bus.publish)
     publish_many = _verb(Bus.publish_many)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from holdfast.bus.schemas import schema_of
 from holdfast.cli.options import By, Channel, ConfigFile, Json, Urls, examples
 from holdfast.cli.output import say, write_json, write_pairs, write_table
 from holdfast.cli.session import ask_stores, with_deadletters
+from holdfast.cli.worker import find
 from holdfast.contracts import Backend, ChannelStats, Consumer
 from holdfast.deadletters import DeadLetters, Operations
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.schema import MAX_SCHEMA, DeclaredSchema, Schema, fields, parse_schema
 
-app = typer.Typer(help="Look at channels and name them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Look at channels, name them, and declare their schemas.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+FIELDS = 1_000
+"""How many fields of a schema are shown."""
 DisplayName = Annotated[str, typer.Argument(metavar="TEXT", help="The name; empty takes it away.")]
 
 
@@ -58,6 +68,87 @@ def name(
 ) -> None:
     """Give a channel a name for people."""
     set_display(channel, None, text, by, urls, config, as_json)
+
+
+@app.command(
+    epilog=examples(
+        "holdfast channels schema orders",
+        "holdfast channels schema orders --set shop:Order",
+        "holdfast channels schema orders --set order.schema.json --force",
+    )
+)
+def schema(
+    channel: Channel,
+    by: By,
+    new: Annotated[
+        str | None,
+        typer.Option("--set", metavar="FILE|MODULE:TYPE", help="Declare this JSON Schema, or this type's."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it refuses what the one before allowed.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove it; the next one is compared with nothing.")
+    ] = False,
+    urls: Urls = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """What the data of a channel looks like: show, declare or remove its schema.
+
+    A schema that refuses data which the one before allowed is refused, with the reasons, unless forced.
+    """
+    if remove and new is not None:
+        raise InvalidInput("--set and --remove exclude each other; give one of them")
+    wanted = None if new is None else _schema(new)
+
+    async def work(letters: DeadLetters) -> DeclaredSchema | None:
+        schemas, audit = await letters.bus.schemas(), await Operations(letters).audit()
+        if wanted is not None:
+            await letters.bus.create_channel(channel)
+            made = await schemas.declare(channel, wanted, force=force)
+            await audit.did(by, "put schema", channel, f"version {made.version}" + " by force" * force)
+            return made
+        found = await schemas.get(channel) if not remove else None
+        if found is None and not (remove and await schemas.remove(channel)):
+            raise NotFound(f"no schema was declared for channel {channel!r}; declare one with --set")
+        if remove:
+            await audit.did(by, "remove schema", channel)
+        return found
+
+    _print_schema(channel, with_deadletters(urls, config, None, (), work), as_json)
+
+
+def _schema(text: str) -> Schema:
+    """The JSON Schema in a file, or that of a type."""
+    path = Path(text)
+    if path.is_file():
+        try:
+            return parse_schema(path.read_bytes()[: MAX_SCHEMA + 1])
+        except OSError as error:
+            raise InvalidInput(f"file {text!r} cannot be read: {error.strerror}") from None
+    if ":" not in text:
+        raise InvalidInput(f"there is no file {text!r}; write a file's name, or MODULE:TYPE as in shop:Order")
+    found = find(text, "type; write MODULE:TYPE, as in shop:Order")
+    if found is None:
+        raise InvalidInput(f"{text!r} names no type: the module has no such name")
+    return schema_of(found)
+
+
+def _print_schema(channel: str, found: DeclaredSchema | None, as_json: bool) -> None:
+    if as_json:
+        write_json(found)
+    elif found is None:
+        say(f"channel {channel} has no schema any more")
+    else:
+        say(
+            f"version {found.version} of the schema of {channel}, since {found.changed_at:%Y-%m-%d %H:%M} UTC"
+        )
+        named, left = fields(found.schema, FIELDS)
+        rows = [(each.name, each.type, "yes" if each.required else "no") for each in named]
+        write_table(["FIELD", "TYPE", "REQUIRED"], rows)
+        if left:
+            say(f"{left} more fields; --json shows all")
 
 
 async def _names(store: Backend) -> tuple[list[str], list[Consumer]]:

@@ -84,15 +84,22 @@ def _metrics(bus: Bus, port: int | None) -> Iterator[None]:
 
 def load(target: str) -> App:
     """The app that `module:name` means."""
+    found = find(target, "app; write MODULE:APP, as in shop.workers:app")
+    if not isinstance(found, App):
+        module, _, name = target.partition(":")
+        raise InvalidInput(f"{name!r} in module {module!r} is {type(found).__name__}, not a holdfast.App")
+    return found
+
+
+def find(target: str, wanted: str) -> Any:
+    """What `module:name` means; None where the module has no such name."""
     module, colon, name = target.partition(":")
     if not (module and colon and name):
-        raise InvalidInput(f"{target!r} names no app; write MODULE:APP, as in shop.workers:app")
+        raise InvalidInput(f"{target!r} names no {wanted}")
     sys.path.insert(0, "")
     found: Any = _import(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, App):
-        raise InvalidInput(f"{name!r} in module {module!r} is {type(found).__name__}, not a holdfast.App")
     return found
 
 

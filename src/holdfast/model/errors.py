@@ -13,7 +13,9 @@ HoldfastError
 ├── DataLost          a position was trimmed before it was read
 ├── ObjectConflict    an object store holds that name with other content
 ├── Damaged           what was stored does not match its checksum, or is gone
+├── Incompatible      a schema that would break consumers of its channel
 ├── Terminal          do not retry (raise it in a handler)
+│   └── InvalidData       the event's data does not fit the type that the handler takes
 ├── Snooze            come back later, at no cost (raise it in a handler)
 └── Transient         try again later (raise it in a handler)
     ├── Overloaded        a bounded consumer is full
@@ -68,6 +70,20 @@ class Outdated(HoldfastError):
     """A change that was meant for an earlier revision: nothing was changed."""
 
 
+class Incompatible(HoldfastError):
+    """A schema that refuses data which the one before it allowed: nothing was changed."""
+
+    def __init__(self, channel: str, reasons: Sequence[str]) -> None:
+        self.channel, self.reasons = channel, tuple(reasons)
+        shown = "; ".join(self.reasons[:5]) + (
+            f"; and {len(self.reasons) - 5} more" * (len(self.reasons) > 5)
+        )
+        super().__init__(
+            f"the schema would break consumers of {channel!r}: {shown}; force it once nobody reads or sends "
+            "such events any more"
+        )
+
+
 class LeaseLost(HoldfastError):
     """A newer token was issued, or the job is no longer leased: nothing was changed."""
 
@@ -101,6 +117,10 @@ class Damaged(HoldfastError):
 
 class Terminal(HoldfastError):
     """Raised by a handler: no retry can help, bury the job now."""
+
+
+class InvalidData(Terminal):
+    """The event's data does not fit the type that the handler takes: no retry can help."""
 
 
 class Snooze(HoldfastError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast import failpoints
 from holdfast.model.errors import HoldfastError
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.declared import DeclaredSchemas
 from holdfast.pipeline.driver_lock import driver_lock, wait_for_stale_lock
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.plan import IngestPlan
@@ -74,6 +75,7 @@ def rebuild(
         Connection(urls) as connection,
         driver_lock(connection, plan.lock_name, "ingest or rebuild", wait_for_stale_lock()) as check_lock,
     ):
+        DeclaredSchemas(connection, plan.namespace, plan.tables).refresh(each.channel for each in inputs)
         batches, events = _fill(spark, plan, inputs, report, check_lock)
         return RebuildResult(batches, events, [reconcile(spark, each) for each in inputs])
 

@@ -1,9 +1,9 @@
 """Bodies: forms and JSON, read in short pieces, so that a large one does not hold up the event loop.
 
 JSON is bounded before anything is built from it: how deep it nests, how many values it has, how long its
-lists and how wide its objects are. Inside of `data` (an event's) and `value` (a patch's) only depth and
-values count. An event's data becomes bytes as soon as it was parsed, event by event: the objects of a whole
-batch would take twenty times its size.
+lists and how wide its objects are. Inside of `data` (an event's), `value` (a patch's) and `schema` only
+depth and values count. An event's data becomes bytes as soon as it was parsed, event by event: the objects of
+a whole batch would take twenty times its size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BATCH = 4
 """A batch may hold so many times the values of one event."""
 _TOKENS = 1_000
 _EVENTS = b'"events"'
-_FREE = (b'"data"', b'"value"')
+_FREE = (b'"data"', b'"value"', b'"schema"')
 # A text or a mark, with what is before it. Nothing is tried twice, and one step is at most a megabyte.
 _INSIDE = rb'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)'
 _TOKEN = re.compile(rb'[^"\[\]{},]{0,65536}+(?:("' + _INSIDE + rb")|[\[\]{},]|)", re.DOTALL)

@@ -37,6 +37,7 @@ STATUSES: Mapping[type[Exception], int] = {
     e.TooLarge: 413,
     e.NotFound: 404,
     e.IdConflict: 409,
+    e.Incompatible: 409,
     e.Outdated: 412,
     e.LeaseLost: 409,
     e.LockLost: 409,
@@ -149,6 +150,8 @@ def _ours(error: e.HoldfastError, scope: Scope) -> Response:
     more: dict[str, Any] = {}
     if isinstance(error, e.IdConflict):
         more["ids"] = list(error.ids)
+    if isinstance(error, e.Incompatible):
+        more["reasons"] = list(error.reasons)
     if isinstance(error, e.LeaseLost):
         more["jobs"] = list(error.jobs)
     detail, caller = str(error), scope.get(CALLER)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.pipeline.connection import Connection
+from holdfast.pipeline.declared import DeclaredSchemas
 from holdfast.pipeline.driver import Context, Driver, Sink
 from holdfast.pipeline.failed.service import FailedEvents
 from holdfast.pipeline.ingest.loader_thread import LoaderThread
@@ -112,13 +113,17 @@ class Ingest:
         repairs = Repairs(wal, context.connection, plan.rules, plan.archives)
         thread = LoaderThread(wal, loader, failed, repairs, self.metrics, self._freshness)
 
+        declared = DeclaredSchemas(context.connection, plan.namespace, plan.tables)
+
         def recover() -> None:
+            declared.refresh({channel for batch in wal.pending() for channel in batch.channels})
             self.summary.recovery = loader.recover()
             self.metrics.recovered(self.summary.recovery)
 
         def committed(batch: WalBatch) -> None:
             self.summary.written += batch.rows
             self._freshness.committed(batch)
+            declared.refresh(batch.channels)
             thread.add(batch)
 
         self._loader_thread = thread

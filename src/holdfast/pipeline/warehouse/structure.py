@@ -9,13 +9,17 @@ a list with the structure of its elements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from holdfast.model.schema import referred
 
 Structure = str | dict[str, Any] | list[Any]
 
 FIELDS, DEPTH, NAME = 200, 4, 128
 """The most fields of a channel, how deep they nest, and how long their names are. The rest is in `data`."""
+_PARTS = 10_000
+"""Parts of a JSON Schema that are looked at: with references it may describe far more than it has."""
 NULL, JSON, TEXT = "NULL", "JSON", "VARCHAR"
 _WIDTHS = ("BIGINT", "HUGEINT", "DOUBLE")
 
@@ -102,24 +106,26 @@ def brief(structure: Structure) -> str:
 
 
 def declared(schema: Mapping[str, Any]) -> Structure:
-    """The structure that a JSON Schema describes; `NULL` wherever it leaves it open."""
-    return _declared(schema, schema, 0)
+    """The structure that a JSON Schema describes; `NULL` wherever it leaves it open, or is too large."""
+    return _declared(schema, schema, 0, iter(range(_PARTS)))
 
 
-def _declared(node: Any, root: Mapping[str, Any], depth: int) -> Structure:
-    if not isinstance(node, Mapping) or depth > 2 * DEPTH:
+def _declared(node: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]) -> Structure:
+    if not isinstance(node, Mapping) or depth > 2 * DEPTH or next(left, None) is None:
         return NULL
     if isinstance(node.get("$ref"), str):
-        return _declared(_referred(node["$ref"], root), root, depth + 1)
+        return _declared(referred(node["$ref"], root), root, depth + 1, left)
     found: Structure = NULL
     for kind in node.get("type", []) if isinstance(node.get("type"), list) else [node.get("type")]:
-        found = widened(found, _of_type(kind, node, root, depth))
+        found = widened(found, _of_type(kind, node, root, depth, left))
     for each in (*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())):
-        found = widened(found, _declared(each, root, depth + 1))
+        found = widened(found, _declared(each, root, depth + 1, left))
     return found
 
 
-def _of_type(kind: Any, node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Structure:
+def _of_type(
+    kind: Any, node: Mapping[str, Any], root: Mapping[str, Any], depth: int, left: Iterator[int]
+) -> Structure:
     match kind:
         case "integer":
             return "BIGINT"
@@ -130,15 +136,8 @@ def _of_type(kind: Any, node: Mapping[str, Any], root: Mapping[str, Any], depth:
         case "string":
             return {"date-time": "TIMESTAMPTZ", "date": "DATE"}.get(node.get("format", ""), TEXT)
         case "array":
-            return [_declared(node.get("items"), root, depth + 1)]
+            return [_declared(node.get("items"), root, depth + 1, left)]
         case "object" if node.get("properties"):
             parts = node["properties"].items()
-            return {name: _declared(each, root, depth + 1) for name, each in parts}
+            return {name: _declared(each, root, depth + 1, left) for name, each in parts}
     return NULL
-
-
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    node: Any = root
-    for step in reference.removeprefix("#/").split("/") if reference.startswith("#/") else ():
-        node = node.get(step) if isinstance(node, Mapping) else None
-    return None if node is root else node

@@ -151,6 +151,8 @@ class Tables:
     by_pattern: Mapping[str, Table] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     """JSON Schemas of channels as text, in the same way."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """Those that were declared to the store, by channel: for channels that `declared` has nothing of."""
 
     def __post_init__(self) -> None:
         for pattern, table in self.by_pattern.items():
@@ -167,7 +169,8 @@ class Tables:
     def declared_for(self, channel: str) -> Structure:
         """What the JSON Schema of a channel says of its data; `NULL` where there is none."""
         pattern = most_specific(self.declared, channel)
-        return NULL if pattern is None else _structure_of(self.declared[pattern])
+        schema = self.stored.get(channel) if pattern is None else self.declared[pattern]
+        return NULL if schema is None else _structure_of(schema)
 
 
 @cache

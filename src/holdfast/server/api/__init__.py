@@ -20,6 +20,7 @@ from holdfast.server.api import (
     operations,
     pipeline,
     schedules,
+    schemas,
 )
 from holdfast.server.auth.guard import Router
 
@@ -29,6 +30,7 @@ def router() -> Router:
     found = Router(prefix="/api/v1")
     for each in (
         channels.router,
+        schemas.router,
         consumers.router,
         consumers.cursors_router,
         events.router,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,8 @@ from fastapi.responses import RedirectResponse
 from holdfast import wiring
 from holdfast.deadletters.items import ClusterView
 from holdfast.model.duration import format_duration
-from holdfast.model.errors import NotFound
+from holdfast.model.errors import InvalidInput, NotFound
+from holdfast.model.schema import SchemaField, fields
 from holdfast.model.scopes import Right
 from holdfast.model.states import State
 from holdfast.server.api.models import Channel, Consumer
@@ -71,6 +73,19 @@ class ChannelView:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaView:
+    """The schema of a channel."""
+
+    version: int
+    changed_at: datetime
+    fields: list[SchemaField]
+    left: int
+    """How many fields there was no room for."""
+    text: str
+    """All of it, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerView:
     """One worker consumer."""
 
@@ -100,7 +115,8 @@ async def channels(request: Request, system: Known, viewer: PageReadsFiltered, q
 async def channel(request: Request, channel: Channel, system: Known, viewer: PageReads) -> Response:
     """One channel."""
     snapshots, held = await _snapshots_with(request, system, channel), await _held(system, channel)
-    return page(request, "channel.html", viewer, view=_channel(system, snapshots.history, channel, held))
+    view, schema = _channel(system, snapshots.history, channel, held), await _schema(system, channel)
+    return page(request, "channel.html", viewer, view=view, schema=schema)
 
 
 @router.get("/live/channels/{channel}")
@@ -147,6 +163,19 @@ async def _snapshots_with(request: Request, system: System, channel: str) -> Sna
             await store.channels.stats(channel)
             await snapshots.take()
     return snapshots
+
+
+async def _schema(system: System, channel: str) -> SchemaView | str | None:
+    """What was declared of a channel's data, or why that cannot be read."""
+    try:
+        found = await (await system.bus.schemas()).get(channel)
+    except InvalidInput as error:  # another client has written it
+        return str(error)
+    if found is None:
+        return None
+    named, left = fields(found.schema, SHOWN)
+    text = json.dumps(found.schema, indent=2, ensure_ascii=False)
+    return SchemaView(found.version, found.changed_at, named, left, text)
 
 
 async def _held(system: System, channel: str) -> str | None:
