@@ -28,7 +28,7 @@ from holdfast.server.pages.layout import (
 )
 from holdfast.server.problems import problem
 from holdfast.server.system import Known, System
-from holdfast.upkeep.schedules import Schedule
+from holdfast.upkeep.schedules import GRACE, Schedule
 from holdfast.upkeep.timing import zone
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -84,14 +84,16 @@ class ScheduleRow:
     due: datetime | None
 
     @classmethod
-    def of(cls, schedule: Schedule) -> ScheduleRow:
-        """What the list says of it."""
+    def of(cls, schedule: Schedule, now: datetime) -> ScheduleRow:
+        """What the list says of it at a time."""
         if schedule.paused:
             return cls(schedule, "paused", "wait", None)
         if schedule.error:
             return cls(schedule, "failing", "bad", schedule.due)
         if schedule.next is None:
             return cls(schedule, "ended", "calm", None)
+        if schedule.due <= now - GRACE:
+            return cls(schedule, "overdue", "bad", schedule.due)
         return cls(schedule, "on time", "good", schedule.due)
 
 
@@ -146,8 +148,8 @@ class ScheduleForm:
 async def schedules(request: Request, system: Known, viewer: PageReadsFiltered, q: str = "") -> Response:
     """All schedules, the next one that is due first; a search by a part of their names."""
     found = [each for each in await system.bus.schedules() if viewer.caller.sees(each.channel)]
-    rows = [ScheduleRow.of(each) for each in found if q in each.name or q in each.channel]
     now = await _now(system)
+    rows = [ScheduleRow.of(each, now) for each in found if q in each.name or q in each.channel]
     context: dict[str, Any] = {"rows": rows[:SHOWN], "left": len(rows[SHOWN:]), "q": q, "now": now}
     return page(request, "schedules.html", viewer, **context)
 
@@ -189,13 +191,13 @@ async def schedule_page(
 ) -> Response:
     """One schedule with its next ten ticks."""
     found = await system.bus.scheduling.get(schedule, channel)
-    upcoming = await system.bus.scheduling.upcoming(found)
+    upcoming, now = await system.bus.scheduling.upcoming(found), await _now(system)
     context: dict[str, Any] = {
-        "row": ScheduleRow.of(found),
+        "row": ScheduleRow.of(found, now),
         "ticks": [Tick.of(each, found.timing.tz) for each in upcoming],
         "payload": formatting.payload(found.content.data),
         "editable": is_json(found.content.data),
-        "now": await _now(system),
+        "now": now,
     }
     return page(request, "schedule.html", viewer, **context)
 
