@@ -14,8 +14,8 @@ from holdfast.backends.postgres import callers
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.channels import Channels
 from holdfast.backends.postgres.session import Session
-from holdfast.backends.postgres.transactions import JobTransaction, Transactions, lease
-from holdfast.model.errors import InvalidInput, LeaseLost
+from holdfast.backends.postgres.transactions import JobTransaction, Transactions, completion, lease
+from holdfast.model.errors import InvalidInput
 from holdfast.model.event import EventColumns
 from holdfast.model.gc_pause import gc_disabled
 from holdfast.model.job import Burial, Completion, Failure, Job, JobRecord, Retry, Transaction
@@ -63,12 +63,9 @@ class Leases:
         return await _per_consumer(jobs, lambda job: job, end)
 
     async def complete_within(self, job: Job, connection: Any) -> None:
-        names = lease(job)
-        row = await self._session.row("prepare_completion", **names)
-        if row is None or row[0] is None:
-            raise LeaseLost([job.id])
-        parameters = names | {"identity": row[0]}
-        await callers.row(connection, "complete_within", parameters, self._session.url)
+        prepared = await self._session.row("prepare_completion", **lease(job))
+        assert prepared is not None  # noqa: S101 - a function with OUT parameters always returns a row
+        await callers.row(connection, "complete_within", completion(job, prepared), self._session.url)
 
     def transaction(self, job: Job, completed: Callable[[], None]) -> Transaction:
         return JobTransaction(self._transactions, job, completed)

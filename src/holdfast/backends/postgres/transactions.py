@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -23,11 +23,37 @@ from holdfast.model.redact import address
 T = TypeVar("T")
 Steps = Generator[Callable[[], Any], Any, T]
 """One course, for async functions and for threads: each step is a call, whose result comes back."""
-Plain = psycopg.Connection[tuple[Any, ...]]
 
 _MOST = 10_000  # in effect, as many as handlers run
-# What a handler may have left in the session. Behind a pooler the next transaction has another one.
-_RESET = "RESET ALL; RESET SESSION AUTHORIZATION; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
+_LEASES = 1_000  # of which is known that each of their jobs has a row of its own
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
+# In one round trip with the end of the transaction: nothing is left in the session for the next handler.
+# Behind a pooler that has another session anyway.
+_RESET: LiteralString = "; SELECT holdfast.reset_session()"
+
+
+class OwnConnection(Connection):
+    """A handler's connection. Its block ends the transaction, and nobody else by a slip."""
+
+    async def commit(self) -> None:
+        raise _ended_by_the_block()
+
+    async def rollback(self) -> None:
+        raise _ended_by_the_block()
+
+
+class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
+    """The same for a thread."""
+
+    def commit(self) -> None:
+        raise _ended_by_the_block()
+
+    def rollback(self) -> None:
+        raise _ended_by_the_block()
+
+
+def _ended_by_the_block() -> psycopg.ProgrammingError:
+    return psycopg.ProgrammingError("the block of job.transaction() commits, or rolls back where it raises")
 
 
 class Transactions:
@@ -38,9 +64,20 @@ class Transactions:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.pool = Pool(url, _MOST, _configure)
+        self.pool = Pool(url, _MOST, _no_settings, OwnConnection)
         self.plain = PlainPool(url)
         self.pool.opened = True
+        self._prepared: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+
+    def prepared(self, job: Job) -> tuple[Any, ...] | None:
+        """Return what the preparation of a job's lease returned, if it was done for any job of it."""
+        return self._prepared.get((job.channel, job.consumer, job.token))
+
+    def remember(self, job: Job, prepared: tuple[Any, ...]) -> None:
+        """Keep what the preparation of a job's lease returned; what is oldest is forgotten."""
+        self._prepared[job.channel, job.consumer, job.token] = prepared
+        while len(self._prepared) > _LEASES:
+            self._prepared.pop(next(iter(self._prepared)), None)
 
     async def close(self) -> None:
         """Close the connections that are idle. The others are closed when they are given back."""
@@ -54,17 +91,17 @@ class PlainPool:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._idle: deque[Plain] = deque()
+        self._idle: deque[PlainConnection] = deque()
         self.opened = True
 
-    def take(self) -> Plain:
+    def take(self) -> PlainConnection:
         """A connection in autocommit mode; give it back in every case."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._connect()
 
-    def give_back(self, connection: Plain) -> None:
+    def give_back(self, connection: PlainConnection) -> None:
         """Keep it for the next one, unless something is still going on in it."""
         if self.opened and connection.info.transaction_status is TransactionStatus.IDLE:
             self._idle.append(connection)
@@ -76,12 +113,11 @@ class PlainPool:
         while self._idle:
             self._idle.pop().close()
 
-    def _connect(self) -> Plain:
-        connection: Plain = psycopg.Connection.connect(self._url, autocommit=True, **ALERT)
+    def _connect(self) -> PlainConnection:
+        connection: PlainConnection = PlainConnection.connect(self._url, autocommit=True, **ALERT)
         found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
         if found != (connection.info.backend_pid,):  # as Pool does
             connection.prepare_threshold = None
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         return connection
 
 
@@ -97,15 +133,15 @@ class JobTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return await _run(self._exit(kind, error, trace))
+        return await _run(self._exit(error))
 
-    def __enter__(self) -> Plain:
-        return _run_plain(self._enter(self._store.plain))
+    def __enter__(self) -> PlainConnection:
+        return _run_plain(self._enter(self._store.plain))  # type: ignore[no-any-return]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return _run_plain(self._exit(kind, error, trace))
+        return _run_plain(self._exit(error))
 
     def _enter(self, pool: Pool | PlainPool) -> Steps[Any]:
         job = self._job
@@ -115,32 +151,27 @@ class JobTransaction:
             raise InvalidInput(
                 f"job {job.id} was completed by its transaction; what follows needs a connection of your own"
             )
+        # Another transaction may be ending it, unless this is the usual case.
+        known = self._store.prepared(job) if job.completion is Completion.NONE else None
         job.completion, self._pool = Completion.BEGUN, pool
         try:
-            yield from self._take()
-            self._block = self._connection.transaction()
-            try:
-                yield getattr(self._block, "__aenter__", None) or self._block.__enter__
-            except BaseException:
-                yield partial(pool.give_back, self._connection)
-                raise
+            yield from self._take(known)
         except BaseException:
             job.completion = Completion.NONE
             raise
         return self._connection
 
-    def _take(self) -> Steps[None]:
-        """Take a connection, and give the job a row of its own on it."""
+    def _take(self, known: tuple[Any, ...] | None) -> Steps[None]:
+        """Take a connection, and give the job a row of its own on it, unless it is known to have one."""
         for last in (False, True):
             try:
                 self._connection = connection = yield self._pool.take
             except psycopg.Error as error:
                 raise self._no_connection(error) from error
             try:
-                cursor = yield partial(connection.execute, QUERIES["prepare_completion"], lease(self._job))
-                [self._identity] = yield cursor.fetchone
-                if self._identity is None:
-                    raise LeaseLost([self._job.id])
+                prepared = known or (yield from self._prepare())
+                self._parameters = completion(self._job, prepared)
+                yield partial(connection.execute, _BEGIN, prepare=False)
                 return
             except BaseException as error:
                 yield partial(self._pool.give_back, connection)
@@ -150,31 +181,33 @@ class JobTransaction:
                     raise translate(error, self._store.url) from error
                 yield self._pool.clear  # an idle one may have ended with the server before
 
-    def _exit(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Steps[bool]:
-        leave = getattr(self._block, "__aexit__", None) or self._block.__exit__
+    def _prepare(self) -> Steps[tuple[Any, ...]]:
+        cursor = yield partial(self._connection.execute, QUERIES["prepare_completion"], lease(self._job))
+        prepared = tuple((yield cursor.fetchone))
+        if prepared[1] is not None:
+            self._store.remember(self._job, prepared)
+        return prepared
+
+    def _exit(self, error: BaseException | None) -> Steps[bool]:
+        completed = False
         try:
-            if error is not None:
-                return bool((yield partial(leave, kind, error, trace)))
-            try:
+            if error is None:
                 yield from self._complete()
-            except BaseException as failed:
-                yield partial(leave, type(failed), failed, failed.__traceback__)
-                self._job.completion = Completion.NONE
-                if getattr(failed, "sqlstate", None) == "HF007":
-                    raise LeaseLost([self._job.id]) from failed
-                raise
-            # Where this is not acknowledged, the outcome is unknown: the job stays OPEN.
-            yield partial(leave, None, None, None)
-            self._job.completion = Completion.DONE
-            self._completed()
-            failpoints.hit("transaction.after_commit")
-            return False
+                # Where the commit is not acknowledged, its outcome is unknown: the job stays OPEN.
+                completed = True
+                yield partial(self._connection.execute, self._ending("COMMIT"), prepare=False)
+                self._job.completion = Completion.DONE
+                self._completed()
+                failpoints.hit("transaction.after_commit")
+        except psycopg.Error as failed:
+            if failed.sqlstate == "HF007":
+                raise LeaseLost([self._job.id]) from failed
+            raise
         finally:
-            if self._job.completion is Completion.BEGUN:
-                self._job.completion = Completion.NONE
             yield from self._give_back()
+            if not completed:
+                self._job.completion = Completion.NONE
+        return False
 
     def _complete(self) -> Steps[None]:
         """The last statement. Its lock is the fence until the transaction ends."""
@@ -185,21 +218,23 @@ class JobTransaction:
                 "COMMIT and ROLLBACK to the block"
             )
         self._job.completion = Completion.OPEN
-        parameters = lease(self._job) | {"identity": self._identity}
-        yield partial(self._connection.execute, QUERIES["complete_within_ours"], parameters)
+        yield partial(self._connection.execute, QUERIES["complete_within_ours"], self._parameters)
         failpoints.hit("transaction.before_commit")
 
     def _give_back(self) -> Steps[None]:
-        """Keep the connection for the next handler, without what this one has left in it."""
+        """Keep the connection for the next handler, after a rollback where it was not committed."""
         connection = self._connection
-        idle = connection.info.transaction_status is TransactionStatus.IDLE
-        if idle and connection.prepare_threshold is not None:
-            connection.row_factory = tuple_row
-            try:
-                yield partial(connection.execute, _RESET)
-            except psycopg.Error:
-                yield connection.close
-        yield partial(self._pool.give_back, connection)
+        connection.row_factory = tuple_row
+        try:
+            if self._job.completion is not Completion.DONE:
+                yield partial(connection.execute, self._ending("ROLLBACK"), prepare=False)
+        except psycopg.Error:
+            yield connection.close
+        finally:
+            yield partial(self._pool.give_back, connection)
+
+    def _ending(self, how: LiteralString) -> LiteralString:
+        return how if self._connection.prepare_threshold is None else how + _RESET
 
     def _no_connection(self, error: psycopg.Error) -> Unavailable:
         return Unavailable(
@@ -215,8 +250,17 @@ def lease(job: Job) -> dict[str, Any]:
     return {"channel": job.channel, "consumer": job.consumer, "seq": number, "token": job.token}
 
 
-async def _configure(connection: Connection) -> None:
-    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+def completion(job: Job, prepared: tuple[Any, ...]) -> dict[str, Any]:
+    """The parameters of the completion of a job that was prepared. Raises `LeaseLost`."""
+    consumer, store = prepared
+    if store is None:
+        raise LeaseLost([job.id])
+    names = lease(job)
+    return {"consumer": consumer, "seq": names["seq"], "token": job.token, "store": store}
+
+
+async def _no_settings(connection: Connection) -> None:
+    """Handlers have those of the server."""
 
 
 async def _run(steps: Steps[T]) -> T:
