@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import holdfast
+from holdfast import failpoints
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.session import Session as Sessions
 from holdfast.bus.client import Bus
@@ -211,6 +212,19 @@ async def test_what_a_block_is_refused(bus: Bus, sql: Sql, jobs: list[Job]) -> N
     await bus.finalize_many(jobs[2:], success=True)
     with pytest.raises(holdfast.InvalidInput, match="polled"):
         Job("1", CHANNEL, CONSUMER, job.event, "", 1, 0, 1, job.lease_until).transaction()
+
+
+async def test_a_statement_that_fails_behind_the_block_undoes_it(
+    backend: PostgresBackend, sql: Sql, jobs: list[Job]
+) -> None:
+    """PostgreSQL answers a commit of what has failed with no error."""
+    async with jobs[1].transaction() as connection:
+        await connection.execute(EFFECT)
+    failpoints.activate("transaction.before_commit", lambda: connection.pgconn.exec_(b"SELECT 1 / 0"))
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="rolled back"):
+        await run(jobs[0], EFFECT)
+    assert (effects(sql), await state(backend, "e-0")) == (1, State.LEASED)
+    assert await backend.leases.completions(jobs[:1]) == [Completion.NONE]
 
 
 @pytest.mark.parametrize("plain", [False, True])

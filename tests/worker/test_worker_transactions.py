@@ -201,6 +201,26 @@ async def test_a_shutdown_and_a_timeout_in_the_block_undo_its_effect(
     assert (found.state, found.attempts, effects(sql)) == (State.READY, 0, [])
 
 
+async def test_of_an_ordered_consumer_the_next_of_a_key_follows_the_commit(
+    bus: Bus, backend: Backend, sql: Sql
+) -> None:
+    app, began = holdfast.App(), list[str]()
+
+    @app.handler(CHANNEL, CONSUMER, ordered=True, max_depth=100, **OPTIONS)
+    async def bill(event: holdfast.Event, job: holdfast.Job) -> None:
+        began.append(event.id)
+        async with job.transaction() as connection:
+            await connection.execute("INSERT INTO effects VALUES (%s)", [event.id])
+
+    names = [f"e-{n}" for n in range(8)]
+    for name in names:
+        await publish(backend, name, key="k")
+    async with shift(app, bus, idle="10s"):
+        assert await settled(backend, 8) == {State.DONE: 8}
+    assert began == names
+    assert sql.execute("SELECT live FROM holdfast.depths").fetchall() == [(0,)]
+
+
 # kills
 
 

@@ -195,7 +195,11 @@ class JobTransaction:
                 yield from self._complete()
                 # Where the commit is not acknowledged, its outcome is unknown: the job stays OPEN.
                 completed = True
-                yield partial(self._connection.execute, self._ending("COMMIT"), prepare=False)
+                cursor = yield partial(self._connection.execute, self._ending("COMMIT"), prepare=False)
+                if cursor.statusmessage != "COMMIT":  # what the server says of one that had failed
+                    raise psycopg.errors.InFailedSqlTransaction(
+                        f"a statement failed after the block of job {self._job.id}: all of it was rolled back"
+                    )
                 self._job.completion = Completion.DONE
                 self._completed()
                 failpoints.hit("transaction.after_commit")

@@ -189,12 +189,14 @@ BEGIN
 END $$;
 
 -- A job that leaves the table lets the next one of its key go. In a transaction that may stay open nobody is to wait for
--- the key: the next claim looks at it.
+-- the key: the next claim looks at it, if there is a job to let go. (None is marked held while its head is locked.)
 CREATE FUNCTION holdfast.after_leaving() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF holdfast.stays_open() THEN
         INSERT INTO holdfast.keys_to_wake (consumer_id, order_key)
-        SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL;
+        SELECT DISTINCT g.consumer_id, g.order_key FROM gone g WHERE g.order_key IS NOT NULL AND EXISTS (
+            SELECT FROM holdfast.jobs j
+            WHERE j.consumer_id = g.consumer_id AND j.order_key = g.order_key AND j.held OFFSET 0);
     ELSE
         PERFORM holdfast.wake_key(l.consumer_id, l.order_key) FROM (
             SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2) l;
