@@ -341,6 +341,7 @@ async def test_a_completion_holds_the_lease_until_its_transaction_ends(
 ) -> None:
     """However long that takes; and time goes on for the others."""
     monkeypatch.setattr("holdfast.backends.postgres.session.LOCK_TRIES", 3)
+    monkeypatch.setattr("holdfast.backends.postgres.channels.LOCK_TRIES", 1)
     transaction.execute(EFFECT)
     await bus.finalize(jobs[0], success=True, connection=transaction)
     assert await backend.leases.completions(jobs[:2]) == [Completion.OPEN, Completion.NONE]
@@ -352,6 +353,8 @@ async def test_a_completion_holds_the_lease_until_its_transaction_ends(
     assert await state(backend, "e-0") is State.LEASED
     await soon(publish(backend, "later"))
     await soon(subscribe(backend, max_attempts=9))
+    with pytest.raises(holdfast.Unavailable, match="open transaction that completes a job"):
+        await soon(subscribe(backend, max_depth=9))
     with pytest.raises(holdfast.Unavailable, match="transaction that is still open"):
         await soon(backend.leases.requeue(CHANNEL, CONSUMER, jobs[0].id))
     with pytest.raises(holdfast.InvalidInput, match="another transaction"):  # or it would wait for that
