@@ -126,6 +126,7 @@ bench-check: $(BENCH)
 	$(BIN)/python -m bench.compaction --check
 	$(BIN)/python -m bench.dedupe --rows 100000 --rounds 1
 	$(BIN)/python bench/clients.py --rounds 1
+	$(BIN)/python bench/transactions.py --check
 
 $(BENCH): $(STAMP) $(LOCKED)
 	$(if $(LOCKED),$(PIP) install --require-hashes -r $(LOCKED),$(PIP) install -e '.[bench]')

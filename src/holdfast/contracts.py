@@ -28,7 +28,7 @@ from holdfast.model.deadletters import (
 )
 from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
-from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.job import Burial, Completion, Job, JobRecord, Retry, Transaction
 from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.states import State
@@ -55,7 +55,8 @@ class Capabilities:
     """What really differs between backends. Callers read it instead of asking what kind of store there is."""
 
     joins_transactions: bool = False
-    """Publish on the caller's own connection takes part in the caller's transaction."""
+    """A publish, or the completion of a job, on the caller's own connection is part of the caller's
+    transaction."""
     foreign_groups: bool = False
     """Other software can have consumer groups of its own on a channel's log."""
 
@@ -292,6 +293,21 @@ class Leases(Protocol):
 
     async def complete(self, jobs: Sequence[Job]) -> list[bool]:
         """leased → done."""
+
+    async def complete_within(self, job: Job, connection: Any) -> None:
+        """leased → done, when the transaction that the caller's `connection` is in is committed. Until it has
+        ended, nobody else takes the job, and nobody waits for it: an `extend` counts the lease as held.
+
+        Raises `LeaseLost`; that transaction can not be committed any more. Raises `InvalidInput` for a
+        connection to another store, and where `Capabilities.joins_transactions` is not set.
+        """
+
+    def transaction(self, job: Job, completed: Callable[[], None]) -> Transaction:
+        """Return a block with a connection of its own, whose transaction completes the job as
+        `complete_within` does, and `completed` is called after the commit; see `Job.transaction`."""
+
+    async def completions(self, jobs: Sequence[Job]) -> list[Completion]:
+        """Return what became of completions in transactions that others end: DONE, OPEN or NONE."""
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         """leased → scheduled | ready: after a failure, a snooze or a release."""

@@ -67,9 +67,11 @@ def _job(data: object) -> holdfast.Job:
     return holdfast.Job("1", "orders", "billing", event, "", 1, 0, 1, lease_until=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks", "typed-events"])
+@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks", "transactions", "typed-events"])
 async def test_the_python_of_a_page_runs(page: str, database: str, tmp_path: Path) -> None:
     """Programs as they stand; of modules with handlers, what those make of an event."""
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE invoices (order_id text, total integer)")
     for number, code in enumerate(blocks(f"docs/{page}.md", "python")):
         if "asyncio.run(" in code:
             (tmp_path / "program.py").write_text(code)

@@ -13,7 +13,9 @@ from sweeps import locked
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
-from kit import CHANNEL, MINUTE, claim, claim_one, publish, read_all, subscribe
+from holdfast.model.job import Completion
+from holdfast.model.states import State
+from kit import CHANNEL, MINUTE, claim, claim_one, complete, publish, read_all, state, subscribe
 from stores import STORES, Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
@@ -31,6 +33,31 @@ async def test_a_publish_joins_the_callers_transaction_or_is_refused(store: Stor
         with pytest.raises(InvalidInput, match="connection"):
             await backend.log.publish(CHANNEL, [Event(1, "a")], connection=object())
         assert await read_all(backend) == []
+
+
+async def test_a_completion_joins_the_callers_transaction_or_is_refused(
+    store: Store, backend: Backend
+) -> None:
+    await subscribe(backend)
+    await publish(backend, "a")
+    job = await claim_one(backend)
+    if backend.capabilities.joins_transactions:
+        async with await psycopg.AsyncConnection.connect(store.url) as connection:
+            await backend.leases.complete_within(job, connection)
+            await connection.rollback()
+            assert await state(backend, "a") is State.LEASED
+            assert await backend.leases.completions([job]) == [Completion.NONE]
+        async with backend.leases.transaction(job, lambda: None):
+            pass
+        assert await backend.leases.completions([job]) == [Completion.DONE]
+    else:
+        with pytest.raises(InvalidInput, match="no transaction"):
+            await backend.leases.complete_within(job, object())
+        with pytest.raises(InvalidInput, match="no transaction"):
+            backend.leases.transaction(job, lambda: None)
+        assert await backend.leases.completions([job]) == [Completion.NONE]
+        assert await complete(backend, job)
+    assert await state(backend, "a") is State.DONE
 
 
 async def test_a_client_that_knows_only_the_server_is_heard(store: Store, backend: Backend) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,13 +17,14 @@ from holdfast.model.job import Burial, Job, Reason
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock
 from holdfast_chaos.history import Call, History, calls_of
-from holdfast_chaos.recorder import Recorded, RecordedChannels, RecordedLeases, RecordedNoun
+from holdfast_chaos.recorder import Recorded, RecordedChannels, RecordedLeases, RecordedNoun, item
 from kit import BOOM
 
 CONSUMER, READER, SIDE_READER = "main", "reader", "side"
 LEASE, EXPIRES, SOON = timedelta(minutes=5), timedelta(minutes=10), timedelta(minutes=2)
 HIGH, LOW = 9, -5
 FEW, SOME = 4, 8
+_OPEN = 0.002
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,38 @@ class WatchedLeases(RecordedLeases):
     async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
         call = self._inner.leases.cancel(channel, source, event_id, consumer)
         return await self._note_one("cancel", {"channel": channel, "id": event_id}, call)
+
+    async def complete_on(self, connection: Any, job: Job, commits: bool) -> None:
+        """Complete a job in a transaction of the caller's, which stays open for a moment."""
+
+        async def ask() -> bool:
+            try:
+                await self._inner.leases.complete_within(job, connection)
+                await asyncio.sleep(_OPEN)
+            except BaseException:
+                await connection.rollback()
+                raise
+            await (connection.commit() if commits else connection.rollback())
+            return True
+
+        await self._note_one("complete", item(job), ask()) if commits else await ask()
+
+    async def complete_in_block(self, job: Job, commits: bool) -> None:
+        """Complete a job in a transaction of its own."""
+
+        async def ask() -> bool:
+            with suppress(_Undone):
+                async with self._inner.leases.transaction(job, lambda: None):
+                    await asyncio.sleep(_OPEN)
+                    if not commits:
+                        raise _Undone
+            return True
+
+        await self._note_one("complete", item(job), ask()) if commits else await ask()
+
+
+class _Undone(Exception):
+    """Raised in a block."""
 
 
 class WatchedChannels(RecordedChannels):

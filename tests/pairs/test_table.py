@@ -29,6 +29,7 @@ READS = {
     "deadletters.letter",
     "deadletters.page",
     "groups.all",
+    "leases.completions",
     "leases.find_jobs",
     "leases.job",
     "leases.stuck",

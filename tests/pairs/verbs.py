@@ -18,9 +18,17 @@ from round_state import CONSUMER, FEW, LEASE, READER, SIDE_READER, SOON, Notes, 
 
 from holdfast.contracts import Backend, Capabilities
 from holdfast.model.decide import Due, DueKind, when_due
-from holdfast.model.errors import HoldfastError, NotFound, Outdated, Overloaded
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    Outdated,
+    Overloaded,
+    Unavailable,
+)
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import Burial, Reason, Retry
+from holdfast.model.job import Burial, Completion, Reason, Retry
 from holdfast.model.policy import Policy
 from kit import BOOM
 
@@ -210,6 +218,24 @@ async def claim(actor: Actor) -> None:
 @verb("leases.complete")
 async def complete(actor: Actor) -> None:
     await actor.backend.leases.complete(actor.next(actor.world.leased))
+
+
+@verb(
+    "leases.complete_within",
+    "leases.transaction",
+    raises=(LeaseLost, InvalidInput),
+    causes=(Unavailable,),
+    needs=lambda capabilities: capabilities.joins_transactions,
+)
+async def complete_in_transaction(actor: Actor) -> None:
+    """On a connection of its own, and by a block; each transaction stays open for a moment, and every other
+    one is rolled back. Two may meet at one job: that is refused. A requeue gives way in the end."""
+    if actor.connection is None:
+        actor.connection = await psycopg.AsyncConnection.connect(actor.backend.url)
+    commits = actor.turn % 2 == 0
+    own, other = actor.next(actor.world.leased)
+    await actor.backend.leases.complete_in_block(replace(own, completion=Completion.NONE), commits)
+    await actor.backend.leases.complete_on(actor.connection, other, commits)
 
 
 @verb("leases.retry")

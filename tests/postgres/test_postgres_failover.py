@@ -152,6 +152,8 @@ async def test_a_completion_from_before_is_refused_and_the_new_holders_is_accept
     fresh = jobs[stale.event.id]
     assert fresh.token > stale.token
     assert not await complete(backend, stale), "its lease was lost with the claim"
+    with pytest.raises(holdfast.LeaseLost):
+        await backend.leases.transaction(stale, lambda: None).__aenter__()
     assert await complete(backend, fresh)
 
 

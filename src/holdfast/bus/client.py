@@ -232,6 +232,7 @@ class Bus:
                 continue
             for job in claimed:
                 job.partition = partition.index
+                job.open_transaction = self.finalizer.transaction
             self.counters.began(channel, consumer, len(claimed))
             jobs += claimed
             if len(jobs) >= limit:
@@ -254,10 +255,25 @@ class Bus:
             return 0
 
     async def finalize(
-        self, job: Job, *, success: bool, error: BaseException | str | None = None, terminal: bool = False
+        self,
+        job: Job,
+        *,
+        success: bool,
+        error: BaseException | str | None = None,
+        terminal: bool = False,
+        connection: Any = None,
     ) -> None:
-        """End an attempt: done, or by policy retried or dead. `terminal` buries at once."""
-        await self.finalize_many([job], success=success, error=error, terminal=terminal)
+        """End an attempt: done, or by policy retried or dead. `terminal` buries at once.
+
+        `connection` (psycopg, sync or async) makes the completion part of the caller's own transaction. Where
+        the lease was lost, it raises `LeaseLost`, and that transaction can not be committed any more.
+        """
+        if connection is None:
+            await self.finalize_many([job], success=success, error=error, terminal=terminal)
+        elif success:
+            await self.finalizer.complete_within(job, connection)
+        else:
+            raise InvalidInput("only success=True can be part of a transaction; leave out connection")
 
     async def finalize_many(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast import failpoints, tracing
 from holdfast.bus.partitions import Partition, Partitions
@@ -18,7 +19,7 @@ from holdfast.model.backoff import backoff_seconds
 from holdfast.model.decide import after_failure, describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound, Snooze, Terminal, Unavailable
-from holdfast.model.job import Burial, Failure, Job, Retry
+from holdfast.model.job import Burial, Completion, Failure, Job, Retry, Transaction
 from holdfast.model.policy import Policy
 from holdfast.upkeep.lifecycle import announce_discarded
 
@@ -29,6 +30,7 @@ _PAUSES = 0.1, 2.0
 _TRIES = 30  # with the pauses between them up to a minute
 _FAILURES_IN_A_ROW = 3
 _BATCH = 500
+_NOT_COMMITTED = describe("the handler returned without committing the transaction that completes its job")
 
 
 class FailedAttempt(NamedTuple):
@@ -39,8 +41,15 @@ class FailedAttempt(NamedTuple):
     terminal: bool = False
 
 
+class Unsettled(NamedTuple):
+    """An attempt at a job that a transaction completes, committed or not; and how it ends if it was not."""
+
+    job: Job
+    otherwise: FailedAttempt | Retry
+
+
 T = TypeVar("T")
-Item = TypeVar("Item", Job, FailedAttempt, Retry)
+Item = TypeVar("Item", Job, FailedAttempt, Retry, Unsettled)
 
 
 class AttemptCounters:
@@ -49,6 +58,7 @@ class AttemptCounters:
     def __init__(self) -> None:
         self.attempts: Counter[tuple[str, str]] = Counter()
         self.outcomes: Counter[tuple[str, str, str]] = Counter()
+        self._turn = threading.Lock()  # handlers in threads count too
 
     def began(self, channel: str, consumer: str, jobs: int) -> None:
         """Count jobs that were handed out."""
@@ -57,10 +67,11 @@ class AttemptCounters:
 
     def ended(self, jobs: Iterable[Job], outcomes: Iterable[str], accepted: Iterable[bool]) -> None:
         """Count finalized attempts by outcome, or as lost where the store refused them."""
-        self.outcomes.update(
-            (job.channel, job.consumer, outcome if yes else LOST)
-            for job, outcome, yes in zip(jobs, outcomes, accepted, strict=True)
-        )
+        with self._turn:
+            self.outcomes.update(
+                (job.channel, job.consumer, outcome if yes else LOST)
+                for job, outcome, yes in zip(jobs, outcomes, accepted, strict=True)
+            )
 
 
 class Finalizer:
@@ -82,6 +93,23 @@ class Finalizer:
             )
         self.counters.ended(jobs, [DONE] * len(jobs), accepted)
         return accepted
+
+    async def complete_within(self, job: Job, connection: Any) -> None:
+        """leased → done, as part of the transaction that the connection is in. Raises `LeaseLost`."""
+
+        async def within(at: Partition, mine: Sequence[Job]) -> list[bool]:
+            await at.backend.leases.complete_within(job, connection)
+            return [True]
+
+        with tracing.finalizing(DONE, [job]):
+            await self._per_store([job], [job], within, "complete")
+        job.completion = Completion.OPEN
+        self.counters.ended([job], [DONE], [True])
+
+    def transaction(self, job: Job) -> Transaction:
+        """Return a block whose transaction completes a job; see `Job.transaction`."""
+        at = self._partitions.all[job.partition]
+        return at.backend.leases.transaction(job, partial(self.counters.ended, [job], [DONE], [True]))
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move deadlines to now plus `by`."""
@@ -136,6 +164,30 @@ class Finalizer:
         ]
         await announce_discarded(at.backend, at.namespace, discarded)
         return [accepted.get(place, False) for place in range(len(failed))]
+
+    async def settle(self, unsettled: Sequence[Unsettled]) -> list[bool]:
+        """End attempts whose jobs a transaction completes, as far as it was not committed."""
+        return await self._per_store(unsettled, [each.job for each in unsettled], self._settle)
+
+    async def _settle(self, at: Partition, unsettled: Sequence[Unsettled]) -> list[bool]:
+        completions = await at.backend.leases.completions([each.job for each in unsettled])
+        for (job, _), found in zip(unsettled, completions, strict=True):
+            if found is Completion.OPEN:
+                log.warning(
+                    "job %s: its handler has ended, and the transaction that completes it is still open: the "
+                    "job is done when that is committed, or comes back when its lease ends",
+                    job.id,
+                )
+        left = {
+            place: each.otherwise
+            for place, (each, found) in enumerate(zip(unsettled, completions, strict=True))
+            if found is Completion.NONE
+        }
+        retries = {place: each for place, each in left.items() if isinstance(each, Retry)}
+        failed = {place: each for place, each in left.items() if isinstance(each, FailedAttempt)}
+        accepted = dict(zip(retries, await self.retry(list(retries.values())), strict=True))
+        accepted |= dict(zip(failed, await self.fail(list(failed.values())), strict=True))
+        return [accepted.get(place, True) for place in range(len(unsettled))]
 
     async def _policy(self, at: Partition, channel: str, consumer: str) -> Policy | None:
         """Return the policy that failures are judged by; None where the consumer and its jobs are gone."""
@@ -208,16 +260,28 @@ class FinalizeQueues:
     def done(self, job: Job) -> None:
         """The handler returned."""
         queue = self._queues[job.partition]
-        queue.done.append(job)
-        queue.start()
+        if job.completion is Completion.DONE:
+            queue.completed(job)
+        elif job.completion is Completion.OPEN:
+            queue.add(FailedAttempt(job, _NOT_COMMITTED))
+        else:
+            queue.done.append(job)
+            queue.start()
 
     def failed(self, job: Job, error: BaseException) -> None:
         """The handler raised an error: it failed, or it snoozes."""
         queue = self._queues[job.partition]
+        if job.completion is Completion.DONE:
+            log.warning(
+                "%s/%s: job %s is done, its transaction was committed; after that its handler raised %r",
+                *(job.channel, job.consumer, job.id, error),
+                exc_info=error,
+            )
+            queue.completed(job)
+            return
         if isinstance(error, Snooze):
             try:
-                queue.retries.append(Retry(job, parse_duration(error.delay, what="snooze")))
-                queue.start()
+                queue.add(Retry(job, parse_duration(error.delay, what="snooze")))
                 return
             except InvalidInput as unusable:
                 error = unusable
@@ -227,15 +291,16 @@ class FinalizeQueues:
             *(job.channel, job.consumer, job.attempt, job.event.id, failure.kind, failure.error),
             exc_info=None if isinstance(error, HoldfastError) else error,
         )
-        queue.failed.append(FailedAttempt(job, failure, isinstance(error, Terminal)))
-        queue.start()
+        queue.add(FailedAttempt(job, failure, isinstance(error, Terminal)))
 
     def release(self, jobs: Iterable[Job]) -> None:
         """Give back jobs that were not begun, or not ended; no budget is spent."""
         for job in jobs:
             queue = self._queues[job.partition]
-            queue.retries.append(Retry(job, None))
-            queue.start()
+            if job.completion is Completion.DONE:
+                queue.completed(job)
+            else:
+                queue.add(Retry(job, None))
 
     def pending(self, store: int) -> int:
         """Return how many attempts a store's next batch will take."""
@@ -259,16 +324,32 @@ class FinalizeQueue:
         self.done: list[Job] = []
         self.failed: list[FailedAttempt] = []
         self.retries: list[Retry] = []
+        self.unsettled: list[Unsettled] = []
         self._task: asyncio.Task[None] | None = None
         self._tries: dict[int, int] = {}
 
     @property
     def pending(self) -> int:
         """Attempts that no batch has taken yet."""
-        return len(self.done) + len(self.failed) + len(self.retries)
+        return len(self.done) + len(self.failed) + len(self.retries) + len(self.unsettled)
+
+    def add(self, ended: FailedAttempt | Retry) -> None:
+        """Finalize an attempt; where a transaction completes its job, look at that first."""
+        if ended.job.completion is Completion.OPEN:
+            self.unsettled.append(Unsettled(ended.job, ended))
+        elif isinstance(ended, Retry):
+            self.retries.append(ended)
+        else:
+            self.failed.append(ended)
+        self.start()
+
+    def completed(self, job: Job) -> None:
+        """Its transaction has completed a job: there is nothing to finalize."""
+        self._forget([job])
+        self._on_finalized()
 
     def start(self) -> None:
-        """Finalize what was added to `done`, `failed` or `retries`, in a task."""
+        """Finalize what was added, in a task."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
@@ -287,19 +368,21 @@ class FinalizeQueue:
         failures = 0
         while self.pending:
             await self._gather()
-            done, failed, retries = self.done, self.failed, self.retries
-            self.done, self.failed, self.retries = [], [], []
+            done, failed, retries, unsettled = self.done, self.failed, self.retries, self.unsettled
+            self.done, self.failed, self.retries, self.unsettled = [], [], [], []
             left_done = await self._apply(done, lambda job: job, self._finalizer.complete)
             failpoints.hit("worker.after_ack")
             left_failed = await self._apply(failed, lambda item: item.job, self._finalizer.fail)
             left_retries = await self._apply(retries, lambda item: item.job, self._finalizer.retry)
+            left_unsettled = await self._apply(unsettled, lambda item: item.job, self._finalizer.settle)
             self._on_finalized()
-            if not (left_done or left_failed or left_retries):
+            if not (left_done or left_failed or left_retries or left_unsettled):
                 failures = 0
                 continue
             self.done += left_done
             self.failed += left_failed
             self.retries += left_retries
+            self.unsettled += left_unsettled
             failures += 1
             await asyncio.sleep(backoff_seconds(failures, *_PAUSES))
 

@@ -14,7 +14,7 @@ from typing import Self
 from holdfast.bus.client import Bus
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import HoldfastError
-from holdfast.model.job import Job
+from holdfast.model.job import Completion, Job
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +93,13 @@ class Heartbeat:
     def _groups(self, index: int) -> dict[timedelta, list[Job]]:
         groups: dict[timedelta, list[Job]] = {}
         for job, lease, _ in list(self._held.values()):
-            if job.partition == index:
+            if job.partition == index and job.completion is not Completion.DONE:
                 groups.setdefault(lease, []).append(job)
         return groups
 
     def _report_lost(self, jobs: list[Job], accepted: list[bool]) -> None:
         for job, yes in zip(jobs, accepted, strict=True):
             entry = self._held.get(id(job))
-            if not yes and entry is not None:  # a job that ended meanwhile is no loss
+            # A job that ended meanwhile is no loss, nor is one that a transaction completes.
+            if not yes and entry is not None and job.completion in (Completion.NONE, Completion.BEGUN):
                 self._home.call_soon_threadsafe(entry[2], job)

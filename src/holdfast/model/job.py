@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
 
+from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
 from holdfast.model.states import State
 
@@ -18,6 +21,31 @@ class Reason(StrEnum):
     CRASH_LOOP = "crash_loop"
     EXPIRED = "expired"
     TERMINAL = "terminal"
+
+
+class Completion(StrEnum):
+    """How far the completion of a job in a transaction has come, as far as this process knows."""
+
+    NONE = "none"
+    BEGUN = "begun"
+    """The block of `Job.transaction` runs."""
+    OPEN = "open"
+    """A transaction completes the job, and may be committed or not."""
+    DONE = "done"
+    """It was committed."""
+
+
+class Transaction(Protocol):
+    """What `Job.transaction` returns: `async with`, or `with` in a thread."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -34,6 +62,20 @@ class Job:
     token: int
     lease_until: datetime
     partition: int = 0
+    completion: Completion = field(default=Completion.NONE, compare=False, repr=False)
+    open_transaction: Callable[[Job], Transaction] | None = field(default=None, compare=False, repr=False)
+
+    def transaction(self) -> Transaction:
+        """Return a block whose transaction also completes this job: what it writes and the end of the job are
+        committed together, or neither is.
+
+        `async with` gives a `psycopg.AsyncConnection` to the job's own store, `with` a `psycopg.Connection`.
+        Where the lease was lost, nothing is committed and the end of the block raises `LeaseLost`. Raises
+        `InvalidInput` on Redis and NATS, and for a job that is in such a block, or completed, already.
+        """
+        if self.open_transaction is None:
+            raise InvalidInput(f"job {self.id} was not polled from a bus; only such a job has a transaction")
+        return self.open_transaction(self)
 
 
 class Failure(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from holdfast.backends.nats.state.batch_builder import BatchBuilder
 from holdfast.backends.nats.state.claims import Claims
@@ -31,7 +32,7 @@ from holdfast.backends.nats.wire.batches import Stale
 from holdfast.backends.nats.wire.codec import to_micros
 from holdfast.model.decide import DueKind
 from holdfast.model.errors import InvalidInput, Unavailable
-from holdfast.model.job import Burial, Job, JobRecord, Retry
+from holdfast.model.job import Burial, Completion, Job, JobRecord, Retry, Transaction
 from holdfast.model.states import State
 
 _Decision = Callable[[Member], Callable[[StoredJob, int], StoredJob]]
@@ -132,6 +133,15 @@ class Leases:
             return False
         tokens = {lease.token for lease in frontier.leases}
         return all(job.token in tokens for job in jobs)
+
+    async def complete_within(self, job: Job, connection: Any) -> None:
+        raise _no_transaction(job)
+
+    def transaction(self, job: Job, completed: Callable[[], None]) -> Transaction:
+        raise _no_transaction(job)
+
+    async def completions(self, jobs: Sequence[Job]) -> list[Completion]:
+        return [Completion.NONE] * len(jobs)
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         return await self._apply([(each.job, _retried(each)) for each in retries])
@@ -353,3 +363,10 @@ def _buried(burial: Burial) -> _Decision:
 
 def _cancelled(record: StoredJob, now: int) -> StoredJob:
     return record.at_end(State.CANCELLED, now)
+
+
+def _no_transaction(job: Job) -> InvalidInput:
+    return InvalidInput(
+        f"NATS has no transaction that could complete job {job.id}; end it with finalize(job, success=True) "
+        "and make the handler idempotent"
+    )

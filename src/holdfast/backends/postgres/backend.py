@@ -17,6 +17,7 @@ from holdfast.backends.postgres.log import Log
 from holdfast.backends.postgres.records import Records
 from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.session import Session
+from holdfast.backends.postgres.transactions import Transactions
 from holdfast.backends.postgres.wakeups import PostgresListener
 from holdfast.contracts import Capabilities, Finding
 
@@ -31,7 +32,8 @@ class PostgresBackend:
         self._session = session = Session(url, connections)
         self.channels = Channels(session)
         self.log = Log(session)
-        self.leases = Leases(session, self.channels)
+        self._transactions = Transactions(url)
+        self.leases = Leases(session, self.channels, self._transactions)
         self.deadletters = DeadLetters(session)
         self.lifecycle = Lifecycle(session)
         self.cursors = Cursors(session)
@@ -49,6 +51,7 @@ class PostgresBackend:
 
     async def close(self) -> None:
         await self.log.close()
+        await self._transactions.close()
         await self._session.close()
 
     def fork(self) -> PostgresBackend:

@@ -71,7 +71,7 @@ class Channels:
         pids = [pid for (pid,) in await self._session.rows("publishers", channel=parameters["channel"])]
         busy = f"publishes held open by server process {pids}; finish those transactions, then try again"
         if not pids:
-            busy = "a trim, a recount or another change under way; try again"
+            busy = "a trim, a recount, an open transaction that completes a job, or another change; try again"
         raise Unavailable(f"channel {parameters['channel']!r} has {busy}")
 
     @asynccontextmanager

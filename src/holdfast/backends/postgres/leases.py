@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 
 import orjson
 
+from holdfast.backends.postgres import callers
 from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.channels import Channels
 from holdfast.backends.postgres.session import Session
+from holdfast.backends.postgres.transactions import JobTransaction, Transactions, completion, lease
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import EventColumns
 from holdfast.model.gc_pause import gc_disabled
-from holdfast.model.job import Burial, Failure, Job, JobRecord, Retry
+from holdfast.model.job import Burial, Completion, Failure, Job, JobRecord, Retry, Transaction
 from holdfast.model.position import format_position
 from holdfast.model.states import State
 
@@ -24,13 +26,14 @@ T = TypeVar("T")
 Refused = set[tuple[int, int]]  # seq and token
 _POSITION = "%04x-%016x"  # of epoch and seq: format_position(), but for every job of every claim
 _NO_HEADERS: dict[str, str] = {}
+_COMPLETION = {True: Completion.DONE, None: Completion.OPEN, False: Completion.NONE}
 
 
 class Leases:
     """The transitions of leased jobs, each fenced by the job's token."""
 
-    def __init__(self, session: Session, channels: Channels) -> None:
-        self._session, self._channels = session, channels
+    def __init__(self, session: Session, channels: Channels, transactions: Transactions) -> None:
+        self._session, self._channels, self._transactions = session, channels, transactions
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
         while True:
@@ -58,6 +61,25 @@ class Leases:
             return set(rows)
 
         return await _per_consumer(jobs, lambda job: job, end)
+
+    async def complete_within(self, job: Job, connection: Any) -> None:
+        prepared = await self._session.row("prepare_completion", **lease(job))
+        assert prepared is not None  # noqa: S101 - a function with OUT parameters always returns a row
+        await callers.row(connection, "complete_within", completion(job, prepared), self._session.url)
+
+    def transaction(self, job: Job, completed: Callable[[], None]) -> Transaction:
+        return JobTransaction(self._transactions, job, completed)
+
+    async def completions(self, jobs: Sequence[Job]) -> list[Completion]:
+        found: dict[tuple[str, str, int, int], Completion] = {}
+        for (channel, consumer), mine in _grouped(jobs, lambda job: job).items():
+            arrays = {
+                "seqs": NumberArray([_seq(job) for job in mine]),
+                "tokens": NumberArray([job.token for job in mine]),
+            }
+            rows = await self._session.rows("completions", channel=channel, consumer=consumer, **arrays)
+            found |= {(channel, consumer, *row[:2]): _COMPLETION[row[2]] for row in rows}
+        return [found[job.channel, job.consumer, _seq(job), job.token] for job in jobs]
 
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         async def move(of: dict[str, str], mine: Sequence[Job]) -> Refused:
@@ -141,17 +163,21 @@ async def _per_consumer(
     apply: Callable[[dict[str, str], Sequence[T]], Awaitable[Refused]],
 ) -> list[bool]:
     """One statement per consumer; the results come back in the order of the items."""
-    groups: dict[tuple[str, str], list[T]] = defaultdict(list)
-    for item in items:
-        job = job_of(item)
-        groups[job.channel, job.consumer].append(item)
     refused: dict[tuple[str, str], Refused] = {}
-    for (channel, consumer), mine in groups.items():
+    for (channel, consumer), mine in _grouped(items, job_of).items():
         refused[channel, consumer] = await apply({"channel": channel, "consumer": consumer}, mine)
     if not any(refused.values()):
         return [True] * len(items)
     jobs = (job_of(item) for item in items)
     return [(_seq(job), job.token) not in refused[job.channel, job.consumer] for job in jobs]
+
+
+def _grouped(items: Sequence[T], job_of: Callable[[T], Job]) -> dict[tuple[str, str], list[T]]:
+    groups: dict[tuple[str, str], list[T]] = defaultdict(list)
+    for item in items:
+        job = job_of(item)
+        groups[job.channel, job.consumer].append(item)
+    return groups
 
 
 def _jobs(channel: str, consumer: str, rows: Sequence[tuple[Any, ...]]) -> list[Job]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +12,7 @@ import orjson
 import psycopg
 
 from holdfast import failpoints
-from holdfast.backends.postgres import bulk_publish
+from holdfast.backends.postgres import bulk_publish, callers
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.horizon import horizon, horizons
 from holdfast.backends.postgres.positions import (
@@ -25,10 +24,9 @@ from holdfast.backends.postgres.positions import (
     position,
     up_to,
 )
-from holdfast.backends.postgres.queries import QUERIES
-from holdfast.backends.postgres.session import PATIENCE, Session, translate
+from holdfast.backends.postgres.session import PATIENCE, Session
 from holdfast.backends.postgres.wakeups import Waker
-from holdfast.model.errors import DataLost, InvalidInput, Overloaded
+from holdfast.model.errors import DataLost, Overloaded
 from holdfast.model.event import (
     DEFAULT_SOURCE,
     DEFAULT_TYPE,
@@ -72,7 +70,7 @@ class Log:
         if connection is not None:
             await self._know(channel)
             parameters = _columns(channel, events, at, priority, wake=True)
-            return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
+            return _receipts(events, *await callers.row(connection, "publish", parameters, self._session.url))
         receipts = await self._append(channel, events, at, priority)
         failpoints.hit("publish.after_commit")
         return receipts
@@ -213,23 +211,6 @@ class Log:
     async def close(self) -> None:
         """Send the wake-ups that are still due."""
         await self._waker.close()
-
-
-async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...]:
-    if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        raise InvalidInput(f"connection is a {type(connection).__name__}; pass a connection of psycopg 3")
-    try:
-        if isinstance(connection, psycopg.AsyncConnection):
-            cursor = connection.cursor(binary=True)
-            cursor.row_factory = psycopg.rows.tuple_row
-            await cursor.execute(QUERIES["publish"], parameters)
-            [row] = await cursor.fetchall()
-        else:
-            plain = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
-            [row] = await asyncio.to_thread(lambda: plain.execute(QUERIES["publish"], parameters).fetchall())
-    except psycopg.Error as error:
-        raise translate(error, url) from error
-    return tuple(row)
 
 
 def _patience(batch: EventColumns) -> float:

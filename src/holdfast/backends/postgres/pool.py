@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -35,10 +35,13 @@ ALERT: dict[str, Any] = {
 }
 
 
-async def connect(url: str) -> Connection:
+C = TypeVar("C", bound=Connection)
+
+
+async def connect(url: str, kind: type[C] = Connection) -> C:  # type: ignore[assignment]
     """A new connection in autocommit mode; raises psycopg's errors."""
     try:
-        connection = await Connection.connect(url, autocommit=True, prepare_threshold=1, **ALERT)
+        connection = await kind.connect(url, autocommit=True, prepare_threshold=1, **ALERT)
     except BaseException as error:
         # The frames below hold the socket. Whoever kept the error kept the connection open, half made, and a
         # server waits a minute for a password, and a DROP DATABASE for that.
@@ -82,8 +85,14 @@ def hang_up(connection: Connection) -> None:
 class Pool:
     """At most `size` connections; the one given back last is taken first."""
 
-    def __init__(self, url: str, size: int, configure: Callable[[Connection], Awaitable[None]]) -> None:
-        self._url, self._configure = url, configure
+    def __init__(
+        self,
+        url: str,
+        size: int,
+        configure: Callable[[Connection], Awaitable[None]],
+        kind: type[Connection] = Connection,
+    ) -> None:
+        self._url, self._configure, self._kind = url, configure, kind
         self._slots = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
         self.opened = False
@@ -100,7 +109,7 @@ class Pool:
             raise
 
     async def _connect(self) -> Connection:
-        connection = await connect(self._url)
+        connection = await connect(self._url, self._kind)
         try:
             with _impatient(connection):
                 await self._configure(connection)

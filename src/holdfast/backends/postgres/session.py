@@ -20,6 +20,7 @@ from holdfast.model.errors import (
     InvalidInput,
     InvalidName,
     InvalidPolicy,
+    LeaseLost,
     LockLost,
     Outdated,
     Overloaded,
@@ -34,6 +35,7 @@ PATIENCE = 8.0
 # tried again.
 LOCK_WAIT = "500ms"
 LOCK_TRIES = 20
+_LOCK_PAUSE = 0.1
 
 
 class Session:
@@ -116,6 +118,7 @@ class Session:
             except Unavailable as error:
                 if not gave_way(error):
                     raise
+                await asyncio.sleep(_LOCK_PAUSE)
         return await self.rows(name, **parameters)
 
     async def run(self, name: str, **parameters: Any) -> int:
@@ -209,6 +212,8 @@ def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:
             return LockLost(name, token)
         case "HF006":
             return Outdated(message)
+        case "HF007":
+            return LeaseLost([message.split(" ")[4]])
         case "25006":  # a standby, or a primary that has become one: the next connection may find another
             return Unavailable(
                 f"PostgreSQL at {address(url, 5432)} takes no writes; name its primary: {message}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ from holdfast.model.decide import describe
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.event import Event
 from holdfast.model.gc_pause import gc_disabled
-from holdfast.model.job import Burial, Failure, Job, JobRecord, Reason, Retry
+from holdfast.model.job import Burial, Completion, Failure, Job, JobRecord, Reason, Retry, Transaction
 from holdfast.model.states import LIVE, State
 
 _log = logging.getLogger(__name__)
@@ -151,6 +151,15 @@ class Leases:
             digits: bytes = await self._session.run(script, *arguments)
             accepted += [digit == _ONE for digit in digits]
         return accepted
+
+    async def complete_within(self, job: Job, connection: Any) -> None:
+        raise _no_transaction(job)
+
+    def transaction(self, job: Job, completed: Callable[[], None]) -> Transaction:
+        raise _no_transaction(job)
+
+    async def completions(self, jobs: Sequence[Job]) -> list[Completion]:
+        return [Completion.NONE] * len(jobs)
 
     async def retry(self, retries: Sequence[Retry]) -> list[bool]:
         rows = [
@@ -323,3 +332,10 @@ def _errors(kept: bytes) -> list[dict[str, Any]]:
     """Every attempt's error, with its time as text."""
     errors: list[dict[str, Any]] = orjson.loads(b"[" + kept + b"]")
     return [error | {"at": from_micros(error["at"]).isoformat()} for error in errors]
+
+
+def _no_transaction(job: Job) -> InvalidInput:
+    return InvalidInput(
+        f"Redis has no transaction that could complete job {job.id}; end it with finalize(job, success=True) "
+        "and make the handler idempotent"
+    )

@@ -159,6 +159,11 @@ CREATE TABLE holdfast.keys_to_wake (
 
 CREATE INDEX keys_to_wake_consumer ON holdfast.keys_to_wake (consumer_id);
 
+-- Whether what happens now is part of a transaction that somebody else ends, perhaps much later: see
+-- holdfast.complete_within.
+CREATE FUNCTION holdfast.stays_open() RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
+RETURN current_setting('holdfast.stays_open', true) IS NOT DISTINCT FROM 'on';
+
 -- Let the first live job of a key go, if an earlier one held it back.
 CREATE FUNCTION holdfast.wake_key(p_consumer_id integer, p_order_key text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -183,11 +188,19 @@ BEGIN
     END IF;
 END $$;
 
--- A job that leaves the table lets the next one of its key go.
+-- A job that leaves the table lets the next one of its key go. In a transaction that may stay open nobody is to wait for
+-- the key: the next claim looks at it, if there is a job to let go. (None is marked held while its head is locked.)
 CREATE FUNCTION holdfast.after_leaving() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM holdfast.wake_key(l.consumer_id, l.order_key) FROM (
-        SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2) l;
+    IF holdfast.stays_open() THEN
+        INSERT INTO holdfast.keys_to_wake (consumer_id, order_key)
+        SELECT DISTINCT g.consumer_id, g.order_key FROM gone g WHERE g.order_key IS NOT NULL AND EXISTS (
+            SELECT FROM holdfast.jobs j
+            WHERE j.consumer_id = g.consumer_id AND j.order_key = g.order_key AND j.held OFFSET 0);
+    ELSE
+        PERFORM holdfast.wake_key(l.consumer_id, l.order_key) FROM (
+            SELECT DISTINCT consumer_id, order_key FROM gone WHERE order_key IS NOT NULL ORDER BY 1, 2) l;
+    END IF;
     RETURN NULL;
 END $$;
 
@@ -207,12 +220,24 @@ $$;
 
 CREATE FUNCTION holdfast.after_ending() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM holdfast.make_room(array_agg(a.consumer_id), array_agg(a.n)) FROM added a WHERE a.outcome <> 'purged';
+    IF NOT holdfast.stays_open() THEN
+        PERFORM holdfast.make_room(array_agg(a.consumer_id), array_agg(a.n)) FROM added a WHERE a.outcome <> 'purged';
+    END IF;
     RETURN NULL;
 END $$;
 
 CREATE TRIGGER after_ending AFTER INSERT ON holdfast.history
     REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION holdfast.after_ending();
+
+-- Publishers wait for whoever makes room. In a transaction that may stay open it is made at the commit.
+CREATE FUNCTION holdfast.at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.depths SET live = live - NEW.n WHERE consumer_id = NEW.consumer_id;
+    RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON holdfast.history DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (holdfast.stays_open()) EXECUTE FUNCTION holdfast.at_commit();
 
 -- Rows for events that were taken up and differ from those that wait.
 CREATE FUNCTION holdfast.add_jobs(c holdfast.consumers, p_epochs integer[], p_seqs bigint[]) RETURNS void
@@ -632,21 +657,30 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (v_seqs) ORDER BY id FOR UPDATE;
+    RETURN QUERY
+    SELECT * FROM holdfast.complete_rows(v_consumer, v_seqs, v_tokens, v_now)
+    EXCEPT SELECT * FROM unnest(v_done, v_of);
+END $$;
+
+-- The same for jobs that have rows of their own.
+CREATE FUNCTION holdfast.complete_rows(p_consumer_id integer, p_seqs bigint[], p_tokens bigint[], p_now timestamptz)
+RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND id = ANY (p_seqs) ORDER BY id FOR UPDATE;
     RETURN QUERY
     WITH ended AS (
         DELETE FROM holdfast.jobs j
-        WHERE j.consumer_id = v_consumer AND j.id = ANY (v_seqs) AND j.lease_until IS NOT NULL
-          AND ((j.id, j.token) IN (SELECT * FROM unnest(v_seqs, v_tokens))) IS TRUE
+        WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs) AND j.lease_until IS NOT NULL
+          AND ((j.id, j.token) IN (SELECT * FROM unnest(p_seqs, p_tokens))) IS TRUE
         RETURNING j.*
     ), logged AS (
         INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at, outcome,
                                       priority, attempts, abandonments, worker, errors)
-        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, v_now, 'done', priority, attempts, abandonments,
+        SELECT consumer_id, channel_id, epoch, id, id, token, created_at, p_now, 'done', priority, attempts, abandonments,
                worker, errors FROM ended
     )
-    SELECT * FROM unnest(v_seqs, v_tokens)
-    EXCEPT (SELECT * FROM unnest(v_done, v_of) UNION ALL SELECT id, token FROM ended);
+    SELECT * FROM unnest(p_seqs, p_tokens) EXCEPT SELECT id, token FROM ended;
 END $$;
 
 -- When an event was published, or another time where it was trimmed.
@@ -690,13 +724,15 @@ BEGIN
     SELECT b.id, b.token FROM back b LEFT JOIN wake ON true;
 END $$;
 
--- Move the deadline of leases that are still held. A row goes on as a whole where all its members do.
+-- Move the deadline of leases that are still held. A row goes on as a whole where all its members do. A job that somebody
+-- is ending at this moment counts as held, and is left as it is: the transaction may stay open, and holds the lease.
 CREATE FUNCTION holdfast.extend(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[], p_by interval)
 RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_consumer integer := holdfast.consumer_id(p_channel, p_consumer);
     v_now      timestamptz := holdfast.now();
+    v_ending   bigint[];
 BEGIN
     IF holdfast.lock_members(array_fill(v_consumer, ARRAY[cardinality(p_tokens)]), p_tokens) THEN
         RETURN QUERY
@@ -715,14 +751,33 @@ BEGIN
                           AND j.renewed_at = v_now OFFSET 0)
         HAVING count(*) > 0;
     END IF;
-    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) ORDER BY id FOR NO KEY UPDATE;
+    v_ending := holdfast.ending(v_consumer, p_seqs);
+    PERFORM FROM holdfast.jobs WHERE consumer_id = v_consumer AND id = ANY (p_seqs) AND id <> ALL (v_ending)
+    ORDER BY id FOR NO KEY UPDATE;
     RETURN QUERY
     UPDATE holdfast.jobs j SET lease_until = v_now + p_by, renewed_at = v_now
     FROM unnest(p_seqs, p_tokens) AS l (seq, token)
     WHERE j.consumer_id = v_consumer AND j.id = ANY (p_seqs) AND j.id = l.seq AND j.token = l.token
-      AND j.lease_until IS NOT NULL
+      AND j.lease_until IS NOT NULL AND j.id <> ALL (v_ending)
     RETURNING j.id, j.token;
+    IF v_ending <> '{}' THEN
+        RETURN QUERY
+        SELECT j.id, j.token FROM unnest(p_seqs, p_tokens) AS l (seq, token) JOIN holdfast.jobs j
+          ON j.consumer_id = v_consumer AND j.id = l.seq AND j.token = l.token
+        WHERE j.consumer_id = v_consumer AND j.id = ANY (v_ending) AND j.lease_until IS NOT NULL;
+    END IF;
 END $$;
+
+-- Of jobs that have rows of their own, those that somebody is ending at this moment, in a transaction that may stay open.
+-- The others are not ended before this transaction is.
+CREATE FUNCTION holdfast.ending(p_consumer_id integer, p_seqs bigint[]) RETURNS bigint[] LANGUAGE sql AS $$
+    WITH free AS MATERIALIZED (
+        SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
+        ORDER BY j.id FOR KEY SHARE SKIP LOCKED
+    )
+    SELECT ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
+                 EXCEPT SELECT f.id FROM free f);
+$$;
 
 -- A consumer's job, wherever it is now.
 CREATE FUNCTION holdfast.job(p_consumer_id integer, p_seq bigint)
@@ -771,6 +826,11 @@ DECLARE
 BEGIN
     LOOP
         PERFORM holdfast.single_out(v_consumer, p_seq);
+        -- The transaction that ends it may stay open, and claims wait for the frontier.
+        IF holdfast.ending(v_consumer, ARRAY[p_seq]) <> '{}' THEN
+            RAISE EXCEPTION 'job % is being ended in a transaction that is still open', p_seq
+                USING ERRCODE = 'lock_not_available';
+        END IF;
         UPDATE holdfast.jobs j SET state = 'ready', token = holdfast.next_token(), attempts = 0,
                abandonments = 0, due_at = v_now, expires_at = v_now + c.expires_after, lease_until = NULL, worker = NULL
         FROM holdfast.consumers c
@@ -911,6 +971,20 @@ BEGIN
     RETURN coalesce(cardinality(v_channels), 0);
 END $$;
 
+-- Lock jobs that have rows of their own, as far as nobody else has; returns their numbers, null in place of the others. A
+-- transaction that completes a job may stay open: the lifecycle leaves it to a later step.
+CREATE FUNCTION holdfast.lock_free(p_consumer_ids integer[], p_seqs bigint[]) RETURNS bigint[] LANGUAGE sql AS $$
+    WITH free AS MATERIALIZED (
+        SELECT j.consumer_id, j.id FROM holdfast.jobs j JOIN unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
+          ON d.consumer_id = j.consumer_id AND d.seq = j.id
+        WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
+        ORDER BY j.consumer_id, j.id FOR UPDATE OF j SKIP LOCKED
+    )
+    SELECT array_agg(f.id ORDER BY d.i)
+    FROM unnest(p_consumer_ids, p_seqs) WITH ORDINALITY AS d (consumer_id, seq, i)
+    LEFT JOIN free f ON f.consumer_id = d.consumer_id AND f.id = d.seq;
+$$;
+
 -- leased → ready at the tail, for leases that are still overdue: the attempt is given back and an abandonment is
 -- counted, for each job by itself.
 CREATE FUNCTION holdfast.abandon(p_consumer_ids integer[], p_seqs bigint[], p_tokens bigint[], p_errors jsonb[])
@@ -920,10 +994,7 @@ DECLARE
     v_channels integer[];
 BEGIN
     PERFORM holdfast.split_off(p_consumer_ids, p_seqs, p_tokens);
-    PERFORM FROM holdfast.jobs j JOIN unnest(p_consumer_ids, p_seqs) AS d (consumer_id, seq)
-      ON d.consumer_id = j.consumer_id AND d.seq = j.id
-    WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)
-    ORDER BY j.consumer_id, j.id FOR NO KEY UPDATE OF j;
+    p_seqs := holdfast.lock_free(p_consumer_ids, p_seqs);
     WITH abandoned AS (
         UPDATE holdfast.jobs j
         SET state = 'ready', due_at = v_now, lease_until = NULL, worker = NULL,

@@ -102,6 +102,9 @@ BEGIN
     ELSE
         PERFORM holdfast.split_off(p_consumer_ids, p_seqs, p_tokens);
     END IF;
+    IF overdue THEN
+        p_seqs := holdfast.lock_free(p_consumer_ids, p_seqs);
+    END IF;
     PERFORM FROM holdfast.jobs j
     JOIN unnest(p_consumer_ids, p_seqs) AS b (consumer_id, seq) ON b.consumer_id = j.consumer_id AND b.seq = j.id
     WHERE j.consumer_id = ANY (p_consumer_ids) AND j.id = ANY (p_seqs)

@@ -35,6 +35,22 @@ WHERE ch.name = %(channel)s AND c.name = %(consumer)s;
 SELECT * FROM holdfast.extend(
     %(channel)s, %(consumer)s, %(seqs)s::bigint[], %(tokens)s::bigint[], %(by)s::interval);
 
+-- name: prepare_completion
+SELECT * FROM holdfast.prepare_completion(%(channel)s, %(consumer)s, %(seq)s::bigint, %(token)s::bigint);
+
+-- name: complete_within
+-- In a transaction that the caller ends.
+SELECT holdfast.complete_within(
+    %(consumer)s::integer, %(seq)s::bigint, %(token)s::bigint, %(store)s::text)::text;
+
+-- name: complete_within_ours
+-- The same in a transaction of our own. Should its client vanish before the commit, the job is not held for long.
+SELECT set_config('idle_in_transaction_session_timeout', '10s', true), holdfast.complete_within(
+    %(consumer)s::integer, %(seq)s::bigint, %(token)s::bigint, %(store)s::text)::text;
+
+-- name: completions
+SELECT * FROM holdfast.completions(%(channel)s, %(consumer)s, %(seqs)s::bigint[], %(tokens)s::bigint[]);
+
 -- What operators do to jobs.
 
 -- name: cancel
