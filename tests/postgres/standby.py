@@ -23,6 +23,7 @@ from holdfast.embedded.servers import programs_folder
 from holdfast_chaos.proxy import Proxy
 
 _PATIENCE = 60.0
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class Standby(Postgres):
@@ -30,7 +31,7 @@ class Standby(Postgres):
 
     def __init__(self, primary: Postgres) -> None:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=primary.folder.parent))
-        super().__init__(folder, {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"})
+        super().__init__(folder, SETTINGS)
         self._primary = primary
         files.write_private(folder / "secret", primary.secret)
 
@@ -67,6 +68,23 @@ class Standby(Postgres):
         end = ask(self._primary.url, "SELECT pg_current_wal_insert_lsn()")
         ask(self._primary.url, "CHECKPOINT")  # flushes also what no commit waits for
         _wait(lambda: ask(self.url, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", end))
+
+    def follow(self, primary: Postgres) -> Self:
+        """Forget what it has, and follow this one from now on."""
+        self.kill()
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        self._primary = primary
+        return self.start()
+
+    def make_synchronous(self) -> None:
+        """From now on, the primary acknowledges only what has been written here."""
+        ask(self._primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        ask(self._primary.url, "SELECT pg_reload_conf()")
+        _wait(
+            lambda: ask(
+                self._primary.url, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+            )
+        )
 
     def part(self) -> None:
         """Receive nothing from now on: what the primary acknowledges after this is lost to the standby."""

@@ -14,6 +14,7 @@ import psycopg
 
 from holdfast import failpoints
 from holdfast.backends.postgres import bulk_publish
+from holdfast.backends.postgres.acknowledged import Acknowledged
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.horizon import horizon, horizons
 from holdfast.backends.postgres.positions import (
@@ -56,6 +57,7 @@ class Log:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waker = Waker(session)
+        self._acknowledged = Acknowledged(session)
         self._known: set[str] = set()
 
     async def publish(
@@ -74,6 +76,7 @@ class Log:
             parameters = _columns(channel, events, at, priority, wake=True)
             return _receipts(events, *await _on_callers(connection, parameters, self._session.url))
         receipts = await self._append(channel, events, at, priority)
+        self._acknowledged.add(channel, receipts)
         failpoints.hit("publish.after_commit")
         return receipts
 
@@ -211,8 +214,9 @@ class Log:
         return up_to(min(end, await horizon(self._session, channel)))
 
     async def close(self) -> None:
-        """Send the wake-ups that are still due."""
+        """Send the wake-ups and the report that are still due."""
         await self._waker.close()
+        await self._acknowledged.close()
 
 
 async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> tuple[Any, ...]:

@@ -16,6 +16,16 @@ SET LOCAL enable_bitmapscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL p
 SET LOCAL timezone = 'UTC'; SET LOCAL idle_in_transaction_session_timeout = '60s';
 SELECT set_config('client_connection_check_interval', '500ms', true) WHERE version() ~ 'linux|apple|bsd';
 
+-- name: server_crowded
+-- Whether more than two thirds of the connections are taken.
+SELECT sum(numbackends) > current_setting('max_connections')::integer * 2 / 3 FROM pg_stat_database;
+
+-- name: listen
+LISTEN holdfast;
+
+-- name: unlisten
+UNLISTEN holdfast;
+
 -- name: now
 SELECT holdfast.now();
 
@@ -32,6 +42,28 @@ SELECT epoch, timeline FROM holdfast.renew_epoch();
 -- name: last_epoch
 SELECT epoch, timeline, began_at FROM holdfast.epochs
 WHERE began_at > (SELECT holdfast.now()) - interval '7 days' ORDER BY epoch DESC LIMIT 1;
+
+-- name: report_lost
+-- Of events that were acknowledged before a failover, record those that are not there: neither at their position nor
+-- published again. What was trimmed was there.
+INSERT INTO holdfast.lost (channel, epoch, seq, id)
+SELECT a.channel, a.epoch, a.seq, a.id
+FROM unnest(%(channels)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[], %(ids)s::text[]) a (channel, epoch, seq, id)
+LEFT JOIN holdfast.channels c ON c.name = a.channel
+WHERE NOT EXISTS (
+    SELECT FROM holdfast.log l WHERE (l.channel_id, l.epoch, l.seq) = (c.id, a.epoch::integer, a.seq)
+) AND NOT EXISTS (
+    SELECT FROM holdfast.keys k WHERE k.id = a.id COLLATE "C" AND k.channel_id = c.id
+) AND (c.id IS NULL OR (a.epoch, a.seq) > (c.trimmed_epoch, c.trimmed_seq))
+ON CONFLICT DO NOTHING RETURNING channel, epoch, seq;
+
+-- name: known_lost
+-- What is lost and was not published again since, by channel.
+SELECT l.channel, count(*), min(ARRAY[l.epoch, l.seq]), max(ARRAY[l.epoch, l.seq])
+FROM holdfast.lost l LEFT JOIN holdfast.channels c ON c.name = l.channel
+WHERE l.reported_at > (SELECT holdfast.now()) - interval '7 days' AND NOT EXISTS (
+    SELECT FROM holdfast.keys k WHERE k.id = l.id AND k.channel_id = c.id
+) GROUP BY l.channel ORDER BY l.channel;
 
 -- name: settings
 SELECT name, setting FROM pg_settings

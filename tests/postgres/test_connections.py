@@ -1,0 +1,199 @@
+"""How many connections processes hold, and what happens where the server has none left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.bus.app import let_in
+from holdfast.bus.client import Bus
+from holdfast.embedded import Postgres
+from holdfast.model.errors import TooManyConnections
+from kit import CHANNEL, CONSUMER, in_memory, until
+
+Sql = psycopg.Connection[tuple[Any, ...]]
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+RESERVED = 3
+"""superuser_reserved_connections"""
+
+
+@pytest.fixture(scope="module")
+def hundred() -> Iterator[Postgres]:
+    """A server with PostgreSQL's own default of max_connections."""
+    with in_memory():
+        server = Postgres(settings=QUICK | {"max_connections": "100"}).start()
+    yield server
+    server.stop()
+
+
+def ours(sql: Sql) -> int:
+    """How many connections Holdfast has, those that are being made included."""
+    [(count,)] = sql.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    ).fetchall()
+    return int(count)
+
+
+def states(sql: Sql) -> dict[str, int]:
+    return dict(
+        sql.execute("SELECT outcome, sum(n)::integer FROM holdfast.history GROUP BY outcome").fetchall()
+    )
+
+
+class Fleet:
+    """Workers with a bus each, as processes have."""
+
+    def __init__(self, url: str, **policy: Any) -> None:
+        self._url, self._policy = url, policy
+        self.seen: Counter[str] = Counter()
+        self.working: set[int] = set()
+        self.runs: list[asyncio.Task[None]] = []
+        self._stops: list[asyncio.Event] = []
+
+    def start(self, number: int) -> None:
+        for index in range(len(self.runs), len(self.runs) + number):
+            self._stops.append(stop := asyncio.Event())
+            self.runs.append(asyncio.create_task(self._work(index, stop)))
+
+    async def _work(self, index: int, stop: asyncio.Event) -> None:
+        app = holdfast.App()
+
+        @app.handler(CHANNEL, CONSUMER, start="earliest", concurrency=2, **self._policy)
+        async def handle(event: holdfast.Event) -> None:
+            self.seen[event.id] += 1
+            self.working.add(index)
+            await asyncio.sleep(event.json()["takes"])
+
+        bus = Bus([PostgresBackend(self._url)])
+        await let_in(bus.partitions.open)
+        async with bus:
+            self.working.add(index)
+            await app.run(bus, stop=stop)
+
+    async def stop(self, *indices: int) -> None:
+        for index in indices:
+            self._stops[index].set()
+        await asyncio.gather(*(self.runs[index] for index in indices))
+
+
+@asynccontextmanager
+async def fleet(url: str, **policy: Any) -> AsyncIterator[Fleet]:
+    made = Fleet(url, **policy)
+    try:
+        yield made
+    finally:
+        for run in made.runs:
+            run.cancel()
+        await asyncio.gather(*made.runs, return_exceptions=True)
+
+
+async def test_sixty_workers_need_hardly_more_than_sixty_connections(hundred: Postgres) -> None:
+    url = hundred.create_database("sixty")
+    async with holdfast.connect(url) as bus, fleet(url) as workers, AsyncExitStack() as stack:
+        sql = stack.enter_context(psycopg.connect(url, autocommit=True))
+        await bus.subscribe(CHANNEL, CONSUMER)
+        workers.start(60)
+
+        async def all_work() -> bool:
+            assert not [run for run in workers.runs if run.done()], "one of them ended"
+            return len(workers.working) == 60
+
+        await until(all_work)
+        for n in range(10):
+            await bus.publish_many(CHANNEL, [holdfast.Event({"takes": 0}, f"e-{n}-{i}") for i in range(60)])
+        most = list[int]()
+
+        async def steady() -> bool:
+            """Work goes on, and few connections do."""
+            await bus.publish(CHANNEL, {"takes": 0.01})
+            await asyncio.sleep(0.05)
+            most.append(ours(sql))
+            return len(most) >= 20 and max(most[-20:]) <= 70
+
+        await until(steady)
+        assert min(most) >= 60
+        done = 600 + len(most)
+
+        async def finished() -> bool:
+            return states(sql) == {"done": done}
+
+        await until(finished)
+        assert set(workers.seen.values()) == {1}
+        await workers.stop(*range(60))
+
+
+async def test_at_the_limit_nobody_ends_and_nothing_is_lost(
+    hundred: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twelve workers where there are eight connections: those that are in work, the others wait."""
+    url = hundred.create_database("few")
+    with psycopg.connect(hundred.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE few LOGIN PASSWORD 'few' CONNECTION LIMIT 8")
+        admin.execute("ALTER DATABASE few OWNER TO few")
+    limited = url.replace(url.partition("//")[2].partition("@")[0], "few:few")
+    jobs = 200
+    async with AsyncExitStack() as stack:
+        sql = stack.enter_context(psycopg.connect(url, autocommit=True))
+        async with holdfast.connect(limited) as bus:
+            await bus.subscribe(CHANNEL, CONSUMER, lease="2s")
+            # Some take longer than their lease: it is extended over the one connection that there is.
+            await bus.publish_many(
+                CHANNEL, [holdfast.Event({"takes": 3 if n % 20 == 0 else 0.01}, str(n)) for n in range(jobs)]
+            )
+        workers = await stack.enter_async_context(fleet(limited, lease="2s"))
+        workers.start(12)
+
+        async def finished() -> bool:
+            return states(sql) == {"done": jobs}
+
+        await until(finished)
+        assert not [run for run in workers.runs if run.done()], "one of them ended"
+        assert set(workers.seen.values()) == {1}, "a lease was lost"
+        assert len(workers.working) == 8
+        assert "ALTER ROLE … CONNECTION LIMIT" in caplog.text
+        with pytest.raises(TooManyConnections, match="refuses a connection"):
+            await PostgresBackend(limited).open()
+
+        await workers.stop(*sorted(workers.working)[:4])
+
+        async def all_were_let_in() -> bool:
+            return len(workers.working) == 12
+
+        await until(all_were_let_in)
+
+
+async def test_a_call_waits_for_a_connection_of_its_process_where_no_other_can_be_made(
+    database: str, admin: Sql, sql: Sql
+) -> None:
+    """Many calls at once over one connection: each is served, none raises."""
+    [(name,)] = sql.execute("SELECT current_database()").fetchall()
+    async with holdfast.connect(database, connections=4) as bus:
+        admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        try:
+            await asyncio.gather(*(bus.publish(CHANNEL, {}, id=str(n)) for n in range(200)))
+            assert len(await bus.read(CHANNEL)) == 200
+        finally:
+            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+async def test_connections_that_are_hardly_used_are_given_back(backend: PostgresBackend, sql: Sql) -> None:
+    async def busy() -> None:
+        async with backend._session.connection() as connection:
+            await connection.execute("SELECT pg_sleep(0.3)")
+
+    await asyncio.gather(*(busy() for _ in range(4)))
+    assert ours(sql) == 4
+
+    async def one() -> bool:
+        return ours(sql) == 1
+
+    await until(one)
+    assert await backend.channels.names() == []

@@ -1,0 +1,174 @@
+"""A pair under load: its primary is killed or freezes, and the standby takes over, while clients go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import pytest
+from promotion import load, url_of
+from standby import SETTINGS, Standby, ask
+
+import holdfast
+from holdfast.backends.postgres import pool
+from holdfast.embedded import Postgres
+from kit import CHANNEL, in_memory, until
+
+log = logging.getLogger(__name__)
+DATABASE = "shop"
+PROMOTIONS = 12
+
+
+@contextmanager
+def servers() -> Iterator[tuple[Postgres, Standby]]:
+    """A primary with a migrated database, and a standby of it."""
+    with in_memory(), Postgres(settings=SETTINGS) as primary:
+        with holdfast.connect_sync(primary.create_database(DATABASE)):
+            pass
+        with Standby(primary) as standby:
+            yield primary, standby
+
+
+@pytest.fixture
+def pair_of_servers() -> Iterator[tuple[Postgres, Standby]]:
+    with servers() as made:
+        yield made
+
+
+def url(*each: Postgres) -> str:
+    return url_of(*(server.database_url(DATABASE) for server in each))
+
+
+async def fail_over(primary: Postgres, standby: Standby) -> float:
+    """Kill the one, promote the other. Returns when it took writes."""
+    await asyncio.to_thread(primary.kill)
+    await asyncio.to_thread(standby.promote)
+    return time.monotonic()
+
+
+async def test_a_synchronous_standby_has_all_that_was_acknowledged(
+    pair_of_servers: tuple[Postgres, Standby],
+) -> None:
+    primary, standby = pair_of_servers
+    standby.make_synchronous()
+    async with load(url(primary, standby)) as loaded:
+        await loaded.more(100)
+        await fail_over(primary, standby)
+        await loaded.more(100)
+        await loaded.drained()
+    assert set(loaded.acknowledged) <= set(loaded.handled)
+    assert set(loaded.completed.values()) == {1}
+
+
+async def test_what_an_asynchronous_standby_has_not_is_reported_and_nothing_else_is_missing(
+    pair_of_servers: tuple[Postgres, Standby], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, standby = pair_of_servers
+    async with load(url(primary, standby)) as loaded:
+        await loaded.more(100)
+        standby.catch_up()
+        await asyncio.to_thread(standby.part)
+        before = dict(loaded.acknowledged)
+        await loaded.more(50)
+        await fail_over(primary, standby)
+        await loaded.more(100)
+        await loaded.drained()
+        there = ask(standby.database_url(DATABASE), "SELECT array_agg(id) FROM holdfast.keys")
+        lost = set(loaded.acknowledged) - set(there)
+        assert len(lost) >= 50
+        assert not lost & set(before)
+        reported = ask(standby.database_url(DATABASE), "SELECT array_agg(id) FROM holdfast.lost")
+        assert set(reported) == lost
+        assert f"has lost {len(lost)} acknowledged events of channel {CHANNEL!r}" in caplog.text
+        findings = await loaded.bus.partitions.all[0].backend.check()
+        [finding] = [each for each in findings if each.subject == "lost events"]
+        positions = sorted(loaded.acknowledged[each] for each in lost)
+        assert f"{len(lost)} acknowledged events of channel {CHANNEL!r} are missing" in finding.message
+        assert f"{positions[0]} to {positions[-1]}" in finding.message
+        for each in lost:  # as the message says
+            await loaded.bus.publish(CHANNEL, {"n": int(each.partition("-")[2])}, id=each)
+        assert "lost events" not in [
+            each.subject for each in await loaded.bus.partitions.all[0].backend.check()
+        ]
+    assert set(loaded.acknowledged) - lost <= set(loaded.handled)
+    new = {each for each, position in loaded.acknowledged.items() if position > "0002"}
+    assert {loaded.completed[each] for each in new} == {1}
+
+
+async def test_clients_leave_a_primary_that_is_frozen(
+    pair_of_servers: tuple[Postgres, Standby], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still lets everybody in, and says nothing. It costs one connection its timeout, not each of them."""
+    for module in ("session", "log"):
+        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 1.0)
+    monkeypatch.setitem(pool.ALERT, "connect_timeout", 2)
+    primary, standby = pair_of_servers
+    standby.make_synchronous()
+    async with load(url(primary, standby)) as loaded:
+        await loaded.more(100)
+        await asyncio.to_thread(primary.pause)
+        await asyncio.to_thread(standby.promote)
+        await loaded.more(100)
+        began = time.monotonic()
+        session = loaded.bus.partitions.all[0].backend._session  # type: ignore[attr-defined]
+        await session._pool.clear()
+        await loaded.more(1)
+        assert time.monotonic() - began < 2
+        await loaded.drained()
+    await asyncio.to_thread(primary.kill)
+    assert set(loaded.acknowledged) <= set(loaded.handled)
+    assert set(loaded.completed.values()) == {1}
+
+
+@pytest.mark.slow
+async def test_clients_go_on_within_two_seconds_of_a_promotion(
+    pair_of_servers: tuple[Postgres, Standby],
+) -> None:
+    """Back and forth between two synchronous standbys: the one that was killed comes back as the other's."""
+    primary, standby = pair_of_servers
+    await fail_over(primary, standby)
+    waits, loaded = dict[str, list[float]](publish=[], complete=[]), None
+    with in_memory(), Standby(standby) as other:
+        async with load(url(standby, other)) as loaded:
+            for _ in range(PROMOTIONS):
+                other.make_synchronous()
+                await loaded.more(100)
+                promoted = await fail_over(standby, other)
+                await loaded.more(100)
+                await until(lambda since=promoted: loaded.went_on(since))  # type: ignore[misc]
+                waits["publish"].append(next(at for at in loaded.published_at if at > promoted) - promoted)
+                waits["complete"].append(next(at for at in loaded.completed_at if at > promoted) - promoted)
+                await asyncio.to_thread(standby.follow, other)
+                standby, other = other, standby
+            await loaded.drained()
+    assert set(loaded.acknowledged) <= set(loaded.handled)
+    assert set(loaded.completed.values()) == {1}
+    for what, seconds in waits.items():
+        log.warning("to the next %s: p50 %.2f s, max %.2f s", what, median(seconds), max(seconds))
+    assert max(*waits["publish"], *waits["complete"]) < 2
+
+
+async def test_a_repeat_is_not_acknowledged_before_the_standby_has_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that was given up while it waited for the standby has committed, for all but the standby."""
+    for module in ("session", "log"):
+        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 1.5)
+    with in_memory(), Postgres(settings=SETTINGS) as alone:
+        database = alone.create_database(DATABASE)
+        async with holdfast.connect(database) as bus:
+            await bus.publish(CHANNEL, {}, id="before")
+            ask(alone.url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            ask(alone.url, "SELECT pg_reload_conf()")
+            backend = bus.partitions.all[0].backend
+            for _ in range(2):
+                with pytest.raises(holdfast.Unavailable):
+                    await backend.log.publish(CHANNEL, [holdfast.Event({}, "a")])
+            for _ in range(2):
+                with pytest.raises(holdfast.Unavailable):
+                    await backend.log.publish(CHANNEL, [holdfast.Event({}, f"b-{n}") for n in range(250)])
+            assert ask(database, "SELECT count(*) FROM holdfast.log") == 252
