@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 import holdfast
@@ -76,8 +77,10 @@ class Load:
         return self.published_at[-1] > since and bool(self.completed_at) and self.completed_at[-1] > since
 
     async def drained(self) -> None:
-        """Publish no more; return when no job is left."""
+        """Publish no more; return when no job is left. A claim or a completion whose reply was lost leaves a
+        lease that nobody holds."""
         self._stop.set()
+        await self.bus.partitions.all[0].backend.advance(timedelta(minutes=5))
 
         async def done() -> bool:
             stats = await self.bus.partitions.all[0].backend.channels.consumer_stats(CHANNEL, CONSUMER)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self, cast
@@ -23,34 +23,26 @@ from holdfast.embedded.servers import programs_folder
 from holdfast_chaos.proxy import Proxy
 
 _PATIENCE = 60.0
+BACKUP = ("pg_basebackup", "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast")
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class Standby(Postgres):
     """A hot standby of `primary`: a base backup of it, streaming from it until `part` or `promote`."""
 
-    def __init__(self, primary: Postgres) -> None:
+    def __init__(self, primary: Postgres, backup: Sequence[str] = BACKUP) -> None:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=primary.folder.parent))
         super().__init__(folder, SETTINGS)
-        self._primary = primary
+        self._primary, self._backup = primary, backup
         files.write_private(folder / "secret", primary.secret)
 
     def prepare(self) -> None:
         data = self.folder / "data"
         if data.exists():
             return
+        program, *options = self._backup
         subprocess.run(
-            [
-                programs_folder() / "pg_basebackup",
-                "-D",
-                data,
-                "-R",
-                "-X",
-                "stream",
-                "-c",
-                "fast",
-                "--no-sync",
-            ],
+            [programs_folder() / program, f"--pgdata={data}", *options, "--no-sync"],
             env=self._primary._client(),
             check=True,
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -16,10 +18,12 @@ from standby import SETTINGS, Standby, ask
 import holdfast
 from holdfast.backends.postgres import pool
 from holdfast.embedded import Postgres
+from holdfast.model.event import LogEntry
 from kit import CHANNEL, in_memory, until
 
 log = logging.getLogger(__name__)
 DATABASE = "shop"
+ROOT = Path(__file__).parents[2]
 PROMOTIONS = 12
 
 
@@ -71,8 +75,8 @@ async def test_what_an_asynchronous_standby_has_not_is_reported_and_nothing_else
     async with load(url(primary, standby)) as loaded:
         await loaded.more(100)
         standby.catch_up()
-        await asyncio.to_thread(standby.part)
         before = dict(loaded.acknowledged)
+        await asyncio.to_thread(standby.part)
         await loaded.more(50)
         await fail_over(primary, standby)
         await loaded.more(100)
@@ -152,23 +156,86 @@ async def test_clients_go_on_within_two_seconds_of_a_promotion(
     assert max(*waits["publish"], *waits["complete"]) < 2
 
 
-async def test_a_repeat_is_not_acknowledged_before_the_standby_has_the_first_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A call that was given up while it waited for the standby has committed, for all but the standby."""
-    for module in ("session", "log"):
-        monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 1.5)
+async def test_the_settings_of_the_documentation_make_a_pair() -> None:
+    """Also its command, which makes the standby."""
+    page = (ROOT / "docs/high-availability.md").read_text().partition("## PostgreSQL")[2]
+    [settings] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    [[name, *options]] = [line.split() for line in re.findall(r"^pg_basebackup .*$", page, re.MULTILINE)]
+    written = dict(line.split(" = ") for line in settings.strip().splitlines())
+    waits = {"synchronous_standby_names": written.pop("synchronous_standby_names").strip("'")}
+    with in_memory(), Postgres(settings=SETTINGS | written) as primary:
+        database = primary.create_database(DATABASE)
+        with Standby(
+            primary, [name, *(each for each in options if not each.startswith("--pgdata"))]
+        ) as standby:
+            for each, value in waits.items():
+                ask(primary.url, f"ALTER SYSTEM SET {each} = '{value}'")
+            ask(primary.url, "SELECT pg_reload_conf()")
+
+            async def follows() -> bool:
+                state = ask(primary.url, "SELECT sync_state FROM pg_stat_replication")
+                return state in ("sync", "quorum")
+
+            await until(follows)
+            async with holdfast.connect(url_of(database, standby.database_url(DATABASE))) as bus:
+                await bus.publish(CHANNEL, {}, id="a")
+                findings = await bus.partitions.all[0].backend.check()
+                assert {each.subject: each.level for each in findings}["synchronous_commit"] == "ok"
+                await fail_over(primary, standby)
+                assert [entry.event.id for entry in await reread(bus)] == ["a"]
+
+
+async def reread(bus: holdfast.Bus) -> list[LogEntry]:
+    async def attempt() -> list[LogEntry]:
+        try:
+            return await bus.read(CHANNEL)
+        except holdfast.Unavailable:
+            return []
+
+    return await until(attempt)
+
+
+@pytest.fixture
+async def without_standby(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[holdfast.Bus, str]]:
+    """A server that waits for a synchronous standby which is away, and a bus on a database of it."""
     with in_memory(), Postgres(settings=SETTINGS) as alone:
         database = alone.create_database(DATABASE)
         async with holdfast.connect(database) as bus:
             await bus.publish(CHANNEL, {}, id="before")
             ask(alone.url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
             ask(alone.url, "SELECT pg_reload_conf()")
-            backend = bus.partitions.all[0].backend
-            for _ in range(2):
-                with pytest.raises(holdfast.Unavailable):
-                    await backend.log.publish(CHANNEL, [holdfast.Event({}, "a")])
-            for _ in range(2):
-                with pytest.raises(holdfast.Unavailable):
-                    await backend.log.publish(CHANNEL, [holdfast.Event({}, f"b-{n}") for n in range(250)])
-            assert ask(database, "SELECT count(*) FROM holdfast.log") == 252
+            for module in ("session", "log"):
+                monkeypatch.setattr(f"holdfast.backends.postgres.{module}.PATIENCE", 1.5)
+            yield bus, database
+
+
+@pytest.mark.parametrize("size", [1, 250])
+async def test_a_repeat_is_not_acknowledged_before_the_standby_has_the_first_one(
+    without_standby: tuple[holdfast.Bus, str], size: int
+) -> None:
+    """A call that is cancelled while it waits for the standby has committed, for all but the standby."""
+    bus, database = without_standby
+    events = [holdfast.Event({}, f"e-{n}") for n in range(size)]
+    publish = bus.partitions.all[0].backend.log.publish
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await publish(CHANNEL, events)
+    assert ask(database, "SELECT count(*) FROM holdfast.log") == size + 1
+    with pytest.raises(holdfast.Unavailable):
+        await publish(CHANNEL, events)
+
+
+async def test_what_an_operator_cuts_short_is_not_acknowledged(
+    without_standby: tuple[holdfast.Bus, str],
+) -> None:
+    """The server says then that it has committed, and warns that its standby may not have."""
+    bus, database = without_standby
+    publishing = asyncio.create_task(bus.partitions.all[0].backend.log.publish(CHANNEL, [holdfast.Event({})]))
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+    async def cancelled() -> bool:
+        return bool(ask(database, cancel))
+
+    await until(cancelled)
+    with pytest.raises(holdfast.Unavailable, match="standby"):
+        await publishing

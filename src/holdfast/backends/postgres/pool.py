@@ -14,9 +14,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
@@ -46,6 +48,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     setting, prepared statement or LISTEN."""
     listens = False
     """It gets notifications."""
+    unreplicated = False
+    """The server was told to wait no longer for its standby: only itself has committed, perhaps."""
     watched: int | None = None
     """The descriptor that the event loop watches while it is idle."""
     busy, since, taken_at = 0.0, 0.0, 0.0
@@ -154,7 +158,7 @@ class Pool:
         """A connection in autocommit mode; give it back in every case."""
         connection = self._idle.pop() if self._idle else await self._wait_or_connect()
         self._unwatch(connection)
-        connection.taken_at = time.monotonic()
+        connection.taken_at, connection.unreplicated = time.monotonic(), False
         return connection
 
     async def give_back(self, connection: Connection) -> None:
@@ -244,6 +248,7 @@ class Pool:
             await connection.close()
             raise
         connection.add_notify_handler(lambda notice: self._hear(notice.payload))
+        connection.add_notice_handler(partial(_note_unreplicated, connection))
         return connection
 
     def _not_connected(self, error: BaseException) -> None:
@@ -307,6 +312,11 @@ class Pool:
             connection.since, connection.busy = now, 0.0
         if len(self._all) > 1:
             self._look = asyncio.get_running_loop().call_later(_LOOK, self._shrink)
+
+
+def _note_unreplicated(connection: Connection, notice: errors.Diagnostic) -> None:
+    if notice.source_function == "SyncRepWaitForLSN":  # its words depend on the server's language
+        connection.unreplicated = True
 
 
 def _give_nothing(given: asyncio.Future[Connection | None]) -> None:

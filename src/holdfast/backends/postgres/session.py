@@ -82,6 +82,7 @@ class Session:
                     yield connection
             else:
                 yield connection
+            _check_replicated(connection)
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
@@ -99,9 +100,12 @@ class Session:
             if connection.through_pooler:
                 async with self._transaction(connection):
                     await cursor.execute(QUERIES[name], parameters)
-                    return await cursor.fetchall()
-            await cursor.execute(QUERIES[name], parameters)
-            return await cursor.fetchall()
+                    rows = await cursor.fetchall()
+            else:
+                await cursor.execute(QUERIES[name], parameters)
+                rows = await cursor.fetchall()
+            _check_replicated(connection)
+            return rows
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
@@ -239,8 +243,14 @@ class Session:
         return translated
 
 
+def _check_replicated(connection: Connection) -> None:
+    """Raise an error where the server was told to wait no longer for its standby: nothing is acknowledged."""
+    if connection.unreplicated:
+        raise psycopg.OperationalError("committed, but the wait for its standby was cut short")
+
+
 def _of_no_use(error: psycopg.Error | UnicodeError) -> bool:
-    """Whether the connection broke, or leads to a server that ends or takes no writes. A statement that gave way,
+    """Whether the connection broke, or leads to a server that ends or takes no writes. A call that gave way,
     or found the disk full, says nothing about its connection."""
     state = getattr(error, "sqlstate", None)
     return state is None or state == "25006" or state.startswith(("08", "57P"))

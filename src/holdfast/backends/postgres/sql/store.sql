@@ -7,6 +7,7 @@
 SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
 SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET timezone = 'UTC';
 SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed';
+SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
 SELECT set_config('client_connection_check_interval', '500ms', false) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: configure_locally
@@ -14,6 +15,7 @@ SELECT set_config('client_connection_check_interval', '500ms', false) WHERE vers
 SET LOCAL application_name = 'holdfast'; SET LOCAL jit = off; SET LOCAL enable_seqscan = off;
 SET LOCAL enable_bitmapscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL plan_cache_mode = force_generic_plan;
 SET LOCAL timezone = 'UTC'; SET LOCAL idle_in_transaction_session_timeout = '60s';
+SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
 SELECT set_config('client_connection_check_interval', '500ms', true) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: server_crowded
