@@ -30,6 +30,9 @@ class Load:
     """Publishers and a worker, and all that they were told."""
 
     bus: holdfast.Bus
+    """The worker's."""
+    publisher: holdfast.Bus
+    """As another process has one: nothing but publishes tells it that the store is back."""
     acknowledged: dict[str, str] = field(default_factory=dict)
     """Positions by id."""
     published_at: list[float] = field(default_factory=list)
@@ -45,7 +48,7 @@ class Load:
         number = 0
         while not self._stop.is_set():
             try:
-                receipt = await self.bus.publish(CHANNEL, {"n": number}, id=f"{name}-{number}")
+                receipt = await self.publisher.publish(CHANNEL, {"n": number}, id=f"{name}-{number}")
             except holdfast.Unavailable:
                 await asyncio.sleep(0.05)
                 continue
@@ -76,6 +79,10 @@ class Load:
         """Whether something was published and something completed after a moment."""
         return self.published_at[-1] > since and bool(self.completed_at) and self.completed_at[-1] > since
 
+    async def despaired(self) -> bool:
+        """Whether the publisher has failed so often that it waits longest between two tries."""
+        return self.publisher.partitions.all[0].health._failures >= 6
+
     async def drained(self) -> None:
         """Publish no more; return when no job is left. A claim or a completion whose reply was lost leaves a
         lease that nobody holds."""
@@ -91,9 +98,9 @@ class Load:
 
 @asynccontextmanager
 async def load(url: str, publishers: int = 3) -> AsyncIterator[Load]:
-    """Publishers and a worker on a bus of this URL."""
-    async with holdfast.connect(url) as bus:
-        made = Load(bus)
+    """Publishers and a worker, each on a bus of this URL."""
+    async with holdfast.connect(url) as bus, holdfast.connect(url) as publisher:
+        made = Load(bus, publisher)
         complete = Leases.complete
 
         async def noted(jobs: Sequence[Job]) -> list[bool]:

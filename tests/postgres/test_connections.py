@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -95,7 +99,10 @@ async def fleet(url: str, **policy: Any) -> AsyncIterator[Fleet]:
         await asyncio.gather(*made.runs, return_exceptions=True)
 
 
-async def test_sixty_workers_need_hardly_more_than_sixty_connections(hundred: Postgres) -> None:
+async def test_sixty_workers_need_hardly_more_than_sixty_connections(
+    hundred: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.postgres.pool._LOOK", 1.0)
     url = hundred.create_database("sixty")
     async with holdfast.connect(url) as bus, fleet(url) as workers, AsyncExitStack() as stack:
         sql = stack.enter_context(psycopg.connect(url, autocommit=True))
@@ -143,12 +150,13 @@ async def test_at_the_limit_nobody_ends_and_nothing_is_lost(
     async with AsyncExitStack() as stack:
         sql = stack.enter_context(psycopg.connect(url, autocommit=True))
         async with holdfast.connect(limited) as bus:
-            await bus.subscribe(CHANNEL, CONSUMER, lease="2s")
+            await bus.subscribe(CHANNEL, CONSUMER, lease="1s")
             # Some take longer than their lease: it is extended over the one connection that there is.
             await bus.publish_many(
-                CHANNEL, [holdfast.Event({"takes": 3 if n % 20 == 0 else 0.01}, str(n)) for n in range(jobs)]
+                CHANNEL,
+                [holdfast.Event({"takes": 1.6 if n % 20 == 0 else 0.01}, str(n)) for n in range(jobs)],
             )
-        workers = await stack.enter_async_context(fleet(limited, lease="2s"))
+        workers = await stack.enter_async_context(fleet(limited, lease="1s"))
         workers.start(12)
 
         async def finished() -> bool:
@@ -168,3 +176,72 @@ async def test_at_the_limit_nobody_ends_and_nothing_is_lost(
             return len(workers.working) == 12
 
         await until(all_were_let_in)
+
+
+WORKERS = """
+import holdfast
+app = holdfast.App()
+
+@app.handler("orders", "billing", start="earliest")
+async def handle(event: holdfast.Event) -> None:
+    return
+"""
+
+
+@contextmanager
+def programs(url: str, folder: Path, number: int) -> Iterator[Callable[[], bool]]:
+    """So many times `holdfast worker`. Yields whether all of them run."""
+    (folder / "shop.py").write_text(WORKERS)
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "shop:app"]
+    with ExitStack() as stack:
+        made = list[subprocess.Popen[bytes]]()
+        for each in range(number):
+            log = stack.enter_context((folder / f"{each}.log").open("w"))
+            made.append(
+                subprocess.Popen(command, cwd=folder, env=os.environ | {"HOLDFAST_URL": url}, stderr=log)
+            )
+            stack.enter_context(made[-1])
+            stack.callback(made[-1].kill)
+        yield lambda: all(each.poll() is None for each in made)
+
+
+def logged(folder: Path) -> str:
+    return "".join(each.read_text() for each in folder.glob("*.log"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [100, 40])
+async def test_sixty_programs_share_the_connections_that_there_are(tmp_path: Path, limit: int) -> None:
+    """With 40 connections some of them wait, and nobody ends."""
+    with in_memory(), Postgres(settings=QUICK | {"max_connections": str(limit)}) as server:
+        url = server.create_database("programs")
+        async with holdfast.connect(url, connections=1) as bus:
+            await bus.subscribe(CHANNEL, CONSUMER)
+            with psycopg.connect(url, autocommit=True) as sql, programs(url, tmp_path, 60) as all_run:
+                await share(bus, sql, all_run, min(60, limit - RESERVED - 2))
+    assert ("max_connections" in logged(tmp_path)) == (limit < 60)
+
+
+async def share(bus: Bus, sql: Sql, all_run: Callable[[], bool], least: int) -> None:
+    """Wait until at least so many are in work, and publish five events a second for a while."""
+    published, counts = 0, list[int]()
+
+    async def at_work() -> bool:
+        assert all_run(), "one of them ended"
+        return ours(sql) - 1 >= least
+
+    async def steady() -> bool:
+        nonlocal published
+        await bus.publish(CHANNEL, {"n": published})
+        await asyncio.sleep(0.2)
+        published += 1
+        counts.append(ours(sql))
+        return published >= 50 and max(counts[-25:]) <= 70
+
+    async def finished() -> bool:
+        assert all_run(), "one of them ended"
+        return states(sql) == {"done": published}
+
+    await until(at_work, 300)
+    await until(steady, 120)
+    await until(finished)

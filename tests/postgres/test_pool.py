@@ -143,7 +143,11 @@ async def test_a_call_that_gives_way_to_a_lock_closes_no_connection(
     assert not one.closed
 
 
-async def test_connections_that_are_hardly_used_are_given_back(backend: PostgresBackend, sql: Sql) -> None:
+async def test_connections_that_are_hardly_used_are_given_back(
+    backend: PostgresBackend, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.postgres.pool._LOOK", 0.5)
+
     async def busy() -> None:
         async with backend._session.connection() as connection:
             await connection.execute("SELECT pg_sleep(0.5)")
@@ -169,16 +173,16 @@ async def test_whoever_is_cancelled_at_whichever_moment_leaves_no_dirty_connecti
         lambda n: backend.log.read(CHANNEL, None, 10),
         lambda n: backend.channels.names(),
     ]
-    for n in range(60):
+    for n in range(30):
         tasks = [asyncio.ensure_future(call(n)) for call in calls]
-        await asyncio.wait(tasks, timeout=n / 2000)
+        await asyncio.wait(tasks, timeout=n / 1000)
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, asyncio.CancelledError | list), result
         await publish(backend, f"after-{n}")
     there = [event for (event,) in sql.execute("SELECT id FROM holdfast.log").fetchall()]
-    assert {f"after-{n}" for n in range(60)} <= set(there)
+    assert {f"after-{n}" for n in range(30)} <= set(there)
     bulks = Counter(each.rpartition("-")[0] for each in there if each.startswith("bulk"))
     assert set(bulks.values()) <= {200}, "a batch is whole, or not there"
     assert ours(sql) <= 8
@@ -193,3 +197,18 @@ def ours(sql: Sql) -> int:
         " AND application_name = 'holdfast'"
     ).fetchall()
     return int(count)
+
+
+async def test_no_more_connections_are_made_than_the_pool_may_have(
+    backend: PostgresBackend, sql: Sql
+) -> None:
+    """However many wait for one at the same time."""
+
+    async def busy() -> None:
+        async with backend._session.connection() as connection:
+            await connection.execute("SELECT pg_sleep(0.05)")
+            most.append(ours(sql))
+
+    most = list[int]()
+    await asyncio.gather(*(busy() for _ in range(60)))
+    assert max(most) == 8

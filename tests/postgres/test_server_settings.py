@@ -57,7 +57,7 @@ async def tour(backend: PostgresBackend) -> list[Any]:
     tour: list[Any] = [made.policy]
     odd = Event("größe".encode(), "é", "quelle-ü", "art-ß", "schlüssel", THEN, {"kopf-ä": 'wert-"\\ö'})
     await backend.log.publish(CHANNEL, [odd])
-    await backend.log.publish(CHANNEL, [odd._replace(id=f"ö-{n}", time=None) for n in range(3)])
+    await backend.log.publish(CHANNEL, [odd._replace(id=f"ö-{n}", key=None) for n in range(3)])
     await backend.log.publish(CHANNEL, [odd._replace(id=f"ü-{n}") for n in range(250)])
     await backend.log.publish(CHANNEL, [odd._replace(id="later")], at=THEN + timedelta(days=9999))
     tour += [receipt.duplicate for receipt in await backend.log.publish(CHANNEL, [odd])]
@@ -69,7 +69,9 @@ async def tour(backend: PostgresBackend) -> list[Any]:
     tour += await backend.leases.bury([Burial(jobs[1], Reason.TERMINAL, failure)])
     tour += [await complete(backend, jobs[2]), await backend.leases.extend(jobs[3:4], MINUTE)]
     letters = (await backend.deadletters.page(DeadFilter(), None, 10)).letters
-    tour += [(letter.record.event_id, letter.record.errors) for letter in letters]
+    tour += [
+        (letter.record.event_id, [each | {"at": ""} for each in letter.record.errors]) for letter in letters
+    ]
     await backend.advance(timedelta(minutes=10))
     tour += [await step(backend)]
     tour += [(job.event.id, job.attempt, job.abandonments) for job in await claim(backend, 5)]

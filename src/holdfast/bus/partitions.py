@@ -172,8 +172,8 @@ class Partitions:
                 await partition.heal()
             except Unavailable as error:
                 errors.append(error)
-        if len(errors) == len(self.all):
-            raise errors[0]
+        if len(errors) == len(self.all):  # one that only lets nobody in for now is worth waiting for
+            raise next((each for each in errors if isinstance(each, TooManyConnections)), errors[0])
 
     async def close(self) -> None:
         """Close every store that was opened."""

@@ -31,14 +31,10 @@ class Acknowledged:
         self._reporting: asyncio.Task[None] | None = None
 
     def add(self, channel: str, receipts: Sequence[Receipt]) -> None:
-        """Remember a publish. What was found there before says nothing about this server."""
-        if receipts[-1].duplicate:
-            return
-        epoch = receipts[-1].position.partition("-")[0]
-        if epoch != self._epoch and self._epoch:
-            self._report_soon()
-        elif not self._epoch:
-            self._epoch = epoch
+        """Remember a publish."""
+        # The position of a repeat says nothing about this server.
+        if fresh := next((each for each in reversed(receipts) if not each.duplicate), None):
+            self._notice_failover(fresh.position.partition("-")[0])
         self._batches.append((channel, receipts))
         self._events += len(receipts)
         while self._events > _KEPT and len(self._batches) > 1:
@@ -49,8 +45,10 @@ class Acknowledged:
         if self._reporting is not None:
             await asyncio.gather(self._reporting, return_exceptions=True)
 
-    def _report_soon(self) -> None:
-        if self._reporting is None or self._reporting.done():
+    def _notice_failover(self, epoch: str) -> None:
+        if not self._epoch:
+            self._epoch = epoch
+        elif epoch != self._epoch and (self._reporting is None or self._reporting.done()):
             self._reporting = asyncio.create_task(self._report())
 
     async def _report(self) -> None:

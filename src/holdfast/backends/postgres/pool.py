@@ -26,8 +26,10 @@ from holdfast.model.backoff import backoff_seconds
 
 log = logging.getLogger(__name__)
 
-_WAIT = 0.02
-_LOOK = 2.0
+_SLOW = 1.0
+_WAIT = 0.02  # unless so many wait for each connection
+_MANY = 2
+_LOOK = 10.0
 _USED = 0.1
 _REFUSED = 5.0, 60.0
 # A server that vanished without a word is noticed in seconds, not hours.
@@ -38,6 +40,8 @@ ALERT: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
+# Bulk publishes encode their rows themselves.
+_OURS = {"client_encoding": "UTF8"}
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
@@ -57,13 +61,18 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 
 class Servers:
-    """The servers of a URL, which may name several: the one that was right last is tried first."""
+    """The servers of a URL, which may name several.
+
+    One that is frozen lets everybody in and says nothing. It would cost each new connection its whole
+    timeout: where others had to be waited for, the one that was right then is tried first from then on.
+    """
 
     def __init__(self, url: str) -> None:
         self._url, self._right = url, ("", 0)
 
     async def connect(self) -> Connection:
         """A new connection in autocommit mode; raises psycopg's errors."""
+        began = time.monotonic()
         try:
             connection = await Connection.connect("", autocommit=True, prepare_threshold=1, **self._order())
         except BaseException as error:
@@ -76,24 +85,23 @@ class Servers:
         except BaseException:
             await connection.close()
             raise
-        self._right = (connection.info.host, connection.info.port)
         connection.since = time.monotonic()
+        if connection.since - began > _SLOW:
+            self._right = (connection.info.host, connection.info.port)
         return connection
 
     def _order(self) -> dict[str, Any]:
-        """The parameters of the URL, with ours where it has none, and the right server first. One that is
-        frozen lets everybody in and says nothing: it would cost each new connection its whole timeout."""
+        """The parameters of the URL, with ours where it has none, and the right server first."""
         parameters = ALERT | {name: value for name, value in conninfo_to_dict(self._url).items() if value}
-        hosts = str(parameters.get("host", "")).split(",")
-        if len(hosts) == 1 or "hostaddr" in parameters:
-            return parameters
-        ports = str(parameters.get("port", "")).split(",")
-        servers = list(zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=False))
-        servers.sort(key=lambda server: (server[0], int(server[1] or 5432)) != self._right)
-        return parameters | {
-            "host": ",".join(host for host, _ in servers),
-            "port": ",".join(port for _, port in servers),
-        }
+        hosts, ports = (str(parameters.get(name, "")).split(",") for name in ("host", "port"))
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        if len(hosts) > 1 and len(hosts) == len(ports) and "hostaddr" not in parameters:
+            servers = sorted(zip(hosts, ports, strict=True), key=self._is_not_right)
+            parameters["host"], parameters["port"] = (",".join(each) for each in zip(*servers, strict=True))
+        return parameters | _OURS
+
+    def _is_not_right(self, server: tuple[str, str]) -> bool:
+        return (server[0], int(server[1] or 5432)) != self._right
 
 
 async def _find_pooler(connection: Connection) -> None:
@@ -179,13 +187,20 @@ class Pool:
         while self._all or self._making:
             if self._idle:
                 return self._idle.pop()
-            grows = len(self._all) + self._making < self._size and time.monotonic() >= self._refused_until
-            if connection := await self._given_back(_WAIT if grows else None):
+            hurry = self._may_grow and self._all and self._waiters >= _MANY * len(self._all)
+            if not hurry and (connection := await self._given_back(_WAIT if self._may_grow else None)):
                 return connection
-            alone = self._all and not self._making  # one at a time
-            if grows and alone and (connection := await self._connect_another()):
+            if self._may_grow and self._all and (connection := await self._connect_another()):
                 return connection
         return await self._connect()
+
+    @property
+    def _waiters(self) -> int:
+        return sum(not each.done() for each in self._waiting)
+
+    @property
+    def _may_grow(self) -> bool:
+        return len(self._all) + self._making < self._size and time.monotonic() >= self._refused_until
 
     async def _connect_another(self) -> Connection | None:
         """One more connection; None where those that there are must do, for a while."""
@@ -210,7 +225,9 @@ class Pool:
         try:
             return await given
         except asyncio.CancelledError:
-            if given.done() and not given.cancelled() and (connection := given.result()):
+            # It may have been given at the same moment.
+            came = given.done() and not given.cancelled() and given.exception() is None
+            if came and (connection := given.result()):
                 await self.give_back(connection)
             raise
         finally:

@@ -8,6 +8,8 @@ SET application_name = 'holdfast'; SET jit = off; SET enable_seqscan = off; SET 
 SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan; SET timezone = 'UTC';
 SET idle_in_transaction_session_timeout = '60s'; SET default_transaction_isolation = 'read committed';
 SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
+SET search_path = pg_catalog, pg_temp; SET enable_indexscan = on; SET enable_nestloop = on;
+SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET array_nulls = on; SET transform_null_equals = off;
 SELECT set_config('client_connection_check_interval', '500ms', false) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: configure_locally
@@ -16,6 +18,9 @@ SET LOCAL application_name = 'holdfast'; SET LOCAL jit = off; SET LOCAL enable_s
 SET LOCAL enable_bitmapscan = off; SET LOCAL enable_mergejoin = off; SET LOCAL plan_cache_mode = force_generic_plan;
 SET LOCAL timezone = 'UTC'; SET LOCAL idle_in_transaction_session_timeout = '60s';
 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;
+SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_indexscan = on; SET LOCAL enable_nestloop = on;
+SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres'; SET LOCAL array_nulls = on;
+SET LOCAL transform_null_equals = off;
 SELECT set_config('client_connection_check_interval', '500ms', true) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: server_crowded
@@ -48,6 +53,7 @@ WHERE began_at > (SELECT holdfast.now()) - interval '7 days' ORDER BY epoch DESC
 -- name: report_lost
 -- Of events that were acknowledged before a failover, record those that are not there: neither at their position nor
 -- published again. What was trimmed was there.
+WITH old AS (DELETE FROM holdfast.lost WHERE reported_at < (SELECT holdfast.now()) - interval '90 days')
 INSERT INTO holdfast.lost (channel, epoch, seq, id)
 SELECT a.channel, a.epoch, a.seq, a.id
 FROM unnest(%(channels)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[], %(ids)s::text[]) a (channel, epoch, seq, id)
