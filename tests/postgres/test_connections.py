@@ -128,6 +128,10 @@ async def test_sixty_workers_need_hardly_more_than_sixty_connections(
         await until(steady)
         assert most[-1] >= 60
         done = 600 + len(most)
+        for _ in range(10):
+            stack.enter_context(psycopg.connect(url))
+        findings = {each.subject: each for each in await bus.partitions.all[0].backend.check()}
+        assert "of max_connections = 100 are taken" in findings["connections"].message
 
         async def finished() -> bool:
             return states(sql) == {"done": done}

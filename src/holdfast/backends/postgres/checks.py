@@ -20,6 +20,13 @@ async def check(session: Session) -> list[Finding]:
         text += " and workers poll for new work, since wake-ups need a connection of their own"
         findings.append(Finding("warning", "pooler", text))
     findings += [_pages(settings["full_page_writes"]), _version(int(settings["server_version_num"]))]
+    for crowded, taken, limit in await session.rows("server_crowded"):
+        if crowded:
+            text = (
+                f"{taken} of max_connections = {limit} are taken: above two thirds, no process makes a second"
+            )
+            text += " one; raise it, run fewer processes, or put PgBouncer before the server"
+            findings.append(Finding("warning", "connections", text))
     for epoch, timeline, began in await session.rows("last_epoch"):
         text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"
         text += f" {timeline}): what that one acknowledged last may be missing; publish it again, same ids"

@@ -196,7 +196,7 @@ class Session:
         if connection.through_pooler:
             return False
         row = await (await connection.execute(QUERIES["server_crowded"], prepare=False)).fetchone()
-        return row == (True,)
+        return row is not None and row[0]
 
     @asynccontextmanager
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:

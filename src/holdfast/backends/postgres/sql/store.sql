@@ -24,8 +24,9 @@ SET LOCAL transform_null_equals = off;
 SELECT set_config('client_connection_check_interval', '500ms', true) WHERE version() ~ 'linux|apple|bsd';
 
 -- name: server_crowded
--- Whether more than two thirds of the connections are taken.
-SELECT sum(numbackends) > current_setting('max_connections')::integer * 2 / 3 FROM pg_stat_database;
+-- Whether more than two thirds of the connections are taken; how many are, and how many there can be.
+SELECT sum(numbackends) > current_setting('max_connections')::integer * 2 / 3, sum(numbackends)::integer,
+       current_setting('max_connections')::integer FROM pg_stat_database;
 
 -- name: listen
 LISTEN holdfast;
