@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.deadletters import DeadFilter
+from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
 from holdfast.model.job import Burial, Failure, Reason, Retry
 from kit import CHANNEL, CONSUMER, MINUTE, claim, complete, read_all, step, subscribe
@@ -117,3 +118,18 @@ async def test_nor_do_they_through_a_pooler(new_database: Callable[[], str]) -> 
     hostile(odd)
     with PgBouncer(odd) as pooler:
         assert await toured(pooler.url) == await toured(plain)
+
+
+async def test_a_callers_connection_may_have_another_encoding(
+    backend: PostgresBackend, database: str
+) -> None:
+    """What it can say is stored as it is; what it cannot is refused."""
+    named = [Event({}, f"é-{n}", "quelle-ü", "art-ß", "schlüssel", THEN, {"kopf-ä": "ö"}) for n in range(2)]
+    async with await psycopg.AsyncConnection.connect(database, client_encoding="LATIN1") as mine:
+        await backend.log.publish(CHANNEL, named, connection=mine)
+        await backend.log.publish(CHANNEL, [Event({}, "ä")], connection=mine)
+        with pytest.raises(InvalidInput, match="€"):
+            await backend.log.publish(CHANNEL, [Event({}, "€")], connection=mine)
+        await mine.commit()
+    assert [entry.event for entry in await read_all(backend)][:2] == named
+    assert (await read_all(backend))[2].event.id == "ä"

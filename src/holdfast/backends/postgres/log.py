@@ -231,7 +231,7 @@ async def _on_callers(connection: Any, parameters: dict[str, Any], url: str) -> 
         else:
             plain = connection.cursor(binary=True, row_factory=psycopg.rows.tuple_row)
             [row] = await asyncio.to_thread(lambda: plain.execute(QUERIES["publish"], parameters).fetchall())
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeError) as error:
         raise translate(error, url) from error
     return tuple(row)
 
