@@ -306,7 +306,7 @@ async def test_a_heartbeat_that_ends_while_its_store_is_silent_does_not_hold_the
         return bool(answered)
 
     async with Heartbeat(patient, timedelta(milliseconds=300), asyncio.get_running_loop()) as heart:
-        [backend] = heart._backends
+        backend = patient.partitions.all[0].backend
         extend = backend.leases.extend
 
         async def spied(*arguments: Any) -> list[bool]:

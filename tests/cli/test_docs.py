@@ -67,7 +67,9 @@ def _job(data: object) -> holdfast.Job:
     return holdfast.Job("1", "orders", "billing", event, "", 1, 0, 1, lease_until=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("page", ["concepts", "handlers", "schedules", "tasks", "transactions", "typed-events"])
+@pytest.mark.parametrize(
+    "page", ["concepts", "handlers", "schedules", "tasks", "transactions", "typed-events"]
+)
 async def test_the_python_of_a_page_runs(page: str, database: str, tmp_path: Path) -> None:
     """Programs as they stand; of modules with handlers, what those make of an event."""
     with psycopg.connect(database) as connection:

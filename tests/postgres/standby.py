@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self, cast
@@ -23,33 +23,26 @@ from holdfast.embedded.servers import programs_folder
 from holdfast_chaos.proxy import Proxy
 
 _PATIENCE = 60.0
+BACKUP = ("pg_basebackup", "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast")
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class Standby(Postgres):
     """A hot standby of `primary`: a base backup of it, streaming from it until `part` or `promote`."""
 
-    def __init__(self, primary: Postgres) -> None:
+    def __init__(self, primary: Postgres, backup: Sequence[str] = BACKUP) -> None:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=primary.folder.parent))
-        super().__init__(folder, {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"})
-        self._primary = primary
+        super().__init__(folder, SETTINGS)
+        self._primary, self._backup = primary, backup
         files.write_private(folder / "secret", primary.secret)
 
     def prepare(self) -> None:
         data = self.folder / "data"
         if data.exists():
             return
+        program, *options = self._backup
         subprocess.run(
-            [
-                programs_folder() / "pg_basebackup",
-                "-D",
-                data,
-                "-R",
-                "-X",
-                "stream",
-                "-c",
-                "fast",
-                "--no-sync",
-            ],
+            [programs_folder() / program, f"--pgdata={data}", *options, "--no-sync"],
             env=self._primary._client(),
             check=True,
         )
@@ -67,6 +60,23 @@ class Standby(Postgres):
         end = ask(self._primary.url, "SELECT pg_current_wal_insert_lsn()")
         ask(self._primary.url, "CHECKPOINT")  # flushes also what no commit waits for
         _wait(lambda: ask(self.url, "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", end))
+
+    def follow(self, primary: Postgres) -> Self:
+        """Forget what it has, and follow this one from now on."""
+        self.kill()
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+        self._primary = primary
+        return self.start()
+
+    def make_synchronous(self) -> None:
+        """From now on, the primary acknowledges only what has been written here."""
+        ask(self._primary.url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        ask(self._primary.url, "SELECT pg_reload_conf()")
+        _wait(
+            lambda: ask(
+                self._primary.url, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+            )
+        )
 
     def part(self) -> None:
         """Receive nothing from now on: what the primary acknowledges after this is lost to the standby."""

@@ -232,9 +232,9 @@ async def test_a_cancel_leaves_a_member_where_it_is(
 
 
 COUNTED = """
-    CREATE TABLE written (n integer);
+    CREATE TABLE holdfast.written (n integer);
     CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN INSERT INTO written VALUES (1); RETURN NULL; END $$;
+        $$ BEGIN INSERT INTO holdfast.written VALUES (1); RETURN NULL; END $$;
     CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON holdfast.jobs FOR EACH ROW EXECUTE FUNCTION note()
 """
 
@@ -245,7 +245,7 @@ async def test_an_extend_of_all_members_writes_one_row(
 ) -> None:
     sql.execute(COUNTED)
     assert all(await backend.leases.extend(ten[::order], 10 * MINUTE))
-    assert sql.execute("SELECT count(*) FROM written").fetchone() == (1,)
+    assert sql.execute("SELECT count(*) FROM holdfast.written").fetchone() == (1,)
     assert sql.execute(SIZES).fetchall() == [(10,)]
     await backend.advance(LEASE)
     assert (await step(backend)).total == 0, "all of it runs on"
@@ -261,7 +261,7 @@ async def test_an_extend_of_what_is_left_of_a_row_writes_one_row(
     assert await fail(backend, ten[3])
     sql.execute(COUNTED)
     assert await backend.leases.extend(ten, 10 * MINUTE) == [False] * 4 + [True] * 6
-    assert sql.execute("SELECT count(*) FROM written").fetchone() == (1,)
+    assert sql.execute("SELECT count(*) FROM holdfast.written").fetchone() == (1,)
     assert sql.execute(SIZES).fetchall() == [(6,)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.pool import ALERT
+from holdfast.backends.postgres.session import Session
 from holdfast.backends.postgres.wakeups import PostgresListener
+from kit import CHANNEL, CONSUMER, publish, subscribe, until
+
+Sql = psycopg.Connection[tuple[Any, ...]]
 
 
 class Silent:
@@ -94,7 +99,9 @@ async def test_a_listener_that_is_closed_while_it_connects_leaves_no_connection(
     silent: tuple[Silent, str],
 ) -> None:
     server, url = silent
-    listener = PostgresListener(url, ["jobs"], lambda _: None, lambda _: None)
+    session = Session(url)
+    session._pool.opened = True
+    listener = PostgresListener(session, ["jobs"], lambda _: None, lambda _: None)
     await server.begun.wait()
     await listener.close()
     error = await kept(listener._task)
@@ -103,20 +110,105 @@ async def test_a_listener_that_is_closed_while_it_connects_leaves_no_connection(
         await server.ended.wait()
 
 
-async def test_a_connection_that_cannot_be_made_closes_no_other_one(
-    backend: PostgresBackend, database: str, sql: psycopg.Connection[tuple[Any, ...]]
+async def test_where_no_connection_can_be_made_those_that_are_there_serve_all(
+    backend: PostgresBackend, database: str, sql: Sql
 ) -> None:
-    """A server at its limit of connections still serves those that it has."""
     [(name,)] = sql.execute("SELECT current_database()").fetchall()
     with psycopg.connect(database, dbname="postgres", autocommit=True) as elsewhere:
         async with backend._session.connection() as held:
             elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-            refused = asyncio.create_task(backend.channels.names())
-            await asyncio.sleep(0)  # it has begun to connect: the one that is held comes back meanwhile
+            waiting = [asyncio.create_task(backend.channels.names()) for _ in range(20)]
+
+            async def refused() -> bool:
+                return backend._session._pool._refusals > 0
+
+            await until(refused)
         try:
-            with pytest.raises(holdfast.Unavailable):
-                await refused
-            assert await backend.channels.names() == []
+            assert await asyncio.gather(*waiting) == [[]] * 20
             assert not held.closed
         finally:
             elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+async def test_a_call_that_gives_way_to_a_lock_closes_no_connection(
+    backend: PostgresBackend, transaction: Sql
+) -> None:
+    transaction.execute("LOCK TABLE holdfast.channels")
+    async with backend._session.connection() as one:
+        pass
+    with pytest.raises(holdfast.Unavailable):
+        async with backend._session.connection() as connection:
+            await connection.execute("SET lock_timeout = '10ms'; SELECT FROM holdfast.channels")
+    assert connection is one
+    assert not one.closed
+
+
+async def test_connections_that_are_hardly_used_are_given_back(
+    backend: PostgresBackend, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.postgres.pool._LOOK", 0.5)
+
+    async def busy() -> None:
+        async with backend._session.connection() as connection:
+            await connection.execute("SELECT pg_sleep(0.5)")
+
+    async def one() -> bool:
+        return ours(sql) == 1
+
+    await asyncio.gather(*(busy() for _ in range(4)))
+    assert ours(sql) > 2
+    await until(one)
+    assert await backend.channels.names() == []
+
+
+async def test_whoever_is_cancelled_at_whichever_moment_leaves_no_dirty_connection(
+    backend: PostgresBackend, sql: Sql
+) -> None:
+    """Calls of all kinds are cancelled after ever longer times; what comes after them is not disturbed."""
+    await subscribe(backend)
+    calls: list[Callable[[int], Awaitable[object]]] = [
+        lambda n: publish(backend, f"one-{n}"),
+        lambda n: publish(backend, *(f"bulk-{n}-{i}" for i in range(200))),
+        lambda n: backend.leases.claim(CHANNEL, CONSUMER, 10, "w"),
+        lambda n: backend.log.read(CHANNEL, None, 10),
+        lambda n: backend.channels.names(),
+    ]
+    for n in range(30):
+        tasks = [asyncio.ensure_future(call(n)) for call in calls]
+        await asyncio.wait(tasks, timeout=n / 1000)
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, asyncio.CancelledError | list), result
+        await publish(backend, f"after-{n}")
+    there = [event for (event,) in sql.execute("SELECT id FROM holdfast.log").fetchall()]
+    assert {f"after-{n}" for n in range(30)} <= set(there)
+    bulks = Counter(each.rpartition("-")[0] for each in there if each.startswith("bulk"))
+    assert set(bulks.values()) <= {200}, "a batch is whole, or not there"
+    assert ours(sql) <= 8
+    pool = backend._session._pool
+    assert len(pool._idle) == len(pool._all), "each was given back"
+
+
+def ours(sql: Sql) -> int:
+    """How many connections Holdfast has."""
+    [(count,)] = sql.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'holdfast'"
+    ).fetchall()
+    return int(count)
+
+
+async def test_no_more_connections_are_made_than_the_pool_may_have(
+    backend: PostgresBackend, sql: Sql
+) -> None:
+    """However many wait for one at the same time."""
+
+    async def busy() -> None:
+        async with backend._session.connection() as connection:
+            await connection.execute("SELECT pg_sleep(0.05)")
+            most.append(ours(sql))
+
+    most = list[int]()
+    await asyncio.gather(*(busy() for _ in range(60)))
+    assert max(most) == 8

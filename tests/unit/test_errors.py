@@ -30,6 +30,7 @@ TREE = {
     "Transient": errors.HoldfastError,
     "Overloaded": errors.Transient,
     "Unavailable": errors.Transient,
+    "TooManyConnections": errors.Unavailable,
 }
 
 
@@ -51,7 +52,7 @@ def test_errors_are_also_what_python_calls_them() -> None:
 
 def test_what_helps_to_repeat_is_transient_and_nothing_else() -> None:
     transient = {name for name in TREE if issubclass(getattr(errors, name), errors.Transient)}
-    assert transient == {"Transient", "Overloaded", "Unavailable"}
+    assert transient == {"Transient", "Overloaded", "Unavailable", "TooManyConnections"}
 
 
 def test_a_conflict_names_its_ids() -> None:

@@ -15,7 +15,7 @@ from holdfast.backends.postgres.leases import Leases
 from holdfast.contracts import Backend
 from holdfast.model.job import Retry
 from holdfast.model.states import State
-from kit import CHANNEL, CONSUMER, claim_one, publish, states, subscribe, until
+from kit import CHANNEL, CONSUMER, claim_one, publish, states, subscribe
 
 IDLE = "1h"
 SOON = 60.0
@@ -38,23 +38,13 @@ def noting_app() -> tuple[holdfast.App, list[str]]:
     return app, seen
 
 
-async def listeners(url: str) -> int:
-    async with await psycopg.AsyncConnection.connect(url) as own:
-        found = await own.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-        )
-        row = await found.fetchone()
-        return int(row[0]) if row else 0
+def listens(bus: holdfast.Bus) -> bool:
+    return bool(bus.partitions.all[0].backend._session._pool.listens)  # type: ignore[attr-defined]
 
 
-async def idle(bus: holdfast.Bus, backend: Backend, url: str, seen: list[str]) -> None:
+async def idle(bus: holdfast.Bus, backend: Backend, seen: list[str]) -> None:
     """Wait until the worker listens, has done a first job, and has nothing to do."""
-
-    async def listens() -> bool:
-        return await listeners(url) == 1
-
-    await until(listens)
+    await holds(lambda: listens(bus))
     await bus.publish(CHANNEL, {}, id="first")
     await ended(backend, "first")
     assert seen == ["first"]
@@ -65,7 +55,7 @@ async def test_a_publish_wakes_an_idle_worker_long_before_its_next_poll(
 ) -> None:
     app, seen = noting_app()
     async with shift(app, bus, idle=IDLE):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         await bus.publish(CHANNEL, {}, id="second")
         await holds(lambda: "second" in seen, SOON)
 
@@ -77,7 +67,7 @@ async def test_no_publish_of_a_burst_is_left_to_the_idle_poll(
     app, seen = noting_app()
     names = [f"e-{n}" for n in range(30)]
     async with shift(app, bus, idle=IDLE):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         for name in names:
             await bus.publish(CHANNEL, {}, id=name)
         await holds(lambda: set(names) <= set(seen), SOON)
@@ -90,7 +80,7 @@ async def test_a_publish_by_sql_and_one_in_a_callers_transaction_wake_too(
 ) -> None:
     app, seen = noting_app()
     async with shift(app, bus, idle=IDLE):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         async with await psycopg.AsyncConnection.connect(database) as own:
             await own.execute("SELECT holdfast.publish(%s, '{}', id => 'by-sql')", (CHANNEL,))
         await holds(lambda: "by-sql" in seen, SOON)
@@ -109,7 +99,7 @@ async def test_a_job_that_somebody_else_gives_back_wakes_an_idle_worker(
     await publish(backend, "held")
     held = await claim_one(backend)
     async with shift(app, bus, idle=IDLE):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         assert await backend.leases.retry([Retry(held, delay)]) == [True]
         await holds(lambda: "held" in seen, SOON)
 
@@ -121,7 +111,7 @@ async def test_a_poll_that_fails_after_a_wake_up_is_not_left_to_the_idle_poll(
     claim = Leases.claim
 
     async with shift(app, bus, idle="1h"):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         failures = [holdfast.Unavailable("gone for a moment")]
 
         async def claim_later(self: Leases, *options: Any) -> list[holdfast.Job]:
@@ -149,11 +139,7 @@ async def test_the_next_event_of_a_key_is_not_left_to_the_idle_poll(
     await subscribe(backend, ordered=True)
     await publish(backend, *names, key="k")
     async with shift(app, bus, idle="1h"):
-
-        async def listens() -> bool:
-            return await listeners(database) == 1
-
-        await until(listens)
+        await holds(lambda: listens(bus))
         for number in range(1, 5):
             await holds(lambda number=number: seen == names[:number], 30)
             go.release()
@@ -171,7 +157,7 @@ async def test_an_event_of_another_channel_wakes_nobody(
         return await poll(self, *whose, limit=limit)
 
     async with shift(app, bus, idle=IDLE):
-        await idle(bus, backend, database, seen)
+        await idle(bus, backend, seen)
         monkeypatch.setattr(holdfast.Bus, "poll_at", spy)
         async with await psycopg.AsyncConnection.connect(database, autocommit=True) as own:
             await own.execute("LISTEN holdfast")
@@ -191,5 +177,5 @@ async def test_polling_alone_delivers_without_listening(
         for name in ("a", "b"):
             await bus.publish(CHANNEL, {}, id=name)
             await holds(lambda name=name: name in seen)
-        assert await listeners(database) == 0
+        assert not listens(bus)
     assert await states(backend) == {State.DONE: 2}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 from holdfast.bus.client import Bus
 from holdfast.bus.handler import Function, Handler
@@ -16,15 +17,18 @@ from holdfast.bus.partitions import Partition
 from holdfast.bus.shutdown import stop_on_signal
 from holdfast.bus.worker import Worker
 from holdfast.contracts import STORE_ERRORS, Listener, Start, raise_if_cancelled
+from holdfast.model.backoff import backoff_seconds
 from holdfast.model.duration import parse_duration
-from holdfast.model.errors import Duration, InvalidInput
+from holdfast.model.errors import Duration, InvalidInput, TooManyConnections
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
 from holdfast.upkeep.lifecycle import INTERVAL, LifecycleSteps
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 MAX_IDLE = timedelta(seconds=10)
+_PAUSES = 0.2, 5.0
 
 
 class App:
@@ -90,10 +94,7 @@ class App:
         if not self.handlers:
             raise InvalidInput("the app has no handler; register one with @app.handler(channel, consumer)")
         stop = stop or asyncio.Event()
-        policies = []
-        for handler in self.handlers:
-            made = await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
-            policies.append(made.policy)
+        policies = [await let_in(partial(_ensure, bus, handler)) for handler in self.handlers]
         shortest = min(policy.lease for policy in policies)
         async with Heartbeat(bus, shortest, asyncio.get_running_loop()) as heart:
             workers = [
@@ -142,6 +143,24 @@ async def _run_workers(
             task.cancel()
         await asyncio.gather(stopped, *upkeep, return_exceptions=True)
         await asyncio.gather(*(listener.close() for listener in listeners), return_exceptions=True)
+
+
+async def _ensure(bus: Bus, handler: Handler) -> Policy:
+    """The policy of a handler's consumer, which is created where there is none."""
+    made = await bus.ensure(handler.channel, handler.consumer, start=handler.start, **handler.policy)
+    return made.policy
+
+
+async def let_in(call: Callable[[], Awaitable[T]]) -> T:
+    """What the call returns, as soon as its store has a connection for us. A worker that ended instead would
+    only be started again, to be refused again."""
+    for failures in count(1):
+        try:
+            return await call()
+        except TooManyConnections as error:
+            log.warning("waiting for a connection: %s", error)
+            await asyncio.sleep(backoff_seconds(failures, *_PAUSES))
+    raise AssertionError("counting ends nowhere")
 
 
 async def _listen(partition: Partition, channels: list[str], wake: Callable[[str], None]) -> list[Listener]:

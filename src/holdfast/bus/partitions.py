@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.contracts import STORE_ERRORS, Applied, Backend, Start, raise_if_cancelled
-from holdfast.model.errors import HoldfastError, NotFound, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, TooManyConnections, Unavailable
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
 from holdfast.upkeep.lifecycle import Health, LifecycleSteps
@@ -57,6 +57,7 @@ class Partition:
     """Failed calls of this process other than documented errors, by verb and kind of error."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
     _stepped_at: float = 0.0
+    _why: type[Unavailable] = Unavailable
     _healing: asyncio.Task[None] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -104,7 +105,7 @@ class Partition:
             if self.usable:
                 return  # somebody else has done it meanwhile
             if not self.health.worth_trying:
-                raise Unavailable(f"partition {self.index} is faulty: {self.health.reason}")
+                raise self._why(f"partition {self.index} is faulty: {self.health.reason}")
             verb = "open"
             try:
                 if not self.opened:
@@ -117,6 +118,7 @@ class Partition:
                 raise_if_cancelled(error)
                 self.count_error(verb, error)
                 self.health.failed(str(error))
+                self._why = TooManyConnections if isinstance(error, TooManyConnections) else Unavailable
                 raise
             await self._first_step()
 
@@ -196,8 +198,8 @@ class Partitions:
                 await partition.heal()
             except Unavailable as error:
                 errors.append(error)
-        if len(errors) == len(self.all):
-            raise errors[0]
+        if len(errors) == len(self.all):  # one that only lets nobody in for now is worth waiting for
+            raise next((each for each in errors if isinstance(each, TooManyConnections)), errors[0])
 
     async def close(self) -> None:
         """Close every store that was opened."""

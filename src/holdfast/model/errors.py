@@ -20,6 +20,7 @@ HoldfastError
 └── Transient         try again later (raise it in a handler)
     ├── Overloaded        a bounded consumer is full
     └── Unavailable       the store did not answer, or is marked faulty
+        └── TooManyConnections  it lets nobody in: it is at a limit of connections
 """
 
 from __future__ import annotations
@@ -141,3 +142,7 @@ class Overloaded(Transient):
 
 class Unavailable(Transient):
     """The store did not answer, or its partition is marked faulty."""
+
+
+class TooManyConnections(Unavailable):
+    """The store is at a limit of connections, and this process has none. A worker waits for one."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 LIMIT = 500
 INTERVAL = 1.0
-_RETRY_PAUSES = 0.2, 15.0
+_RETRY_PAUSES = 0.2, 1.5  # the longer one bounds how long a store that is back is not used
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 
 import psycopg
+from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.types import TypeInfo
@@ -54,8 +55,14 @@ class _TextDumper(Dumper):
     oid = _info("text").array_oid
     _element = _info("text").oid
 
+    def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        # A connection of the caller's may have another encoding than ours.
+        self._encoding = "utf-8" if self.connection is None else self.connection.info.encoding
+
     def dump(self, obj: TextArray) -> bytes:
-        return _array(self._element, [None if item is None else item.encode() for item in obj])
+        encoding = self._encoding
+        return _array(self._element, [None if item is None else item.encode(encoding) for item in obj])
 
 
 class _BytesDumper(Dumper):

@@ -79,4 +79,4 @@ class PostgresBackend:
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None] = lambda _: None,
     ) -> PostgresListener:
-        return PostgresListener(self.url, channels, wake, failed)
+        return PostgresListener(self._session, channels, wake, failed)

@@ -31,7 +31,7 @@ async def row(connection: Any, name: str, parameters: dict[str, Any], url: str) 
             )
     except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName) as error:
         raise InvalidInput(f"connection is to a database without this store: {error}") from error
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeError) as error:
         raise translate(error, url) from error
     return tuple(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import Finding
+from holdfast.model.position import format_position
 
 OLDEST = 160000
 
@@ -19,10 +20,23 @@ async def check(session: Session) -> list[Finding]:
         text += " and workers poll for new work, since wake-ups need a connection of their own"
         findings.append(Finding("warning", "pooler", text))
     findings += [_pages(settings["full_page_writes"]), _version(int(settings["server_version_num"]))]
+    for crowded, taken, limit in await session.rows("server_crowded"):
+        if crowded:
+            text = (
+                f"{taken} of max_connections = {limit} are taken: above two thirds, no process makes a second"
+            )
+            text += " one; raise it, run fewer processes, or put PgBouncer before the server"
+            findings.append(Finding("warning", "connections", text))
     for epoch, timeline, began in await session.rows("last_epoch"):
         text = f"since {began:%Y-%m-%d %H:%M} UTC this is another server than before (epoch {epoch}, timeline"
         text += f" {timeline}): what that one acknowledged last may be missing; publish it again, same ids"
         findings.append(Finding("warning", "failover", text))
+    for channel, lost, first, last in await session.rows("known_lost"):
+        text = f"{lost} acknowledged events of channel {channel!r} are missing, at {format_position(*first)}"
+        text += (
+            f" to {format_position(*last)}, as their publishers report; the table holdfast.lost names them"
+        )
+        findings.append(Finding("warning", "lost events", text))
     for pid, age, channels in await session.rows("blockers"):
         text = f"server process {pid} has held a publish open for {age:.0f} s: readers of"
         text += f" {', '.join(channels)} wait for it; end it with pg_terminate_backend({pid})"

@@ -13,6 +13,7 @@ import psycopg
 
 from holdfast import failpoints
 from holdfast.backends.postgres import bulk_publish, callers
+from holdfast.backends.postgres.acknowledged import Acknowledged
 from holdfast.backends.postgres.arrays import BytesArray, TextArray
 from holdfast.backends.postgres.horizon import horizon, horizons
 from holdfast.backends.postgres.positions import (
@@ -54,6 +55,7 @@ class Log:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waker = Waker(session)
+        self._acknowledged = Acknowledged(session)
         self._known: set[str] = set()
 
     async def publish(
@@ -72,6 +74,7 @@ class Log:
             parameters = _columns(channel, events, at, priority, wake=True)
             return _receipts(events, *await callers.row(connection, "publish", parameters, self._session.url))
         receipts = await self._append(channel, events, at, priority)
+        self._acknowledged.add(channel, receipts)
         failpoints.hit("publish.after_commit")
         return receipts
 
@@ -209,8 +212,9 @@ class Log:
         return up_to(min(end, await horizon(self._session, channel)))
 
     async def close(self) -> None:
-        """Send the wake-ups that are still due."""
+        """Send the wake-ups and the report that are still due."""
         await self._waker.close()
+        await self._acknowledged.close()
 
 
 def _patience(batch: EventColumns) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from holdfast.model.errors import (
     LockLost,
     Outdated,
     Overloaded,
+    TooManyConnections,
     Unavailable,
 )
 from holdfast.model.redact import address
@@ -36,6 +37,14 @@ PATIENCE = 8.0
 LOCK_WAIT = "500ms"
 LOCK_TRIES = 20
 _LOCK_PAUSE = 0.1
+# A refused connection has no SQLSTATE, only words.
+_LIMITS = {
+    "sorry, too many clients already": "max_connections",
+    "remaining connection slots are reserved": "max_connections without those it keeps for superusers",
+    "too many connections for role": "that of ALTER ROLE … CONNECTION LIMIT",
+    "too many connections for database": "that of ALTER DATABASE … CONNECTION LIMIT",
+    "no more connections allowed": "PgBouncer's max_client_conn",
+}
 
 
 class Session:
@@ -43,8 +52,9 @@ class Session:
 
     def __init__(self, url: str, size: int = 4) -> None:
         self.url = url
-        self._pool = Pool(url, size, self._configure)
+        self._pool = Pool(url, size, self._configure, self._crowded, self._hear)
         self._recognised = False
+        self._listeners: set[Callable[[str | None], None]] = set()
 
     async def open(self) -> None:
         """Connect once, so that a wrong URL is said at once."""
@@ -74,6 +84,7 @@ class Session:
                     yield connection
             else:
                 yield connection
+            _check_replicated(connection)
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
@@ -91,9 +102,12 @@ class Session:
             if connection.through_pooler:
                 async with self._transaction(connection):
                     await cursor.execute(QUERIES[name], parameters)
-                    return await cursor.fetchall()
-            await cursor.execute(QUERIES[name], parameters)
-            return await cursor.fetchall()
+                    rows = await cursor.fetchall()
+            else:
+                await cursor.execute(QUERIES[name], parameters)
+                rows = await cursor.fetchall()
+            _check_replicated(connection)
+            return rows
         except (psycopg.Error, UnicodeError) as error:
             raise await self._translated(error, connection) from error
         finally:
@@ -126,19 +140,66 @@ class Session:
         async with self.connection() as connection:
             return (await connection.execute(QUERIES[name], parameters)).rowcount
 
+    async def listening(self, hear: Callable[[str | None], None]) -> bool:
+        """See to it that `hear` is told of every publish from now on: its channel, or None for any of them.
+
+        Returns False through a pooler, which passes nothing on.
+        """
+        self._listeners.add(hear)
+        if self._pool.listens:
+            return True
+        async with self.connection() as connection:
+            return connection.listens
+
+    def deafen(self, hear: Callable[[str | None], None]) -> None:
+        """Tell it nothing any more."""
+        self._listeners.discard(hear)
+
+    def _hear(self, channel: str | None) -> None:
+        for hear in self._listeners:
+            hear(channel)
+
     async def _take(self) -> Connection:
         if not self._pool.opened:
             raise Unavailable(f"{address(self.url, 5432)} is not connected; use 'async with connect(...)'")
         try:
-            return await self._pool.take()
+            connection = await self._pool.take()
         except psycopg.Error as error:
             raise await self._translated(error) from error
+        if connection.listens is not bool(self._listeners) and not connection.through_pooler:
+            await self._set_listening(connection)
+        return connection
+
+    async def _set_listening(self, connection: Connection) -> None:
+        """Every connection listens, so that whichever is idle hears; none, where nobody wants to know."""
+        limit = asyncio.get_running_loop().call_later(PATIENCE, hang_up, connection)
+        wanted = bool(self._listeners)
+        try:
+            await connection.execute(QUERIES["listen" if wanted else "unlisten"], prepare=False)
+            connection.listens = wanted
+        except BaseException as error:
+            translated = (
+                await self._translated(error, connection) if isinstance(error, psycopg.Error) else error
+            )
+            await self._pool.give_back(connection)
+            raise translated from error
+        finally:
+            limit.cancel()
+        if wanted:
+            self._hear(None)  # what was said before is missed
 
     async def _configure(self, connection: Connection) -> None:
         set_json_loads(orjson.loads, connection)
         if not connection.through_pooler:
             await connection.execute(QUERIES["configure"])
             await self.recognise(connection)
+
+    async def _crowded(self, connection: Connection) -> bool:
+        """Whether the server has few connections left. Behind a pooler, that is the pooler's business."""
+        if connection.through_pooler:
+            return False
+        row = await (await connection.execute(QUERIES["server_crowded"], prepare=False)).fetchone()
+        return row is not None and row[0]
 
     @asynccontextmanager
     async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
@@ -179,10 +240,28 @@ class Session:
     ) -> Exception:
         """The error to raise. If `connection` broke, others may have; if none could be made, others stay."""
         translated = translate(error, self.url)
-        if connection is not None and isinstance(translated, Unavailable):
-            await connection.close()  # or it would be taken again, to a server that is no use
+        if connection is not None and isinstance(translated, Unavailable) and _of_no_use(error):
+            await connection.close()  # or it would be taken again
             await self._pool.clear()
         return translated
+
+
+def _check_replicated(connection: Connection) -> None:
+    """Raise an error where the server was told to wait no longer for its standby: nothing is acknowledged."""
+    if connection.unreplicated:
+        raise psycopg.OperationalError("committed, but the wait for its standby was cut short")
+
+
+def _of_no_use(error: psycopg.Error | UnicodeError) -> bool:
+    """Whether the connection broke, or leads to a server that ends or takes no writes. A call that gave way,
+    or found the disk full, says nothing about its connection."""
+    state = getattr(error, "sqlstate", None)
+    return state is None or state == "25006" or state.startswith(("08", "57P"))
+
+
+def _limit_reached(message: str) -> str | None:
+    """The limit of connections that a server has refused one for; None where it was something else."""
+    return next((limit for words, limit in _LIMITS.items() if words in message), None)
 
 
 def gave_way(error: Unavailable) -> bool:
@@ -222,6 +301,12 @@ def translate(error: psycopg.Error | UnicodeError, url: str) -> Exception:
             return InvalidName(message)
     if isinstance(error, psycopg.DataError) and state is None:  # psycopg itself refuses it
         return InvalidInput(f"a value cannot be passed to or from PostgreSQL: {message}")
+    if isinstance(error, psycopg.OperationalError) and (limit := _limit_reached(message)):
+        return TooManyConnections(
+            f"PostgreSQL at {address(url, 5432)} refuses a connection: its limit, {limit}, is reached. "
+            "Raise it, run fewer processes, or put PgBouncer before it. "
+            f"The server says: {str(error).strip()}"
+        )
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Unavailable(f"PostgreSQL at {address(url, 5432)} did not answer: {str(error).strip()}")
     return error

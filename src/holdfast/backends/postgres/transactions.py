@@ -13,7 +13,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from holdfast import failpoints
-from holdfast.backends.postgres.pool import ALERT, Connection, Pool
+from holdfast.backends.postgres.pool import ALERT, Connection, Servers
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import translate
 from holdfast.model.errors import InvalidInput, LeaseLost, Unavailable
@@ -24,7 +24,6 @@ T = TypeVar("T")
 Steps = Generator[Callable[[], Any], Any, T]
 """One course, for async functions and for threads: each step is a call, whose result comes back."""
 
-_MOST = 10_000  # in effect, as many as handlers run
 _LEASES = 1_000  # of which is known that each of their jobs has a row of its own
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # In one round trip with the end of the transaction: nothing is left in the session for the next handler.
@@ -64,9 +63,7 @@ class Transactions:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.pool = Pool(url, _MOST, _no_settings, OwnConnection)
-        self.plain = PlainPool(url)
-        self.pool.opened = True
+        self.pool, self.plain = OwnPool(url), PlainPool(url)
         self._prepared: dict[tuple[str, str, int], tuple[Any, ...]] = {}
 
     def prepared(self, job: Job) -> tuple[Any, ...] | None:
@@ -86,8 +83,33 @@ class Transactions:
         self.plain.clear()
 
 
+class OwnPool:
+    """Connections of async handlers; no bound but how many of these run."""
+
+    def __init__(self, url: str) -> None:
+        self._servers = Servers(url, OwnConnection)
+        self._idle: list[OwnConnection] = []
+        self.opened = True
+
+    async def take(self) -> OwnConnection:
+        """A connection in autocommit mode; give it back in every case."""
+        return self._idle.pop() if self._idle else await self._servers.connect()
+
+    async def give_back(self, connection: OwnConnection) -> None:
+        """Keep it for the next one, unless something is still going on in it."""
+        if self.opened and connection.info.transaction_status is TransactionStatus.IDLE:
+            self._idle.append(connection)
+        else:
+            connection.pgconn.finish()
+
+    async def clear(self) -> None:
+        """Drop the idle ones."""
+        while self._idle:
+            self._idle.pop().pgconn.finish()
+
+
 class PlainPool:
-    """The same as `Pool` for threads: connections without await, and no bound."""
+    """The same for threads."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -143,7 +165,7 @@ class JobTransaction:
     ) -> bool:
         return _run_plain(self._exit(error))
 
-    def _enter(self, pool: Pool | PlainPool) -> Steps[Any]:
+    def _enter(self, pool: OwnPool | PlainPool) -> Steps[Any]:
         job = self._job
         if job.completion is Completion.BEGUN:
             raise InvalidInput(f"job {job.id} is in a transaction already; use the connection of that one")
@@ -261,10 +283,6 @@ def completion(job: Job, prepared: tuple[Any, ...]) -> dict[str, Any]:
         raise LeaseLost([job.id])
     names = lease(job)
     return {"consumer": consumer, "seq": names["seq"], "token": job.token, "store": store}
-
-
-async def _no_settings(connection: Connection) -> None:
-    """Handlers have those of the server."""
 
 
 async def _run(steps: Steps[T]) -> T:

@@ -1,4 +1,4 @@
-"""Wake-ups: NOTIFY after a publish, coalesced, and LISTEN on a connection of its own.
+"""Wake-ups: NOTIFY after a publish, coalesced, and LISTEN on the connections that are there anyway.
 
 NOTIFY locks the server's queue until its commit is on disk. A publish therefore carries it only if none was
 sent just before; the others share one that follows on its own.
@@ -10,8 +10,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from holdfast.backends.postgres.pool import connect
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import Unavailable
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _EVERY = 0.005
 _PAUSE = 1.0
+_LOOK = 1.0
 
 
 class Waker:
@@ -61,40 +62,53 @@ class Waker:
 
 
 class PostgresListener:
-    """Calls `wake` when a channel of interest was published to. Reconnects by itself."""
+    """Calls `wake` when a channel of interest was published to. Listens on the session's own connections."""
 
     def __init__(
         self,
-        url: str,
+        session: Session,
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._failed = failed
-        self._url, self._channels, self._wake = url, frozenset(channels), wake
+        self._session, self._channels, self._wake = session, frozenset(channels), wake
+        self._published: set[str] = set()
+        self._news = asyncio.Event()
         self._task = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
         """Stop listening."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._session.deafen(self._hear)
+
+    def _hear(self, channel: str | None) -> None:
+        self._published |= self._channels if channel is None else self._channels & {channel}
+        if self._published:
+            self._news.set()
 
     async def _listen(self) -> None:
         while True:
             try:
-                async with await connect(self._url) as connection:
-                    if connection.through_pooler:
-                        log.info("a pooler passes no notifications on: new work is found by polls alone")
-                        return
-                    await connection.execute("SET application_name = 'holdfast listener'")
-                    await connection.execute("LISTEN holdfast")
-                    for channel in self._channels:  # what was said before we listened is found by a poll
-                        self._wake(channel)
-                    async for notice in connection.notifies():
-                        if notice.payload in self._channels:
-                            self._wake(notice.payload)
+                # What was said before we listened is found by a poll.
+                self._hear(None)
+                while await self._session.listening(self._hear):
+                    await self._wake_published()
+                log.info("a pooler passes no notifications on: new work is found by polls alone")
+                return
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
                 raise_if_cancelled(error)
-                log.warning("the listener failed and connects again: %r", error)
+                log.warning("the listener failed and begins again: %r", error)
                 self._failed(error)
                 await asyncio.sleep(_PAUSE)
+
+    async def _wake_published(self) -> None:
+        """Wake for what was published. Returns after a while, to look whether a connection still listens."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                await self._news.wait()
+        self._news.clear()
+        published, self._published = self._published, set()
+        for channel in published:
+            self._wake(channel)

@@ -41,6 +41,17 @@ CREATE TABLE holdfast.epochs (
     began_at  timestamptz NOT NULL DEFAULT holdfast.now()
 );
 
+-- Events that a failover has lost, as far as somebody knows: their publishers report them. Under the same id they can be
+-- published again.
+CREATE TABLE holdfast.lost (
+    channel     text NOT NULL,
+    epoch       integer NOT NULL,
+    seq         bigint NOT NULL,
+    id          text COLLATE "C" NOT NULL,
+    reported_at timestamptz NOT NULL DEFAULT holdfast.now(),
+    PRIMARY KEY (channel, epoch, seq)
+);
+
 -- A store that was never opened begins here.
 UPDATE holdfast.store s SET system_id = i.system_identifier, timeline = holdfast.timeline()
 FROM pg_control_system() i WHERE s.system_id = 0;

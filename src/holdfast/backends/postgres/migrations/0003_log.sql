@@ -234,6 +234,9 @@ BEGIN
                       HINT = 'publish a changed event under a new id';
         END IF;
         IF v_fresh = 0 THEN
+            -- What a caller saw fail may not have reached the standby yet, and a transaction that writes nothing waits
+            -- for no standby. This one waits as the first one did.
+            PERFORM pg_logical_emit_message(true, 'holdfast', '');
             RETURN;
         END IF;
         -- Go on with the fresh ones only.
