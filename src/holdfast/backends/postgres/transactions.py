@@ -105,7 +105,8 @@ class OwnPool:
     async def clear(self) -> None:
         """Drop the idle ones."""
         while self._idle:
-            self._idle.pop().pgconn.finish()
+            connection = self._idle.pop()
+            connection.pgconn.finish()
 
 
 class PlainPool:
