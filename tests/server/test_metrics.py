@@ -135,6 +135,22 @@ async def test_an_instance_that_does_not_sweep_knows_who_holds_a_trim_back(
     assert found["holdfast_sweep_age_seconds"][("0",)] < 60
 
 
+async def test_ticks_are_counted_and_those_that_wait_are_told(bus: holdfast.Bus) -> None:
+    """A channel that is full is no pause in which nothing is due."""
+    await bus.subscribe(CHANNEL, CONSUMER, max_depth=1)
+    await bus.schedule("beat", CHANNEL, every="1h")
+    partition = bus.partitions.all[0]
+    await partition.backend.advance(timedelta(hours=1))
+    assert await partition.ticks.run_once() == 1
+    await partition.backend.advance(timedelta(hours=1))
+    assert await partition.ticks.run_once() == 1
+    async with running(bus) as other:
+        found = await other.metrics()
+    assert 0 < found["holdfast_schedules_overdue_seconds"][("0",)] < 60
+    ticks = {outcome: count for (outcome, _), count in found["holdfast_schedule_ticks_total"].items()}
+    assert (ticks["fired"], ticks["skipped"], ticks["failed"] > 0) == (1, 0, True)
+
+
 async def test_attempts_and_moves_of_this_process_are_counted(bus: holdfast.Bus) -> None:
     await bus.subscribe(CHANNEL, CONSUMER, lease="30s", backoff=["1s"])
     await bus.publish_many(CHANNEL, [holdfast.Event({}, f"e{n}") for n in range(5)])

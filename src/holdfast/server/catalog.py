@@ -152,7 +152,7 @@ FULL = RETENTION.add(
     "holdfast_channel_full", "gauge", "1 for a channel that refuses publishes for its size.", _CHANNEL
 )
 
-SCHEDULES = MetricGroup("Schedules", "One call for each store: the schedule that has been due for longest.")
+SCHEDULES = MetricGroup("Schedules", "One call for each store: up to 100 schedules that are due.")
 SCHEDULE_OVERDUE = SCHEDULES.add(
     "holdfast_schedules_overdue_seconds",
     "gauge",

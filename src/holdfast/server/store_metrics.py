@@ -30,7 +30,8 @@ FIRST, PATIENCE = 2.0, 5.0
 MOST = 500
 """Channels, or cursors, that one scrape asks a store about."""
 AT_ONCE = 4
-LOOKED_AT = 10
+LOOKED_AT = 100
+"""Schedules that one scrape reads."""
 
 
 class Scraped(NamedTuple):
@@ -149,14 +150,13 @@ async def _retention(scraped: Scraped) -> list[Metric]:
 
 
 async def _schedules(scraped: Scraped) -> list[Metric]:
-    """One that this version cannot read is looked past."""
-    found = await scraped.store.records.due(schedules.prefix(scraped.namespace), LOOKED_AT)
-    due = None
-    for record in found:
+    """Those that are due first, and that wait for their next try. One that cannot be read is looked past."""
+    soon, prefix, overdue = scraped.now + schedules.LONGEST_RETRY, schedules.prefix(scraped.namespace), 0.0
+    for record in await scraped.store.records.due(prefix, LOOKED_AT, until=soon):
         with suppress(InvalidInput):
-            due = schedules.from_record(scraped.namespace, record).due
-            break
-    return [family(c.SCHEDULE_OVERDUE, {(scraped.partition,): scraped.age(due)})]
+            found = schedules.from_record(scraped.namespace, record)
+            overdue = max(overdue, scraped.age(found.due_of(found.next) if found.next else None))
+    return [family(c.SCHEDULE_OVERDUE, {(scraped.partition,): overdue})]
 
 
 async def _each(items: Sequence[T], ask: Callable[[T], Awaitable[R]]) -> list[tuple[T, R]]:

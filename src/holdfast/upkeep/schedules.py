@@ -25,6 +25,8 @@ from holdfast.upkeep.timing import Timing
 Missed = Literal["skip", "once", "all"]
 GRACE = timedelta(minutes=1)
 """A tick that is published later than this was missed."""
+LONGEST_RETRY = timedelta(minutes=1)
+"""The longest pause after a failed try to publish."""
 MOST_MISSED = 10_000
 MAX_DATA = 65_536
 MAX_PRIORITY = 100

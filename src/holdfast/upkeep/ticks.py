@@ -34,7 +34,7 @@ LOOK_EVERY = 1.0
 _CHUNK, _AT_ONCE = 100, 8  # schedules that are published together, and records written at a time
 _BATCH_EVENTS, _BATCH_BYTES = 500, 4 << 20
 _BUDGET = 0.5
-_PAUSES = 1.0, 60.0
+_PAUSES = 1.0, schedules.LONGEST_RETRY.total_seconds()
 _NAMED = 5
 
 StoreOf = Callable[[str, str | None], Backend]
