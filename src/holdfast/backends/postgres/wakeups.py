@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from holdfast.backends.notices import deliver
 from holdfast.backends.postgres.pool import connect
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
@@ -61,7 +62,8 @@ class Waker:
 
 
 class PostgresListener:
-    """Calls `wake` when a channel of interest was published to. Reconnects by itself."""
+    """Calls `wake` when a channel of interest was published to, and tells of jobs of it that were cancelled.
+    Reconnects by itself."""
 
     def __init__(
         self,
@@ -69,8 +71,9 @@ class PostgresListener:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None],
+        cancelled: Callable[[str, str, str], None],
     ) -> None:
-        self._failed = failed
+        self._failed, self._cancelled = failed, cancelled
         self._url, self._channels, self._wake = url, frozenset(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -91,8 +94,7 @@ class PostgresListener:
                     for channel in self._channels:  # what was said before we listened is found by a poll
                         self._wake(channel)
                     async for notice in connection.notifies():
-                        if notice.payload in self._channels:
-                            self._wake(notice.payload)
+                        deliver(notice.payload, self._channels, self._wake, self._cancelled)
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
                 raise_if_cancelled(error)
                 log.warning("the listener failed and connects again: %r", error)
