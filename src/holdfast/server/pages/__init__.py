@@ -9,7 +9,17 @@ from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
-from holdfast.server.pages import audit, channels, confirm, deadletters, home, login, operations, pipeline
+from holdfast.server.pages import (
+    audit,
+    channels,
+    confirm,
+    deadletters,
+    home,
+    jobs,
+    login,
+    operations,
+    pipeline,
+)
 from holdfast.server.pages.layout import STATIC
 from holdfast.server.pages.live import SnapshotService
 
@@ -17,6 +27,7 @@ MODULES: tuple[ModuleType, ...] = (
     login,
     home,
     channels,
+    jobs,
     pipeline,
     confirm,  # its /deadletters/ask comes before /deadletters/{item}
     deadletters,

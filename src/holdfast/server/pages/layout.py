@@ -42,7 +42,9 @@ NAVIGATION = (
     ("Operations", "/operations"),
     ("Audit", "/audit"),
 )
-NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), "paused", "resumed")}
+NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), "paused", "resumed", "cancelled")} | {
+    "not-cancelled": "Nothing was cancelled: the job had ended, or a worker had it, meanwhile."
+}
 """What an address can have a page say: nobody else's words."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
