@@ -303,8 +303,9 @@ class Bus:
         first = self.partitions.all[0]
         try:
             await announce(first.backend, first.namespace, audited)
-        except HoldfastError as error:
-            log.warning("%s cancelled %s, which is missing in the audit: %s", actor, target, error)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("%s cancelled %s, which is missing in the audit: %r", actor, target, error)
 
     async def requeue(self, channel: str, consumer: str, job_id: str, *, partition: int = 0) -> bool:
         """Make a dead or live job ready again; a lease that still runs on it is lost."""
