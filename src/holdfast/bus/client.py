@@ -24,7 +24,6 @@ from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, 
 from holdfast.model.job import Job, JobRecord, Retry, check_cancellation
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
-from holdfast.upkeep.announcements import Audited, announce
 
 log = logging.getLogger(__name__)
 
@@ -298,6 +297,8 @@ class Bus:
 
     async def _audit(self, actor: str, target: str, cancelled: int, reason: str | None) -> None:
         """Note a cancellation. That it is done is true also where this fails: each job's record tells it."""
+        from holdfast.upkeep.announcements import Audited, announce  # most programs do without pydantic
+
         outcome = f"{cancelled} cancelled" + (f": {reason}" if reason else "")
         audited = Audited(actor=actor, action="cancel jobs", target=target, outcome=outcome)
         first = self.partitions.all[0]
