@@ -253,7 +253,7 @@ async def test_the_handler_is_told(bus: Bus, backend: Backend, plain: bool, list
     """By a notice, long before its heartbeat; by that where nobody listens."""
     if listen and await _is_pooled(backend):
         pytest.skip("nobody is told through a pooler")
-    handler = Handler(plain=plain, lease="5m" if listen else "600ms")
+    handler = Handler(plain=plain, lease="5m" if listen else "2s")
     await publish(backend, "a")
     async with handler.running(bus, backend, listen=listen) as job:
         began = time.monotonic()

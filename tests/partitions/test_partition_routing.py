@@ -145,7 +145,7 @@ async def test_a_handler_of_any_store_is_told_that_its_job_is_cancelled(bus: hol
     """Both have jobs of the same number: only the store tells them apart."""
     app, stop, begun, told = holdfast.App(), asyncio.Event(), set[str](), list[tuple[str, bool]]()
 
-    @app.handler(CHANNEL, CONSUMER, start="earliest", lease="600ms")
+    @app.handler(CHANNEL, CONSUMER, start="earliest", lease="3s")
     async def work(event: holdfast.Event, job: holdfast.Job) -> None:
         begun.add(event.id)
         try:

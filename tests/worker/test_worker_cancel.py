@@ -17,7 +17,7 @@ from holdfast.contracts import Backend
 from holdfast.model.states import State
 from kit import CHANNEL, CONSUMER, publish, record, states, subscribe, until
 
-SHORT: dict[str, Any] = {"lease": "600ms", "start": "earliest", "max_attempts": 1, "max_abandonments": 1}
+SHORT: dict[str, Any] = {"lease": "3s", "start": "earliest", "max_attempts": 1, "max_abandonments": 1}
 
 
 async def cancel(bus: holdfast.Bus, name: str) -> None:
@@ -164,6 +164,19 @@ async def test_a_shutdown_at_the_same_moment(
     assert await states(backend) == {State.CANCELLED: 1, State.READY: 1}
     kept = await record(backend, "b")
     assert (kept.attempts, kept.abandonments, kept.errors) == (0, 0, [])
+
+
+async def test_a_handler_that_says_so_itself_cancels_nothing(bus: holdfast.Bus, backend: Backend) -> None:
+    app = holdfast.App()
+
+    @app.handler(CHANNEL, CONSUMER, **SHORT)
+    async def work(event: holdfast.Event, job: holdfast.Job) -> None:
+        job.cancelled = True
+
+    await publish(backend, "a")
+    async with shift(app, bus):
+        assert (await ended(backend, "a")).state is State.DONE
+    assert [outcome(bus, each) for each in ("cancelled", "done")] == [0, 1]
 
 
 async def test_a_timeout_stays_a_failure(bus: holdfast.Bus, backend: Backend) -> None:

@@ -287,12 +287,13 @@ class Bus:
         if consumer is not None:
             check_name(consumer, "consumer")
         how = check_cancellation(running, self.name if running and by is None else by, reason)
-        stores = await self._all()
-        cancelled = sum(
-            [await store.backend.leases.cancel(channel, source, id, consumer, how) for store in stores]
-        )
-        if cancelled and how.by is not None:
-            await self._audit(how.by, f"{channel}/{consumer or '*'}/{id}", cancelled, how.reason)
+        cancelled = 0
+        try:
+            for store in await self._all():
+                cancelled += await store.backend.leases.cancel(channel, source, id, consumer, how)
+        finally:
+            if cancelled and how.by is not None:
+                await self._audit(how.by, f"{channel}/{consumer or '*'}/{id}", cancelled, how.reason)
         return cancelled
 
     async def _audit(self, actor: str, target: str, cancelled: int, reason: str | None) -> None:

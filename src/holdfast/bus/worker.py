@@ -193,7 +193,7 @@ class Worker:
 
     def _ended(self, job: Job, error: BaseException | None) -> None:
         """Queue a job for finalizing, by what its handler raised. One that was cancelled is over already."""
-        if job.cancelled:
+        if job.cancelled and id(job) in self._lost_while_running:
             log.info("%s/%s: the handler of job %s, which was cancelled, ended: %r", *_about(job), error)
         elif error is None:
             self._finalize.done(job)
