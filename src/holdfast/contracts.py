@@ -28,13 +28,14 @@ from holdfast.model.deadletters import (
 )
 from holdfast.model.decide import Action, Due, Ref
 from holdfast.model.event import Event, LogEntry, Receipt
-from holdfast.model.job import Burial, Completion, Job, JobRecord, Retry, Transaction
+from holdfast.model.job import Burial, Cancellation, Completion, Job, JobRecord, Retry, Transaction
 from holdfast.model.log import PARTS, Cut, Extent, Lag, Page, Part, Waiting
 from holdfast.model.policy import Policy
 from holdfast.model.states import State
 from holdfast.model.upkeep import Cursor, Forgotten, Group, Lock, Size, StateRecord, Trim
 
 Start = Literal["latest", "earliest"] | datetime
+WAITING_ONLY = Cancellation()
 STORE_ERRORS = (Exception, asyncio.CancelledError)
 """What a call of a store may raise, documented or not. Call `raise_if_cancelled` first when you catch it."""
 
@@ -318,8 +319,19 @@ class Leases(Protocol):
     async def extend(self, jobs: Sequence[Job], by: timedelta) -> list[bool]:
         """Move the deadline of each lease to now plus `by`."""
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        """scheduled | ready → cancelled, for one consumer or for all. Returns how many."""
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
+        """scheduled | ready → cancelled, for one consumer or for all. Returns how many.
+
+        Where `how` says so also leased → cancelled: the lease is lost at once, whatever its holder does, its
+        neighbours go on, and listeners are told.
+        """
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         """scheduled | ready → cancelled, for up to `limit` jobs of one consumer, also those that its start in
@@ -507,7 +519,7 @@ class Records(Protocol):
 
 
 class Listener(Protocol):
-    """Tells that a channel may have new work. A wake-up may be spurious and may be missed."""
+    """Tells that a channel may have new work, or a job was cancelled. Both may be spurious, or missed."""
 
     async def close(self) -> None:
         """Stop listening."""
@@ -570,8 +582,10 @@ class Backend(Protocol):
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None] = lambda _: None,
+        cancelled: Callable[[str, str, str], None] = lambda *_: None,
     ) -> Listener:
-        """Call `wake(channel)` on this event loop when a channel may have new work, until closed.
+        """Call `wake(channel)` on this event loop when a channel may have new work, until closed; and
+        `cancelled(channel, consumer, job_id)` when a leased job may have been cancelled.
 
         A listener that loses its connection, or meets any other error, calls `failed` and listens again.
         """

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.contracts import Backend, Consumer
+from holdfast.contracts import WAITING_ONLY, Backend, Consumer
 from holdfast.model.deadletters import Removal
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt
-from holdfast.model.job import Burial, Job, Retry
+from holdfast.model.job import Burial, Cancellation, Job, Retry
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock, Trim
 from holdfast.wiring import backend
@@ -199,9 +199,16 @@ class RecordedLeases(RecordedNoun):
         items = [item(job) for job in jobs]
         return await self._note("extend", items, lambda: self._inner.leases.extend(jobs, by))
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        about = {"channel": channel, "consumer": consumer, "id": event_id}
-        call = self._inner.leases.cancel(channel, source, event_id, consumer)
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
+        about = {"channel": channel, "consumer": consumer, "id": event_id, "running": how.running}
+        call = self._inner.leases.cancel(channel, source, event_id, consumer, how)
         return await self._note_one("cancel", about, call)
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:

@@ -25,6 +25,7 @@ PAGES = (
     "/channels",
     "/channels/orders",
     "/channels/orders/consumers/billing",
+    "/channels/orders/consumers/billing/cancel?id=o-1",
     "/pipeline",
     "/query",
     "/query?example=failures",

@@ -104,6 +104,19 @@ def test_what_is_leased_is_not_cancelled(run: Run, job: Job) -> None:
     assert (answer.code, answer.err) == (1, "0 jobs of o-1 cancelled\n")
 
 
+def test_what_is_leased_is_cancelled_where_that_is_asked_for(run: Run, hf: SyncBus, job: Job) -> None:
+    asked = ["jobs", "cancel", "orders", "o-1", "--running", "--by", "ann", "--reason", "no more"]
+    assert run(*asked).err == "2 jobs of o-1 cancelled\n"
+    with pytest.raises(holdfast.LeaseLost):
+        hf.finalize(job, success=True)
+    for kept in run("jobs", "show", "orders", "o-1", "--json").json:
+        assert (kept["state"], kept["cancelled_by"], kept["reason"]) == ("cancelled", "ann", "no more")
+    assert "cancelled by  ann" in run("jobs", "show", "orders", "o-1").out
+    answer = run(*asked)
+    assert (answer.code, answer.err) == (1, "0 jobs of o-1 cancelled\n")
+    assert run("jobs", "cancel", "orders", "o-1", "--reason", "a\nb").code != 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

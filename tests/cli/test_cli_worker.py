@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from shell import Start
+from shell import Run, Start
 
 from holdfast.bus.sync import SyncBus
 
@@ -99,6 +99,21 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back(
         "orders/billing",
         "drained",
     ]
+
+
+def test_a_job_that_is_cancelled_meanwhile_makes_room_for_the_next_one(
+    worker: subprocess.Popen[str], run: Run, hf: SyncBus, tmp_path: Path
+) -> None:
+    (tmp_path / "begun").unlink()
+    cancelled = run("jobs", "cancel", "orders", "a", "--running", "--by", "ann", "--reason", "no more")
+    assert cancelled.err == "1 job of a cancelled\n"
+    _until((tmp_path / "begun").exists)  # by b, in its place
+    (tmp_path / "go").touch()
+    _until(lambda: _states(hf) == {"a": ("cancelled", 1), "b": ("done", 1)})
+    worker.send_signal(signal.SIGTERM)
+    out, err = worker.communicate(timeout=60)
+    assert (worker.returncode, out) == (0, "b\n")
+    assert "was cancelled by ann: no more" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

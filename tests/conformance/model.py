@@ -109,8 +109,8 @@ class Model:
     def extend(self, job: ModelJob, minutes: int) -> None:
         job.lease_until = self.after(minutes)
 
-    def cancel(self, job: ModelJob) -> bool:
-        return job.move(Verb.CANCEL)
+    def cancel(self, job: ModelJob, verb: Verb = Verb.CANCEL) -> bool:
+        return job.move(verb)
 
     def requeue(self, job: ModelJob) -> bool:
         if not job.move(Verb.REQUEUE):

@@ -9,7 +9,8 @@ import pytest
 import holdfast
 from holdfast.bus.client import Bus
 from holdfast.contracts import Backend
-from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.event import DEFAULT_SOURCE
+from holdfast.model.job import Burial, Cancellation, Job, Reason, Retry
 from holdfast.model.states import State
 from kit import (
     BOOM,
@@ -60,6 +61,9 @@ async def lose(how: str, backend: Backend, job: Job) -> None:
             await abandon(backend)
         case "requeued":
             assert await backend.leases.requeue(CHANNEL, CONSUMER, job.id)
+        case "cancelled":
+            how = Cancellation(running=True)
+            assert await backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, job.event.id, CONSUMER, how) == 1
         case "completed":
             assert await complete(backend, job)
         case "buried":
@@ -70,7 +74,7 @@ async def lose(how: str, backend: Backend, job: Job) -> None:
             assert await backend.leases.retry([Retry(job, None)]) == [True]
 
 
-WAYS = ["leased again", "abandoned", "requeued", "completed", "buried", "retried", "released"]
+WAYS = ["leased again", "abandoned", "requeued", "cancelled", "completed", "buried", "retried", "released"]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -20,9 +20,9 @@ from model import BACKOFF, EXPIRES, LEASE, MAX_ABANDONMENTS, MAX_ATTEMPTS, Model
 from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Job, JobRecord, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Job, JobRecord, Reason, Retry
 from holdfast.model.policy import Policy
-from holdfast.model.states import State
+from holdfast.model.states import State, Verb
 from holdfast.wiring import backend as connect_backend
 from kit import BOOM, CONSUMER, record, states, step
 from stores import Store
@@ -43,6 +43,7 @@ MOVES = {
     "publish": 4,
     "publish_again": 1,
     "cancel": 1,
+    "cancel_running": 1,
     "requeue": 2,
     "claim": 8,
     "complete": 2,
@@ -63,6 +64,7 @@ MOVES_OF_MANY = {
     "publish_some": 5,
     "publish": 1,
     "cancel": 2,
+    "cancel_running": 2,
     "cancel_waiting": 1,
     "requeue": 2,
     "claim": 6,
@@ -144,6 +146,15 @@ class Machine(RuleBasedStateMachine):
         if job := self.chosen(choice):
             cancelled = self.run(self.backend.leases.cancel(self.channel, "default", job.id, None))
             assert cancelled == self.model.cancel(job)
+
+    def do_cancel_running(self, choice: int) -> None:
+        if job := self.chosen(choice):
+            how = Cancellation(running=True, by="model", reason=f"choice {choice}")
+            cancelled = self.run(self.backend.leases.cancel(self.channel, "default", job.id, None, how))
+            assert cancelled == self.model.cancel(job, Verb.CANCEL_RUNNING)
+            if cancelled:
+                kept = self.kept(job.id)
+                assert (kept.cancelled_by, kept.reason) == ("model", how.reason)
 
     def do_cancel_waiting(self, choice: int) -> None:
         """All that waits, in steps."""

@@ -17,7 +17,7 @@ import pytest
 from holdfast.contracts import Backend
 from holdfast.model.decide import Action, DueKind, Move, when_due
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import Burial, Job, JobRecord, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Job, JobRecord, Reason, Retry
 from holdfast.model.policy import Policy
 from holdfast.model.states import NEXT, State, Verb, follows
 from kit import BOOM, CHANNEL, CONSUMER, MINUTE, claim, record
@@ -83,6 +83,11 @@ async def _cancel(played: Played) -> bool:
     return await played.backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, played.name, CONSUMER) == 1
 
 
+async def _cancel_running(played: Played) -> bool:
+    how = Cancellation(running=True)
+    return await played.backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, played.name, CONSUMER, how) == 1
+
+
 async def _requeue(played: Played) -> bool:
     return await played.backend.leases.requeue(CHANNEL, CONSUMER, (await played.job()).id)
 
@@ -119,6 +124,7 @@ VERBS: dict[Verb, Callable[[Played], Awaitable[bool]]] = {
     Verb.BURY: _bury,
     Verb.EXTEND: _extend,
     Verb.CANCEL: _cancel,
+    Verb.CANCEL_RUNNING: _cancel_running,
     Verb.REQUEUE: _requeue,
     Verb.REVIVE: _revive,
     Verb.PURGE: _purge,

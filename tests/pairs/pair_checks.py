@@ -95,7 +95,7 @@ def _lost(case: Case) -> Iterator[str]:
             for channel, consumer in store.terms:
                 job = channel, consumer, store.job_at(position)
                 is_gone = "forget" in case.verbs and (
-                    job in ended or "cancel" in case.verbs or consumer == CONSUMER
+                    job in ended or case.verbs & {"cancel", "cancel_running"} or consumer == CONSUMER
                 )
                 must = call.at > began[consumer] and not receipt["duplicate"]
                 if job not in known and must and not is_gone:

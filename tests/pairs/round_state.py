@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.contracts import Applied, Backend, Consumer
+from holdfast.contracts import WAITING_ONLY, Applied, Backend, Consumer
 from holdfast.model.decide import Action
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Job, Reason
+from holdfast.model.job import Burial, Cancellation, Job, Reason
 from holdfast.model.policy import Policy
 from holdfast.model.upkeep import Lock
 from holdfast_chaos.history import Call, History, calls_of
@@ -85,8 +85,15 @@ class Notes(History):
 
 
 class WatchedLeases(RecordedLeases):
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
-        call = self._inner.leases.cancel(channel, source, event_id, consumer)
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
+        call = self._inner.leases.cancel(channel, source, event_id, consumer, how)
         return await self._note_one("cancel", {"channel": channel, "id": event_id}, call)
 
     async def complete_on(self, connection: Any, job: Job, commits: bool) -> None:

@@ -28,7 +28,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.event import DEFAULT_SOURCE, Event
-from holdfast.model.job import Burial, Completion, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Completion, Reason, Retry
 from holdfast.model.policy import Policy
 from kit import BOOM
 
@@ -36,6 +36,7 @@ T = TypeVar("T")
 Errors = tuple[type[HoldfastError], ...]
 PATCH = b'{"patched":true}'
 STEP = 500
+RUNNING = Cancellation(running=True, by="the pairs", reason="to meet the others")
 
 
 @dataclass
@@ -271,6 +272,17 @@ async def cancel(actor: Actor) -> None:
     names = [*actor.chance.sample(actor.world.waiting, 2), *actor.next(actor.world.scheduled, 1)]
     for name in names:
         await actor.backend.leases.cancel(actor.world.channel, DEFAULT_SOURCE, name, None)
+
+
+@verb("leases.cancel")
+async def cancel_running(actor: Actor) -> None:
+    """What is leased, overdue, scheduled, dead, and something that may be anything."""
+    world = actor.world
+    jobs = [*actor.next(world.leased), *actor.next(world.overdue, 1), *actor.next(world.dead, 1)]
+    names = [job.event.id for job in jobs]
+    names += [*actor.next(world.scheduled, 1), actor.chance.choice(world.waiting)]
+    for name in names:
+        await actor.backend.leases.cancel(world.channel, DEFAULT_SOURCE, name, None, RUNNING)
 
 
 @verb("leases.cancel_waiting")

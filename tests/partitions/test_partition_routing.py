@@ -141,6 +141,38 @@ async def test_operators_reach_every_store(bus: holdfast.Bus) -> None:
         assert [entry.event.id for entry in await bus.read(CHANNEL, partition=index)] == [id_of(index)]
 
 
+async def test_a_handler_of_any_store_is_told_that_its_job_is_cancelled(bus: holdfast.Bus) -> None:
+    """Both have jobs of the same number: only the store tells them apart."""
+    app, stop, begun, told = holdfast.App(), asyncio.Event(), set[str](), list[tuple[str, bool]]()
+
+    @app.handler(CHANNEL, CONSUMER, start="earliest", lease="3s")
+    async def work(event: holdfast.Event, job: holdfast.Job) -> None:
+        begun.add(event.id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append((event.id, job.cancelled))
+
+    names = [id_of(index) for index in (0, 1)]
+    await bus.publish_many(CHANNEL, [holdfast.Event({}, name) for name in names])
+    running = asyncio.create_task(app.run(bus, stop=stop, idle="100ms", grace="0s"))
+
+    async def both_begun() -> bool:
+        return begun == set(names)
+
+    async def one_told() -> bool:
+        return bool(told)
+
+    await until(both_begun)
+    assert await bus.cancel(CHANNEL, names[1], running=True) == 1
+    await until(one_told)
+    stop.set()
+    await running
+    assert told == [(names[1], True), (names[0], False)]
+    assert await state_of(bus, 0, names[0]) is State.READY
+    assert await state_of(bus, 1, names[1]) is State.CANCELLED
+
+
 async def test_a_store_that_is_listed_twice_is_refused(urls: list[str]) -> None:
     with pytest.raises(holdfast.InvalidInput, match="twice"):
         holdfast.connect([urls[0], urls[0]])

@@ -144,6 +144,16 @@ def test_steps_are_in_the_order_of_time_after_what_has_none() -> None:
     assert [step.what for step in ordered([*steps, future])] == ["published", "archived", "a", "b"]
 
 
+def test_a_cancelled_job_says_who_cancelled_it_and_why() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    names = ("1", CHANNEL, "mail", State.CANCELLED, "e-1", "default", "0001-01", 1, 0, 5, 0)
+    times = (at, None, None, at)
+    [ann] = job_steps(JobRecord(*names, *times, "w-1", "no more", [], "ann"))
+    [somebody] = job_steps(JobRecord(*names, *times, "w-1", None, []))
+    assert (ann.what, ann.detail) == ("cancelled", "by ann: no more; 1 attempts, 0 abandonments")
+    assert somebody.detail.startswith("by somebody; 1 attempts")
+
+
 def test_a_job_that_waits_after_a_requeue_says_so() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     errors = [{"attempt": 3, "at": at.isoformat(), "error": "no"}]

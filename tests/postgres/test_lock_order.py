@@ -14,7 +14,7 @@ from explain import waiting
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import DEFAULT_SOURCE
-from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Job, Reason, Retry
 from kit import BOOM, CHANNEL, LEASE, MINUTE, claim, publish, step, subscribe, until
 
 Sql = psycopg.Connection[tuple[Any, ...]]
@@ -137,6 +137,25 @@ async def test_of_the_jobs_of_an_event_that_is_cancelled(
 ) -> None:
     await many_consumers(backend)
     await locks_in_order(backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None), transaction, sql)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_of_the_leases_of_an_event_that_is_cancelled_while_it_runs(
+    backend: PostgresBackend, transaction: Sql, sql: Sql, apart: bool
+) -> None:
+    """Each consumer's job is with others in a row, or has one of its own; the rows lie on the disk the other
+    way round."""
+    for name in "abcde":
+        await subscribe(backend, name)
+    await publish(backend, "first", "second")
+    for name in reversed("abcde"):
+        jobs = await claim(backend, consumer=name)
+        if apart:
+            assert await backend.leases.extend(jobs[:1], LEASE) == [True]
+            assert await backend.leases.complete(jobs[1:]) == [True]
+    how = Cancellation(running=True)
+    cancelled = backend.leases.cancel(CHANNEL, DEFAULT_SOURCE, "first", None, how)
+    await locks_in_order(cancelled, transaction, sql)
 
 
 async def test_of_the_depths_of_several_consumers(

@@ -17,7 +17,7 @@ from explain import waiting
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Job, Reason, Retry
 from holdfast.model.states import State
 from kit import (
     BOOM,
@@ -199,11 +199,17 @@ async def extend(backend: PostgresBackend, job: Job) -> bool:
     return accepted
 
 
+async def cancel(backend: PostgresBackend, job: Job) -> bool:
+    how = Cancellation(running=True)
+    return await backend.leases.cancel(CHANNEL, "default", job.event.id, CONSUMER, how) == 1
+
+
 VERBS: dict[str, tuple[Callable[[PostgresBackend, Job], Awaitable[bool]], State]] = {
     "retry": (fail, State.READY),
     "bury": (bury, State.DEAD),
     "extend": (extend, State.LEASED),
     "requeue": (requeue, State.READY),
+    "cancel": (cancel, State.CANCELLED),
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -12,8 +13,9 @@ import pytest
 import stops
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.model.event import Event
+from holdfast.model.job import Cancellation, Job, Retry
 from holdfast.model.states import State
-from kit import CHANNEL, CONSUMER, claim, ids, publish, record, states, subscribe
+from kit import BOOM, CHANNEL, CONSUMER, claim, ids, publish, record, states, subscribe
 
 Sql = psycopg.Connection[tuple[Any, ...]]
 
@@ -69,6 +71,45 @@ async def test_a_claim_beside_a_requeue_of_an_event_that_waits(
     assert ids(rest) == [name]
     assert await states(backend) == {State.LEASED: 600}
     assert await backend.leases.complete([*jobs, *rest]) == [each != name for each in ids(jobs)] + [True]
+
+
+BESIDE: dict[str, Callable[[PostgresBackend, Sequence[Job]], Awaitable[list[bool]]]] = {
+    "complete": lambda backend, jobs: backend.leases.complete(jobs),
+    "retry": lambda backend, jobs: backend.leases.retry([Retry(job, None, BOOM) for job in jobs]),
+}
+
+
+@pytest.mark.concurrency
+@pytest.mark.parametrize(
+    ("verb", "cancels_first"), [("complete", True), ("complete", False), ("retry", True)]
+)
+async def test_a_cancel_of_what_runs_beside_its_worker(
+    database: str, backend: PostgresBackend, stoppable: PostgresBackend, verb: str, cancels_first: bool
+) -> None:
+    """Wherever one of them stops: what is cancelled is told so once, and its neighbours go on."""
+    await subscribe(backend)
+    act, how = BESIDE[verb], Cancellation(running=True, by="ann")
+    for point in count(1):
+        names = [f"{point}-{number}" for number in range(3)]
+        await publish(backend, *names)
+        jobs = [job for job in await claim(backend, 1000) if job.event.id in names]
+        one, two = (stoppable, backend) if cancels_first else (backend, stoppable)
+        cancel = one.leases.cancel(CHANNEL, "default", names[1], None, how)
+        await stops.stop_at(stoppable, point)
+        if cancels_first:
+            (cancelled, accepted), stopped = await stops.while_stopped(database, cancel, act(two, jobs))
+        else:
+            (accepted, cancelled), stopped = await stops.while_stopped(database, act(two, jobs), cancel)
+        await stops.stop_at(stoppable, 0)
+        found = await record(backend, names[1])
+        assert (accepted[0], accepted[2]) == (True, True)
+        assert (found.state is State.CANCELLED) == cancelled
+        assert cancelled or accepted[1]
+        if verb == "complete":
+            assert cancelled + accepted[1] == 1, point
+        if not stopped:
+            assert point > 5
+            return
 
 
 async def test_an_ordered_claim_hands_out_what_was_published_while_it_waited(

@@ -65,6 +65,7 @@ class Target:
             "finalize_job": [{**self.lease, "success": True}],
             "extend_lease": [{**self.lease, "by": "1h"}],
             "release_job": [self.lease],
+            "cancel_job": [{"id": names["event"], "running": True}],
             "start_operation": [
                 *({"kind": "requeue", "dry_run": True, **each} for each in which),
                 *({"kind": "purge", **each} for each in (which[0], which[3], which[5])),
@@ -77,7 +78,7 @@ class Target:
 
     def forms(self) -> list[dict[str, str]]:
         """What a page's form says about it."""
-        common = {"paused": "true", "notes": "taken", "token": "nonsense"}
+        common = {"paused": "true", "notes": "taken", "token": "nonsense", "id": self.names["event"]}
         common |= {"name": self.names["schedule"], "every": "2h", "go": "save"}
         where = {"channel": self.names["channel"], "consumer": self.names["consumer"]}
         return [

@@ -234,3 +234,31 @@ async def test_jobs_of_several_stores_are_one_list(new_database: Callable[[], st
         await found.system.runner.follow(asked.json()["id"])
         problem(await found.client.get(BASE), 404)
         problem(await found.client.post(f"{BASE}/poll", json={}), 404)
+
+
+async def test_a_job_is_cancelled_while_it_waits_and_while_it_runs(each: holdfast.Bus) -> None:
+    store = store_of(each)
+    await subscribe(store)
+    await publish(store, "a", "b")
+    async with application(each) as found:
+        [job] = await polled(found)
+
+        async def cancel(**body: Any) -> tuple[int, list[Any]]:
+            answer = await found.client.post(f"{BASE}/cancel", json={"id": "a", **body})
+            assert answer.status_code == 200, answer.text
+            jobs = answer.json()["jobs"]
+            return answer.json()["cancelled"], [jobs[0][name] for name in ("state", "cancelled_by", "reason")]
+
+        assert await cancel() == (0, ["leased", None, None])
+        assert await cancel(running=True, reason="no more") == (1, ["cancelled", "local", "no more"])
+        assert await cancel(running=True) == (0, ["cancelled", "local", "no more"])
+        assert await cancel(id="b") == (1, ["cancelled", "local", None])
+        lost = problem(await end(found, job, success=True), 409)
+        assert job["id"] in str(lost["detail"])
+        problem(await found.client.post(f"{BASE}/cancel", json={"id": "c"}), 404)
+        problem(await found.client.post(f"{BASE}/cancel", json={"id": "b", "reason": "a\nb"}), 400)
+        noted = [entry.event.json() for entry in await found.system.audit.latest(10)]
+        assert [(every["actor"], every["target"]) for every in noted] == [
+            ("local", f"{CHANNEL}/{CONSUMER}/b"),
+            ("local", f"{CHANNEL}/{CONSUMER}/a"),
+        ]

@@ -129,6 +129,7 @@ async def settle(bus: Bus) -> World:
             "finalize_job": [{**lease, "success": True}],
             "extend_lease": [{**lease, "by": "1h"}],
             "release_job": [lease],
+            "cancel_job": [{"id": "alpha-leased", "running": True, "reason": "taken"}, {"id": "alpha-ready"}],
             "start_operation": [
                 {"kind": kind, **which}
                 for kind in ("purge", "requeue")

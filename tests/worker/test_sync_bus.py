@@ -40,6 +40,19 @@ def test_threads_share_it(database: str) -> None:
         assert len(bus.read(CHANNEL)) == 40
 
 
+def test_what_runs_is_cancelled_as_on_the_async_one(database: str) -> None:
+    with holdfast.connect_sync(database) as bus:
+        bus.subscribe(CHANNEL, CONSUMER)
+        bus.publish(CHANNEL, {}, id="a")
+        [job] = bus.poll(CHANNEL, CONSUMER)
+        assert bus.cancel(CHANNEL, "a") == 0
+        assert bus.cancel(CHANNEL, "a", running=True, by="ann", reason="no more") == 1
+        with pytest.raises(holdfast.LeaseLost):
+            bus.finalize(job, success=True)
+        [kept] = bus.find_jobs(CHANNEL, "a")
+        assert (kept.state, kept.cancelled_by, kept.reason) == ("cancelled", "ann", "no more")
+
+
 async def test_it_works_beside_a_running_loop(database: str) -> None:
     with holdfast.connect_sync(database) as bus:
         assert bus.publish(CHANNEL, {}).position

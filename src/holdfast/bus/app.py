@@ -120,12 +120,18 @@ async def _run_workers(
             if worker.handler.channel == channel:
                 worker.wake(store)
 
+    def on_cancel(store: int, channel: str, consumer: str, job_id: str) -> None:
+        for worker in workers:
+            if (worker.handler.channel, worker.handler.consumer) == (channel, consumer):
+                worker.look_at(store, job_id)
+
     listeners: list[Listener] = []
     upkeep: list[asyncio.Task[None]] = []
     for partition in bus.partitions.all:
         upkeep.append(asyncio.create_task(run_lifecycle(partition.lifecycle)))
         if listen:
-            listeners += await _listen(partition, channels, partial(on_wake, partition.index))
+            told = partial(on_wake, partition.index), partial(on_cancel, partition.index)
+            listeners += await _listen(partition, channels, *told)
     failed = [worker.start() for worker in workers]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -163,11 +169,16 @@ async def let_in(call: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("counting ends nowhere")
 
 
-async def _listen(partition: Partition, channels: list[str], wake: Callable[[str], None]) -> list[Listener]:
+async def _listen(
+    partition: Partition,
+    channels: list[str],
+    wake: Callable[[str], None],
+    cancelled: Callable[[str, str, str], None],
+) -> list[Listener]:
     """Return the listener of a store; none where it fails: polls find the work without it, later."""
     failed = partial(partition.count_error, "listen")
     try:
-        return [await partition.backend.listen(channels, wake, failed)]
+        return [await partition.backend.listen(channels, wake, failed, cancelled)]
     except STORE_ERRORS as error:
         raise_if_cancelled(error)
         failed(error)

@@ -23,7 +23,7 @@ from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, HoldfastError, InvalidInput, LeaseLost, Terminal, Unavailable
 from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, check_event
-from holdfast.model.job import Job, JobRecord, Retry
+from holdfast.model.job import Job, JobRecord, Retry, check_cancellation
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
 from holdfast.model.schema import DeclaredSchema
@@ -380,15 +380,42 @@ class Bus:
         *,
         source: str = DEFAULT_SOURCE,
         consumer: str | None = None,
+        running: bool = False,
+        by: str | None = None,
+        reason: str | None = None,
     ) -> int:
-        """Cancel an event's waiting jobs, of one consumer or of all; returns how many there were."""
+        """Cancel an event's waiting jobs, of one consumer or of all; returns how many there were.
+
+        With `running` also those that a worker has: its lease is lost at once, so that its answer is refused,
+        and its handler is told to stop, but what that has done stays done. `by` and `reason` are kept with
+        the job; whoever is named, and with `running` everybody, is in the audit.
+        """
         check_name(channel)
         check_event(Event(b"", id, source))
         if consumer is not None:
             check_name(consumer, "consumer")
-        return sum(
-            [await store.backend.leases.cancel(channel, source, id, consumer) for store in await self._all()]
-        )
+        how = check_cancellation(running, self.name if running and by is None else by, reason)
+        cancelled = 0
+        try:
+            for store in await self._all():
+                cancelled += await store.backend.leases.cancel(channel, source, id, consumer, how)
+        finally:
+            if cancelled and how.by is not None:
+                await self._audit(how.by, f"{channel}/{consumer or '*'}/{id}", cancelled, how.reason)
+        return cancelled
+
+    async def _audit(self, actor: str, target: str, cancelled: int, reason: str | None) -> None:
+        """Note a cancellation. That it is done is true also where this fails: each job's record tells it."""
+        from holdfast.upkeep.announcements import Audited, announce  # most programs do without pydantic
+
+        outcome = f"{cancelled} cancelled" + (f": {reason}" if reason else "")
+        audited = Audited(actor=actor, action="cancel jobs", target=target, outcome=outcome)
+        first = self.partitions.all[0]
+        try:
+            await announce(first.backend, first.namespace, audited)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("%s cancelled %s, which is missing in the audit: %r", actor, target, error)
 
     async def requeue(self, channel: str, consumer: str, job_id: str, *, partition: int = 0) -> bool:
         """Make a dead or live job ready again; a lease that still runs on it is lost."""

@@ -25,7 +25,8 @@ from holdfast.upkeep.lifecycle import announce_discarded
 
 log = logging.getLogger(__name__)
 
-DONE, FAILED, BURIED, GIVEN_BACK, LOST = "done", "failed", "buried", "given_back", "lost"
+DONE, FAILED, BURIED, GIVEN_BACK = "done", "failed", "buried", "given_back"
+CANCELLED, LOST = "cancelled", "lost"
 _PAUSES = 0.1, 2.0
 _TRIES = 30  # with the pauses between them up to a minute
 _FAILURES_IN_A_ROW = 3
@@ -419,7 +420,10 @@ class FinalizeQueue:
             self._tries.pop(id(job), None)
         refused = [job.id for job, yes in zip(jobs, accepted, strict=True) if not yes]
         if refused:
-            log.warning("lease lost on job %s: its effects may run again", ", ".join(refused[:10]))
+            log.warning(
+                "lease lost on job %s: its effects may run again, unless it was cancelled",
+                ", ".join(refused[:10]),
+            )
         return []
 
     async def _apply_each(

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast import failpoints, tracing
 from holdfast.bus.client import Bus
-from holdfast.bus.finalize import FinalizeQueues
+from holdfast.bus.finalize import CANCELLED, FinalizeQueues
 from holdfast.bus.handler import Handler, Threads, ThreadSlot
 from holdfast.bus.heartbeat import Heartbeat
 from holdfast.bus.partitions import Partition
@@ -18,8 +18,9 @@ from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.correlation import current_job
 from holdfast.model.backoff import backoff_seconds
 from holdfast.model.errors import HoldfastError
-from holdfast.model.job import Job
+from holdfast.model.job import Job, JobRecord
 from holdfast.model.policy import Policy
+from holdfast.model.states import State
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ _GROWTH = 8
 _POLL_PAUSES = 0.1, 1.0  # between polls that fail, whatever the reason, and whoever wakes us
 _SLOW_POLL = 0.5  # a store that has not returned by then no longer keeps the others from being polled
 _TURN = 64  # handlers that never wait still let the loop run others after so many jobs
+_SLOW_LOOK = 2.0  # how long a handler whose lease is lost goes on while the store is asked why
+_SLOW_END = 5.0  # a handler that goes on for so long after it was cancelled is reported
 _PATIENCE = 5.0  # how long a shutdown waits for a store that does not answer
 
 
@@ -37,7 +40,7 @@ class Worker:
 
     def __init__(self, bus: Bus, handler: Handler, heart: Heartbeat, policy: Policy, idle: float) -> None:
         self.handler = handler
-        self._heart, self._policy = heart, policy
+        self._bus, self._heart, self._policy = bus, heart, policy
         self._finalize = FinalizeQueues(
             bus.finalizer, len(bus.partitions.all), heart.forget, self._on_finalized
         )
@@ -45,8 +48,9 @@ class Worker:
         self._timeout = None if handler.timeout is None else handler.timeout.total_seconds()
         self._waiting: deque[Job] = deque()
         self._fetcher = Fetcher(bus, handler, idle, self._waiting, self._take, self._refuses)
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, tuple[Job, asyncio.Task[None]]] = {}
         self._lost_while_running: set[int] = set()
+        self._looks: set[asyncio.Task[None]] = set()
         self._stuck: set[asyncio.Task[None]] = set()
         self._work, self._stopping = asyncio.Event(), False
         self._begun_in_turn, self._turn = 0, max(_TURN, handler.concurrency)
@@ -57,6 +61,13 @@ class Worker:
     def wake(self, store: int) -> None:
         """A store may have new work."""
         self._fetcher.wake(store)
+
+    def look_at(self, store: int, job_id: str) -> None:
+        """A job may have been cancelled: ask the store, where the job is here."""
+        held = [*self._waiting, *(job for job, _ in self._running.values())]
+        for job in held:
+            if (job.partition, job.id) == (store, job_id):
+                self._look(job, lost=False)
 
     def start(self) -> asyncio.Future[None]:
         """Start. Returns a future that gets an error of the worker itself, should there be one."""
@@ -90,6 +101,8 @@ class Worker:
             _, late = await asyncio.wait(late, timeout=_PATIENCE)
             for task in late:
                 task.cancel()
+        for look in self._looks:
+            look.cancel()
         await self._finalize.close(_PATIENCE)
         if self._threads is not None:
             self._threads.close()
@@ -147,7 +160,7 @@ class Worker:
         self, job: Job, task: asyncio.Task[None], call: Callable[[Job], Awaitable[object]]
     ) -> None:
         """Run the handler once and queue the job for finalizing."""
-        self._running[id(job)] = task
+        self._running[id(job)] = job, task
         outside = current_job.set(job)
         try:
             failpoints.hit("worker.mid_handler")
@@ -158,25 +171,34 @@ class Worker:
                     async with asyncio.timeout(self._timeout):
                         await call(job)
             failpoints.hit("worker.after_effect")
-            self._finalize.done(job)
+            self._ended(job, None)
         except asyncio.CancelledError as error:
             # A shutdown releases, it does not fail. A lost lease has nothing left to finalize. And a
             # cancellation that nobody asked for is the handler's own doing.
             if not task.cancelling():
-                self._finalize.failed(job, error)
+                self._ended(job, error)
             elif id(job) not in self._lost_while_running:
                 self._finalize.release([job])
                 raise
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a handler that calls sys.exit() fails its own job only
-            self._finalize.failed(job, error)
+            self._ended(job, error)
         finally:
             current_job.reset(outside)
             del self._running[id(job)]
             if id(job) in self._lost_while_running:
                 self._lost_while_running.remove(id(job))
                 task.uncancel()
+
+    def _ended(self, job: Job, error: BaseException | None) -> None:
+        """Queue a job for finalizing, by what its handler raised. One that was cancelled is over already."""
+        if job.cancelled and id(job) in self._lost_while_running:
+            log.info("%s/%s: the handler of job %s, which was cancelled, ended: %r", *_about(job), error)
+        elif error is None:
+            self._finalize.done(job)
+        else:
+            self._finalize.failed(job, error)
 
     async def _wait_for_thread(self, thread: ThreadSlot, task: asyncio.Task[None]) -> None:
         """Wait for a handler that goes on in its thread although its attempt is over."""
@@ -194,14 +216,60 @@ class Worker:
             self._fetcher.look_again()
 
     def _lost(self, job: Job) -> None:
-        """The heartbeat was refused: somebody else may have this job now."""
+        """The heartbeat was refused: somebody else may have this job now, or it was cancelled."""
         self._heart.forget([job])
         if job in self._waiting:
             self._waiting.remove(job)
-        elif (task := self._running.get(id(job))) is not None:
+        elif id(job) in self._running:
+            self._look(job, lost=True)
+
+    def _look(self, job: Job, *, lost: bool) -> None:
+        look = asyncio.create_task(self._end_early(job, lost=lost))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _end_early(self, job: Job, *, lost: bool) -> None:
+        """Begin a job no more, or cancel its handler, where the store says that it was cancelled; also
+        without that where its lease is lost."""
+        record = await self._record(job)
+        waits, running = job in self._waiting, self._running.get(id(job))
+        if id(job) in self._lost_while_running or not (waits or running):
+            return  # it has ended meanwhile, and its refused answer is reported
+        if record is not None and (record.state, record.token) == (State.CANCELLED, job.token):
+            job.cancelled = True
+            self._bus.counters.ended([job], [CANCELLED], [True])
+            who, why = record.cancelled_by or "somebody", record.reason or "no reason was given"
+            log.info("%s/%s: job %s was cancelled by %s: %s", *_about(job), who, why)
+            self._on_finalized(job.partition)
+        elif not lost:
+            return
+        elif running:
             log.warning("lease lost on job %s while its handler runs: cancelling it", job.id)
-            self._lost_while_running.add(id(job))
-            task.cancel()
+        self._heart.forget([job])
+        if running is None:
+            self._waiting.remove(job)
+            return
+        self._lost_while_running.add(id(job))
+        running[1].cancel()
+        asyncio.get_running_loop().call_later(_SLOW_END, self._report_slow_end, job)
+
+    def _report_slow_end(self, job: Job) -> None:
+        if id(job) in self._running:
+            log.warning(
+                "%s/%s: the handler of job %s goes on although it was cancelled; no other job gets its place",
+                *_about(job),
+            )
+
+    async def _record(self, job: Job) -> JobRecord | None:
+        """Return what the store has of a job; None where it does not return it in time."""
+        try:
+            async with asyncio.timeout(_SLOW_LOOK):
+                leases = self._bus.partitions.all[job.partition].backend.leases
+                return await leases.job(job.channel, job.consumer, job.id)
+        except STORE_ERRORS as error:
+            raise_if_cancelled(error)
+            log.warning("it is not known whether job %s was cancelled: %r", job.id, error)
+            return None
 
     def _release_waiting(self) -> None:
         self._finalize.release(self._waiting)
@@ -349,6 +417,10 @@ class Prefetch:
         wanted = int(_SECONDS_AHEAD * finished / max(seconds, 1e-6))
         step = min(max(wanted, self.size // 2), self.size * _GROWTH)
         self.size = min(max(step, self._least), self._most)
+
+
+def _about(job: Job) -> tuple[str, str, str]:
+    return job.channel, job.consumer, job.id
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

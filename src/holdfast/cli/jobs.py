@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.bus.client import Bus
-from holdfast.cli.options import Channel, ConfigFile, Consumer, EventId, Json, Source, Urls, examples
+from holdfast.cli.options import By, Channel, ConfigFile, Consumer, EventId, Json, Source, Urls, examples
 from holdfast.cli.output import plain, say, show, write_json, write_line, write_pairs, write_table
 from holdfast.cli.session import ask_stores, stores, with_bus
 from holdfast.model.errors import NotFound
@@ -102,24 +102,39 @@ def requeue(
 
 
 @app.command(
-    epilog=examples("holdfast jobs cancel orders o-1", "holdfast jobs cancel orders o-1 --consumer audit")
+    epilog=examples(
+        "holdfast jobs cancel orders o-1",
+        "holdfast jobs cancel orders o-1 --consumer audit",
+        "holdfast jobs cancel orders o-1 --running --reason 'the customer withdrew'",
+    )
 )
 def cancel(
     channel: Channel,
     event_id: EventId,
+    by: By,
     consumer: OfConsumer = None,
+    running: Annotated[
+        bool, typer.Option("--running", help="Also jobs that a worker has: it is told to stop.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Why, for the job's record and the audit.")] = None,
     source: Source = DEFAULT_SOURCE,
     urls: Urls = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel an event's waiting jobs. What is leased or has ended stays as it is."""
+    """Cancel an event's waiting jobs. What is leased or has ended stays as it is.
+
+    With --running leased jobs are cancelled too: their workers lose them at once and are told to stop. What a
+    handler has done by then stays done.
+    """
 
     async def ask(bus: Bus) -> int:
         found = await _find(bus, channel, source, event_id)
         if consumer is not None:
             _of_consumer(found, consumer)
-        return await bus.cancel(channel, event_id, source=source, consumer=consumer)
+        return await bus.cancel(
+            channel, event_id, source=source, consumer=consumer, running=running, by=by, reason=reason
+        )
 
     cancelled = with_bus(urls, config, ask)
     if as_json:

@@ -13,6 +13,9 @@ from holdfast.model.errors import InvalidInput
 from holdfast.model.event import Event
 from holdfast.model.states import State
 
+LONGEST_REASON = 500
+"""Characters of who cancelled a job, and of why."""
+
 
 class Reason(StrEnum):
     """Why a job died."""
@@ -64,6 +67,9 @@ class Job:
     partition: int = 0
     completion: Completion = field(default=Completion.NONE, compare=False, repr=False)
     open_transaction: Callable[[Job], Transaction] | None = field(default=None, compare=False, repr=False)
+    cancelled: bool = field(default=False, compare=False)
+    """Whether somebody has cancelled the job while its handler runs: stop, since the result does not count. A
+    worker sets it; a plain function, which nobody can stop, looks at it now and then."""
 
     def transaction(self) -> Transaction:
         """Return a block whose transaction also completes this job: what it writes and the end of the job are
@@ -97,6 +103,24 @@ class Retry(NamedTuple):
     failure: Failure | None = None
 
 
+class Cancellation(NamedTuple):
+    """Whether leased jobs are meant too, and who cancels, and why: kept with each job."""
+
+    running: bool = False
+    by: str | None = None
+    reason: str | None = None
+
+
+def check_cancellation(running: bool, by: str | None, reason: str | None) -> Cancellation:
+    """Return how to cancel, or raise `InvalidInput` where a record cannot hold who does it or why."""
+    for what, text in (("by", by), ("reason", reason)):
+        if text is not None and not (0 < len(text) <= LONGEST_REASON and text.isprintable()):
+            raise InvalidInput(
+                f"{what} {text[:200]!r} is not usable; use 1 to {LONGEST_REASON} printable characters"
+            )
+    return Cancellation(running, by, reason)
+
+
 class Burial(NamedTuple):
     """Give up on a leased job."""
 
@@ -126,4 +150,7 @@ class JobRecord:
     ended_at: datetime | None
     worker: str | None
     reason: str | None
+    """Why it died, or was cancelled, where whoever did that gave a reason."""
     errors: list[dict[str, Any]]
+    cancelled_by: str | None = None
+    """Who cancelled it, where that is known."""

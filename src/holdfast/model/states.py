@@ -1,8 +1,9 @@
 """The state machine of jobs: for every state and verb, what follows. What is not in the table is refused.
 
 scheduled → ready → leased → done | dead, with leased → ready | scheduled (release, retry, abandonment),
-scheduled | ready → dead (expiry) and → cancelled, dead → ready (requeue, revive), dead → purged. Backends
-implement it, the conformance suite plays every cell of it on every backend, and the simulator moves by it.
+scheduled | ready → dead (expiry) and → cancelled, leased → cancelled where that is asked for, dead → ready
+(requeue, revive), dead → purged. Backends implement it, the conformance suite plays every cell of it on every
+backend, and the simulator moves by it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Verb(StrEnum):
     BURY = "bury"
     EXTEND = "extend"
     CANCEL = "cancel"
+    """Only while the job waits."""
+    CANCEL_RUNNING = "cancel_running"
+    """The same, also while a worker has it, who loses its lease."""
     REQUEUE = "requeue"
     REVIVE = "revive"
     PURGE = "purge"
@@ -57,12 +61,14 @@ NEXT: Mapping[State, Mapping[Verb, State]] = {
         Verb.PROMOTE: State.READY,
         Verb.REQUEUE: State.READY,
         Verb.CANCEL: State.CANCELLED,
+        Verb.CANCEL_RUNNING: State.CANCELLED,
         Verb.EXPIRE: State.DEAD,
     },
     State.READY: {
         Verb.CLAIM: State.LEASED,
         Verb.REQUEUE: State.READY,
         Verb.CANCEL: State.CANCELLED,
+        Verb.CANCEL_RUNNING: State.CANCELLED,
         Verb.EXPIRE: State.DEAD,
     },
     State.LEASED: {
@@ -71,6 +77,7 @@ NEXT: Mapping[State, Mapping[Verb, State]] = {
         Verb.RELEASE: State.READY,
         Verb.BURY: State.DEAD,
         Verb.EXTEND: State.LEASED,
+        Verb.CANCEL_RUNNING: State.CANCELLED,
         Verb.REQUEUE: State.READY,
         Verb.ABANDON: State.READY,
         Verb.CRASH_LOOP: State.DEAD,

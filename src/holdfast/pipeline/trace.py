@@ -302,6 +302,9 @@ def job_steps(job: JobRecord) -> Iterator[Step]:
         yield Step(job.ended_at, "dead letter", job.consumer, f"{job.reason}; {detail}")
     elif job.state in LIVE:
         yield Step(job.lease_until or job.due_at, str(job.state), job.consumer, detail)
+    elif job.state is State.CANCELLED:
+        who = f"by {job.cancelled_by or 'somebody'}" + (f": {job.reason}" if job.reason else "")
+        yield Step(job.ended_at, str(job.state), job.consumer, f"{who}; {detail}")
     else:
         yield Step(job.ended_at, str(job.state), job.consumer, detail)
 

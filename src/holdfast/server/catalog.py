@@ -266,8 +266,8 @@ ATTEMPTS = PROCESS.add(
 SETTLED = PROCESS.add(
     "holdfast_settled",
     "counter",
-    "How attempts ended: `done`, `failed` (to be tried again), `buried`, `given_back`, or `lost`: their "
-    "lease was gone.",
+    "How attempts ended: `done`, `failed` (to be tried again), `buried`, `given_back`, `cancelled` "
+    "(somebody cancelled the job while it ran), or `lost`: their lease was gone.",
     ["channel", "consumer", "outcome"],
 )
 STORE_ERRORS = PROCESS.add(

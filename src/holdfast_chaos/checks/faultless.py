@@ -50,11 +50,16 @@ def redelivered(calls: list[Call], store: FinalState, spared: Set[Key] = frozens
 
 def lost(calls: list[Call], store: FinalState, spared: Set[Key] = frozenset()) -> Iterator[str]:
     """Refused to its holder, and nobody took it away. To extend what has just ended is no loss."""
-    asked = _moved(calls).keys()
+    asked, cancelled = _moved(calls).keys(), _cancelled(calls)
     ended = _settled(calls, "complete", "retry", "bury")
     for item in refused(calls, "complete", "retry", "bury", "extend"):
         key, token = job_key(item), item["token"]
-        if key not in asked | spared and (key, token) not in ended and key[:2] in store.terms:
+        if (
+            (item["channel"], item["id"]) not in cancelled
+            and key not in asked | spared
+            and (key, token) not in ended
+            and key[:2] in store.terms
+        ):
             yield f"the lease {token} on job {key} was lost"
 
 
@@ -88,6 +93,17 @@ def _moved(calls: list[Call]) -> dict[Key, list[tuple[int, int]]]:
             if yes:
                 found[job_key(item)].append((call.at, call.ended or call.at))
     return found
+
+
+def _cancelled(calls: list[Call]) -> set[tuple[str, str]]:
+    """Events whose jobs were cancelled while they ran, or may have been: for all consumers."""
+    running = (
+        (item, answer)
+        for call in of(calls, "cancel")
+        for item, answer in call.told() or [(each, 1) for each in call.items]
+        if item.get("running")
+    )
+    return {(item["channel"], item["id"]) for item, answer in running if answer}
 
 
 def _settled(calls: list[Call], *verbs: str) -> set[tuple[Key, int]]:

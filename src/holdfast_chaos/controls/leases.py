@@ -57,6 +57,17 @@ def _two_holders(faulty: type[WrappedNoun]) -> Play:
     return play
 
 
+async def _cancelled_meanwhile(rig: Rig, sound: bool) -> set[str]:
+    """A worker ends a job that somebody has cancelled while it ran."""
+    async with rig.bus("worker", maker(sound, Credulous)) as bus:
+        await bus.subscribe(CHANNEL, CONSUMER, lease=LEASE)
+        await bus.publish(CHANNEL, {"n": 1}, id="e")
+        [job] = await bus.poll(CHANNEL, CONSUMER)
+        await bus.cancel(CHANNEL, "e", running=True, by="the rig")
+        await _finished(bus, job)
+    return await rig.broken()
+
+
 class Impatient(WrappedNoun, noun="leases"):
     """Takes the leases that run back, whenever somebody asks for work."""
 
@@ -208,6 +219,7 @@ async def _trimmed(rig: Rig, sound: bool) -> set[str]:
 
 CONTROLS = [
     Control("credulous", "A completion is answered with yes, whoever asks.", "I4", _two_holders(Credulous)),
+    Control("late-completion", "A cancelled job is said to be done.", "I4", _cancelled_meanwhile),
     Control("lenient", "A job is tried again after its last attempt.", "I4", _always_failing),
     Control("unfenced", "A completion does not carry the lease's token.", "I5", _two_holders(Unfenced)),
     Control("impatient", "A lease is given to another before its end.", "I6", _asked_twice(Impatient)),

@@ -56,7 +56,13 @@ async def operator(spec: dict[str, Any]) -> None:
 
 
 _RECENT, _PAUSE, _AT_ONCE, _BURST = 1_500, 0.005, 8, 60
-_VERBS = ("cancel",) * 60 + ("cancel one",) * 20 + ("requeue",) * 20 + ("pause",) + ("subscribe",) * 2
+_VERBS = (
+    *("cancel",) * 50,
+    *("cancel one",) * 20,
+    *("cancel running",) * 10,
+    *("requeue",) * 20,
+    *("pause", "subscribe", "subscribe"),
+)
 
 
 class LiveOperator:
@@ -91,6 +97,8 @@ class LiveOperator:
                 await self._bus.subscribe(self._channel, own, **policy | {"backoff": backoff})
             case "requeue":
                 await self._requeue(name)
+            case "cancel running":
+                await self._bus.cancel(self._channel, name, running=True, by="the rig", reason="a trial")
             case _:
                 consumer = own if verb == "cancel one" else None
                 await self._bus.cancel(self._channel, name, consumer=consumer)

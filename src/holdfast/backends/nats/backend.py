@@ -102,5 +102,6 @@ class NatsBackend:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None] = lambda _: None,
+        cancelled: Callable[[str, str, str], None] = lambda *_: None,
     ) -> NatsListener:
-        return NatsListener(self.url, channels, wake, failed)
+        return NatsListener(self.url, channels, wake, failed, cancelled)

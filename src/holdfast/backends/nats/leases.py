@@ -30,10 +30,11 @@ from holdfast.backends.nats.state.transitions import Transitions, TransitionStep
 from holdfast.backends.nats.wire import codec, subjects
 from holdfast.backends.nats.wire.batches import Stale
 from holdfast.backends.nats.wire.codec import to_micros
+from holdfast.contracts import WAITING_ONLY
 from holdfast.model.decide import DueKind
 from holdfast.model.errors import InvalidInput, Unavailable
-from holdfast.model.job import Burial, Completion, Job, JobRecord, Retry, Transaction
-from holdfast.model.states import State
+from holdfast.model.job import Burial, Cancellation, Completion, Job, JobRecord, Retry, Transaction
+from holdfast.model.states import LIVE, State
 
 _Decision = Callable[[Member], Callable[[StoredJob, int], StoredJob]]
 _LOOKED_THROUGH, _LOOK = 10, 1000
@@ -169,7 +170,14 @@ class Leases:
 
     # operators
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
         now = await self._store.fresh()
         seq = await self._seq(channel, source, event_id)
         if seq is None:
@@ -177,11 +185,21 @@ class Leases:
         members = self._store.registry.by_channel.get(channel, ())
         chosen = [member for member in members if consumer in (None, member.name)]
 
-        def waits(record: StoredJob, now: int) -> bool:
-            return record.state in _WAITING and (record.source, record.event) == (source, event_id)
+        states, was = LIVE if how.running else _WAITING, dict[str, State]()
 
-        steps = [TransitionStep(member.ref, seq, waits, _cancelled) for member in chosen]
-        return sum(await self._transitions.apply(steps, now))
+        def accepts(record: StoredJob, now: int) -> bool:
+            was[record.ref] = record.state
+            return record.state in states and (record.source, record.event) == (source, event_id)
+
+        def cancelled(record: StoredJob, now: int) -> StoredJob:
+            return record.at_end(State.CANCELLED, now, cancelled_by=how.by, reason=how.reason)
+
+        steps = [TransitionStep(member.ref, seq, accepts, cancelled) for member in chosen]
+        accepted = await self._transitions.apply(steps, now)
+        ended = [member for member, yes in zip(chosen, accepted, strict=True) if yes]
+        running = [member.name for member in ended if was[member.ref] is State.LEASED]
+        await self._store.tell_cancelled(channel, running, seq)
+        return len(ended)
 
     async def cancel_waiting(self, channel: str, consumer: str, limit: int) -> int:
         return await self._claims.cancel(channel, consumer, limit)
@@ -359,10 +377,6 @@ def _retried(retry: Retry) -> _Decision:
 
 def _buried(burial: Burial) -> _Decision:
     return lambda member: buried(member, burial.reason, burial.failure)
-
-
-def _cancelled(record: StoredJob, now: int) -> StoredJob:
-    return record.at_end(State.CANCELLED, now)
 
 
 def _no_transaction(job: Job) -> InvalidInput:

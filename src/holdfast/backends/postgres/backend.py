@@ -78,5 +78,6 @@ class PostgresBackend:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None] = lambda _: None,
+        cancelled: Callable[[str, str, str], None] = lambda *_: None,
     ) -> PostgresListener:
-        return PostgresListener(self._session, channels, wake, failed)
+        return PostgresListener(self._session, channels, wake, failed, cancelled)

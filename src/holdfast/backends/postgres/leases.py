@@ -15,10 +15,11 @@ from holdfast.backends.postgres.arrays import NumberArray, TextArray
 from holdfast.backends.postgres.channels import Channels
 from holdfast.backends.postgres.session import Session
 from holdfast.backends.postgres.transactions import JobTransaction, Transactions, completion, lease
+from holdfast.contracts import WAITING_ONLY
 from holdfast.model.errors import InvalidInput
 from holdfast.model.event import EventColumns
 from holdfast.model.gc_pause import gc_disabled
-from holdfast.model.job import Burial, Completion, Failure, Job, JobRecord, Retry, Transaction
+from holdfast.model.job import Burial, Cancellation, Completion, Failure, Job, JobRecord, Retry, Transaction
 from holdfast.model.position import format_position
 from holdfast.model.states import State
 
@@ -112,9 +113,16 @@ class Leases:
 
         return await _per_consumer(burials, lambda burial: burial.job, under)
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
         rows = await self._session.in_turn(
-            "cancel", channel=channel, source=source, id=event_id, consumer=consumer
+            "cancel", channel=channel, source=source, id=event_id, consumer=consumer, **how._asdict()
         )
         return int(rows[0][0])
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from holdfast.backends.notices import deliver
 from holdfast.backends.postgres.session import Session
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 from holdfast.model.errors import Unavailable
@@ -62,7 +63,8 @@ class Waker:
 
 
 class PostgresListener:
-    """Calls `wake` when a channel of interest was published to. Listens on the session's own connections."""
+    """Calls `wake` when a channel of interest was published to, and tells of jobs of it that were cancelled.
+    Listens on the session's own connections."""
 
     def __init__(
         self,
@@ -70,10 +72,11 @@ class PostgresListener:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None],
+        cancelled: Callable[[str, str, str], None],
     ) -> None:
-        self._failed = failed
+        self._failed, self._cancelled = failed, cancelled
         self._session, self._channels, self._wake = session, frozenset(channels), wake
-        self._published: set[str] = set()
+        self._notices: set[str] = set()
         self._news = asyncio.Event()
         self._task = asyncio.create_task(self._listen())
 
@@ -83,9 +86,12 @@ class PostgresListener:
         await asyncio.gather(self._task, return_exceptions=True)
         self._session.deafen(self._hear)
 
-    def _hear(self, channel: str | None) -> None:
-        self._published |= self._channels if channel is None else self._channels & {channel}
-        if self._published:
+    def _hear(self, text: str | None) -> None:
+        if text is None:
+            self._notices |= self._channels
+        elif text.partition("/")[0] in self._channels:
+            self._notices.add(text)
+        if self._notices:
             self._news.set()
 
     async def _listen(self) -> None:
@@ -94,7 +100,7 @@ class PostgresListener:
                 # What was said before we listened is found by a poll.
                 self._hear(None)
                 while await self._session.listening(self._hear):
-                    await self._wake_published()
+                    await self._deliver_notices()
                 log.info("a pooler passes no notifications on: new work is found by polls alone")
                 return
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
@@ -103,12 +109,12 @@ class PostgresListener:
                 self._failed(error)
                 await asyncio.sleep(_PAUSE)
 
-    async def _wake_published(self) -> None:
-        """Wake for what was published. Returns after a while, to look whether a connection still listens."""
+    async def _deliver_notices(self) -> None:
+        """Tell what was heard. Returns after a while, to look whether a connection still listens."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK):
                 await self._news.wait()
         self._news.clear()
-        published, self._published = self._published, set()
-        for channel in published:
-            self._wake(channel)
+        notices, self._notices = self._notices, set()
+        for text in notices:
+            deliver(text, self._channels, self._wake, self._cancelled)

@@ -86,8 +86,9 @@ class RedisBackend:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None] = lambda _: None,
+        cancelled: Callable[[str, str, str], None] = lambda *_: None,
     ) -> RedisListener:
-        return RedisListener(self.url, channels, wake, failed)
+        return RedisListener(self.url, channels, wake, failed, cancelled)
 
 
 def _milliseconds(kept: Duration | None, what: str) -> int | None:

@@ -33,11 +33,22 @@ from holdfast.backends.redis.codec import (
 )
 from holdfast.backends.redis.link import Argument
 from holdfast.backends.redis.session import Session
+from holdfast.contracts import WAITING_ONLY
 from holdfast.model.decide import describe
 from holdfast.model.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.model.event import Event
 from holdfast.model.gc_pause import gc_disabled
-from holdfast.model.job import Burial, Completion, Failure, Job, JobRecord, Reason, Retry, Transaction
+from holdfast.model.job import (
+    Burial,
+    Cancellation,
+    Completion,
+    Failure,
+    Job,
+    JobRecord,
+    Reason,
+    Retry,
+    Transaction,
+)
 from holdfast.model.states import LIVE, State
 
 _log = logging.getLogger(__name__)
@@ -175,13 +186,23 @@ class Leases:
         ]
         return await run_rows(self._session, "leases/bury", rows, "held")
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
         if consumer == "":
             return 0  # no consumer's name, while the script takes it for all of them
         await catch_up(self._session, channel)
         cancelled, again = 0, 1
         while again:
-            some, again = await self._session.run("leases/cancel", channel, source, event_id, consumer or "")
+            some, again = await self._session.run(
+                *("leases/cancel", channel, source, event_id, consumer or ""),
+                *(int(how.running), how.by or "", how.reason or ""),
+            )
             cancelled += some
         return cancelled
 
@@ -325,6 +346,7 @@ def record_of(
         text("worker"),
         text("reason"),
         _errors(job.get("errors", b"")),
+        text("by"),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from redis.asyncio import Redis
 
+from holdfast.backends.notices import deliver
 from holdfast.backends.redis import keys
 from holdfast.backends.redis.pool import opened
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
@@ -18,7 +19,8 @@ _PAUSE = 1.0
 
 
 class RedisListener:
-    """Calls `wake` when a channel of interest was published to. Reconnects by itself.
+    """Calls `wake` when a channel of interest was published to, and tells of jobs of it that were cancelled.
+    Reconnects by itself.
 
     What another client appends says nothing here: polling finds it.
     """
@@ -29,8 +31,9 @@ class RedisListener:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None],
+        cancelled: Callable[[str, str, str], None],
     ) -> None:
-        self._failed = failed
+        self._failed, self._cancelled = failed, cancelled
         self._url, self._channels, self._wake = url, frozenset(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -62,6 +65,5 @@ class RedisListener:
                 self._wake(each)
         elif message["type"] == "message":
             data = message["data"]  # text where the URL asks for it
-            channel = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
-            if channel in self._channels:
-                self._wake(channel)
+            text = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)
+            deliver(text, self._channels, self._wake, self._cancelled)

@@ -17,8 +17,8 @@ from holdfast.deadletters.items import parse_public
 from holdfast.model.decide import describe
 from holdfast.model.duration import format_duration, parse_duration
 from holdfast.model.errors import InvalidInput, LeaseLost, NotFound, TooLarge
-from holdfast.model.event import Event
-from holdfast.model.job import Job, Retry
+from holdfast.model.event import DEFAULT_SOURCE, Event
+from holdfast.model.job import LONGEST_REASON, Job, Retry
 from holdfast.server.api.models import (
     Channel,
     Consumer,
@@ -33,7 +33,7 @@ from holdfast.server.api.models import (
     lease_json,
 )
 from holdfast.server.auth.caller import Caller
-from holdfast.server.auth.guard import Consumes, Reads, Router, check_again
+from holdfast.server.auth.guard import Consumes, Operates, Reads, Router, check_again
 from holdfast.server.bodies import TimeSlice
 from holdfast.server.middleware import WAIT
 from holdfast.server.system import Known, System
@@ -246,6 +246,53 @@ async def release_job(
     """Give a job back untouched: ready at once, no budget spent. A lost lease is a 409."""
     job = await _job(system, channel, consumer, jobId, body.token)
     _check_held(jobId, await system.bus.finalizer.retry([Retry(job, None)]))
+
+
+class CancelIn(Model):
+    """Which event's job is cancelled, and how."""
+
+    id: str = Field(min_length=1, max_length=512, examples=["o-1"])
+    """The event's id."""
+    source: str = Field(default=DEFAULT_SOURCE, max_length=512)
+    running: bool = False
+    """Also where a worker has it: it loses the job at once, and is told to stop."""
+    reason: str | None = Field(default=None, min_length=1, max_length=LONGEST_REASON)
+    """Kept with the job, with who cancelled it."""
+
+
+class CancelOut(Model):
+    """What came of it."""
+
+    cancelled: int
+    """0 where there was nothing to cancel: it has ended, or it is leased and `running` was not asked for."""
+    jobs: list[JobOut]
+    """The event's job of this consumer, as it is now."""
+
+
+@router.post("/cancel")
+async def cancel_job(
+    channel: Channel, consumer: Consumer, body: CancelIn, system: Known, caller: Operates
+) -> CancelOut:
+    """Cancel an event's job while it waits; with `running` also while a worker has it."""
+    source, running, reason = body.source, body.running, body.reason
+    cancelled = await system.bus.cancel(
+        channel, body.id, source=source, consumer=consumer, running=running, by=caller.actor, reason=reason
+    )
+    return CancelOut(cancelled=cancelled, jobs=await jobs_of(system, channel, consumer, body.id, source))
+
+
+async def jobs_of(system: System, channel: str, consumer: str, event_id: str, source: str) -> list[JobOut]:
+    """An event's job of one consumer, on whichever store it is. Raises `NotFound`."""
+    stores = enumerate(await system.deadletters.stores())
+    found = [
+        (n, each) for n, store in stores for each in await store.leases.find_jobs(channel, source, event_id)
+    ]
+    mine = [JobOut.of(each, n) for n, each in found if each.consumer == consumer]
+    if not mine:
+        raise NotFound(
+            f"consumer {consumer!r} of {channel!r} has no job for the event {event_id!r} of {source!r}"
+        )
+    return mine
 
 
 @router.get("/jobs/{jobId}")

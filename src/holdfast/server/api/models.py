@@ -290,6 +290,8 @@ class JobOut(Model):
     ended_at: datetime | None
     worker: str | None
     reason: str | None
+    """Why it died, or was cancelled."""
+    cancelled_by: str | None
     errors: list[dict[str, Any]]
 
     @classmethod

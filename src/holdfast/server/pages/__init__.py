@@ -15,6 +15,7 @@ from holdfast.server.pages import (
     confirm,
     deadletters,
     home,
+    jobs,
     login,
     operations,
     pipeline,
@@ -28,6 +29,7 @@ MODULES: tuple[ModuleType, ...] = (
     home,
     channels,
     schedules,
+    jobs,
     pipeline,
     confirm,  # its /deadletters/ask comes before /deadletters/{item}
     deadletters,

@@ -43,8 +43,10 @@ NAVIGATION = (
     ("Operations", "/operations"),
     ("Audit", "/audit"),
 )
-DONE = ("paused", "resumed", "saved", "published", "removed")
-NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), *DONE)}
+DONE = ("paused", "resumed", "cancelled", "saved", "published", "removed")
+NOTICES = {name: f"It is {name} now." for name in (*get_args(Status), *DONE)} | {
+    "not-cancelled": "Nothing was cancelled: the job had ended, or a worker had it, meanwhile."
+}
 """What an address can have a page say: nobody else's words."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

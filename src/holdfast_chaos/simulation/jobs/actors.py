@@ -11,7 +11,7 @@ from holdfast.contracts import Backend
 from holdfast.model.decide import after_failure, describe
 from holdfast.model.errors import IdConflict, Overloaded, Unavailable
 from holdfast.model.event import Event
-from holdfast.model.job import Burial, Job, Retry
+from holdfast.model.job import Burial, Cancellation, Job, Retry
 from holdfast.model.states import State
 from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 from holdfast_chaos.simulation.actors import Turn
@@ -22,7 +22,7 @@ IDS, KEYS = 14, ("a", "b", None)
 _TRIES = 4
 _PUBLISHED = ("dull", "dull", "later", "urgent", "rival")
 _FATES = ("done", "done", "done", "done", "fail", "fail", "terminal", "snooze", "release", "extend", "vanish")
-_ACTS = ("requeue", "requeue", "cancel", "purge", "policy")
+_ACTS = ("requeue", "requeue", "cancel", "cancel running", "purge", "policy")
 
 
 class SimulatedPublisher:
@@ -142,6 +142,10 @@ class Operator:
                     await store.leases.requeue(CHANNEL, row.consumer, row.position)
                 case "cancel":
                     await store.leases.cancel(CHANNEL, row.event.source, row.event.id, None)
+                case "cancel running":
+                    how = Cancellation(running=True)
+                    row = chance.pick([row for row in rows if row.state is State.LEASED] or rows)
+                    await store.leases.cancel(CHANNEL, row.event.source, row.event.id, None, how)
                 case "purge":
                     await store.deadletters.purge(CHANNEL, row.consumer, [row.position])
                 case _:

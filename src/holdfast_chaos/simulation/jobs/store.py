@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from holdfast.contracts import Applied, Reading
+from holdfast.contracts import WAITING_ONLY, Applied, Reading
 from holdfast.model.decide import Action, Due, DueKind, Move
 from holdfast.model.errors import IdConflict
 from holdfast.model.event import Event, Receipt
-from holdfast.model.job import Burial, Job, Reason, Retry
+from holdfast.model.job import Burial, Cancellation, Job, Reason, Retry
 from holdfast.model.policy import Policy
 from holdfast.model.position import format_position
 from holdfast.model.states import LIVE, RESULTS, State, Verb, follows
@@ -302,15 +302,21 @@ class JobStore:
         await self._answered("requeue")
         return found
 
-    async def cancel(self, channel: str, source: str, event_id: str, consumer: str | None) -> int:
+    async def cancel(
+        self,
+        channel: str,
+        source: str,
+        event_id: str,
+        consumer: str | None,
+        how: Cancellation = WAITING_ONLY,
+    ) -> int:
         await self._asked("cancel")
-        waiting = [
-            row for row in self.rows.values() if row.event.id == event_id and follows(row.state, Verb.CANCEL)
-        ]
-        for row in waiting:
-            self._move(row, Verb.CANCEL, row.token)
+        verb = Verb.CANCEL_RUNNING if how.running else Verb.CANCEL
+        found = [row for row in self.rows.values() if row.event.id == event_id and follows(row.state, verb)]
+        for row in found:
+            self._move(row, verb, row.token)
         await self._answered("cancel")
-        return len(waiting)
+        return len(found)
 
     async def purge(self, channel: str, consumer: str, job_ids: Sequence[str]) -> list[bool]:
         await self._asked("purge")

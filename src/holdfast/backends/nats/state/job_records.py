@@ -53,6 +53,7 @@ class StoredJob:
     worker: str | None = None
     ended: int | None = None
     reason: str | None = None
+    cancelled_by: str | None = None
     errors: tuple[dict[str, Any], ...] = ()
     copy: str = ""
     patch: str = ""
@@ -174,4 +175,5 @@ def shown(record: StoredJob, channel: str, consumer: str, position: str) -> JobR
         record.worker,
         record.reason,
         list(record.errors),
+        record.cancelled_by,
     )

@@ -215,10 +215,17 @@ class NatsStore:
 
     async def wake(self, channels: Iterable[str]) -> None:
         """Tell listeners that there may be new work. They may miss it."""
+        await self._tell([(channel, b"") for channel in channels])
+
+    async def tell_cancelled(self, channel: str, consumers: Sequence[str], seq: int) -> None:
+        """Tell listeners that a leased job of these consumers was cancelled. They may miss it."""
+        await self._tell([(channel, f"{consumer}/{seq}".encode()) for consumer in consumers])
+
+    async def _tell(self, notices: Iterable[tuple[str, bytes]]) -> None:
         with suppress(Exception):  # what was done is done: whoever did it must not hear otherwise
             client = await self.connection.client()
-            for channel in channels:
-                await client.publish(subjects.wake(channel))
+            for channel, data in notices:
+                await client.publish(subjects.wake(channel), data)
 
     async def change_registry(
         self,

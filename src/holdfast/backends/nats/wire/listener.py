@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats.wire import subjects
+from holdfast.backends.notices import deliver
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,8 @@ _PAUSE = 1.0
 
 
 class NatsListener:
-    """Calls `wake` when something was published to a channel, by whomever. Reconnects by itself."""
+    """Calls `wake` when something was published to a channel, by whomever, and tells of jobs of it that were
+    cancelled. Reconnects by itself."""
 
     def __init__(
         self,
@@ -27,8 +29,9 @@ class NatsListener:
         channels: Sequence[str],
         wake: Callable[[str], None],
         failed: Callable[[BaseException], None],
+        cancelled: Callable[[str, str, str], None],
     ) -> None:
-        self._failed = failed
+        self._failed, self._cancelled = failed, cancelled
         self._url, self._channels, self._wake = url, list(channels), wake
         self._task = asyncio.create_task(self._listen())
 
@@ -68,7 +71,8 @@ class NatsListener:
         for channel in self._channels:
 
             async def hear(message: Msg, channel: str = channel) -> None:
-                self._wake(channel)
+                text = "/".join(filter(None, (channel, message.data.decode("utf-8", "replace"))))
+                deliver(text, self._channels, self._wake, self._cancelled)
 
             async def overhear(message: Msg, channel: str = channel) -> None:
                 # A message of a batch is heard before the batch is committed, and its publisher tells then.

@@ -78,6 +78,7 @@ CREATE TABLE holdfast.history (
     outcome      text NOT NULL CHECK (outcome IN ('done', 'cancelled', 'discarded', 'purged')),
     worker       text,
     reason       text,
+    cancelled_by text,
     errors       jsonb,
     members      bigint[],
     CHECK (CASE WHEN members IS NULL THEN first = last ELSE last - first < 1::bigint << 30 END)
@@ -110,7 +111,7 @@ $$;
 -- The same for people, job by job.
 CREATE VIEW holdfast.job_log AS
 SELECT h.consumer_id, h.channel_id, h.epoch, m.seq, h.token, h.created_at, h.ended_at, h.outcome, h.priority, h.attempts,
-       h.abandonments, h.worker, h.reason, h.errors
+       h.abandonments, h.worker, h.reason, h.errors, h.cancelled_by
 FROM holdfast.history h CROSS JOIN LATERAL unnest(coalesce(h.members, ARRAY[h.first])) AS m (seq);
 
 -- What is known of an event without its data, by its number alone.
@@ -784,7 +785,7 @@ CREATE FUNCTION holdfast.job(p_consumer_id integer, p_seq bigint)
 RETURNS TABLE (
     seq bigint, state text, epoch integer, attempts smallint, abandonments smallint, token bigint, priority smallint,
     created_at timestamptz, due_at timestamptz, lease_until timestamptz, ended_at timestamptz, worker text, reason text,
-    errors jsonb
+    errors jsonb, cancelled_by text
 ) LANGUAGE sql STABLE AS $$
     WITH c AS MATERIALIZED (
         SELECT * FROM holdfast.consumers WHERE id = p_consumer_id
@@ -795,7 +796,7 @@ RETURNS TABLE (
     )
     SELECT p_seq, j.state::text, j.epoch, j.attempts, j.abandonments, j.token, j.priority,
            coalesce(j.created_at, e.created_at), coalesce(j.due_at, e.created_at), j.lease_until, NULL::timestamptz,
-           j.worker, NULL::text, j.errors
+           j.worker, NULL::text, j.errors, NULL::text
     FROM (
         SELECT * FROM holdfast.jobs WHERE consumer_id = p_consumer_id AND id = p_seq
         UNION ALL
@@ -804,15 +805,15 @@ RETURNS TABLE (
     UNION ALL
     SELECT p_seq, h.outcome, h.epoch, h.attempts, h.abandonments, h.token, h.priority,
            CASE WHEN h.members IS NULL THEN h.created_at ELSE coalesce(e.created_at, h.created_at) END, NULL, NULL,
-           h.ended_at, h.worker, h.reason, h.errors
+           h.ended_at, h.worker, h.reason, h.errors, h.cancelled_by
     FROM holdfast.ended(p_consumer_id, p_seq) h LEFT JOIN e ON true
     UNION ALL
     SELECT d.seq, 'dead', d.epoch, d.attempts, d.abandonments, d.token, d.priority, d.created_at, NULL, NULL, d.died_at,
-           d.worker, d.reason, d.errors
+           d.worker, d.reason, d.errors, NULL
     FROM holdfast.dead_letters d WHERE d.consumer_id = p_consumer_id AND d.seq = p_seq
     UNION ALL
     SELECT l.seq, CASE WHEN l.at > l.published_at THEN 'scheduled' ELSE 'ready' END, l.epoch, 0::smallint, 0::smallint, 0,
-           l.priority, e.created_at, greatest(l.at, e.created_at), NULL, NULL, NULL, NULL, NULL
+           l.priority, e.created_at, greatest(l.at, e.created_at), NULL, NULL, NULL, NULL, NULL, NULL
     FROM l, e, c WHERE holdfast.is_beyond(c, l.special, l.epoch, l.tx, l.seq, l.published_at);
 $$;
 
@@ -851,17 +852,20 @@ BEGIN
     RETURN true;
 END $$;
 
--- The end of waiting jobs that have rows, which the caller has locked; returns how many there were.
-CREATE FUNCTION holdfast.cancel_rows(p_consumer_ids integer[], p_seqs bigint[], p_now timestamptz) RETURNS bigint
-LANGUAGE sql AS $$
+-- The end of jobs that have rows, which the caller has locked: those that wait, with `p_running` leased ones too. Returns
+-- how many there were.
+CREATE FUNCTION holdfast.cancel_rows(
+    p_consumer_ids integer[], p_seqs bigint[], p_now timestamptz,
+    p_running boolean DEFAULT false, p_by text DEFAULT NULL, p_reason text DEFAULT NULL
+) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
         DELETE FROM holdfast.jobs
-        WHERE consumer_id = ANY (p_consumer_ids) AND id = ANY (p_seqs) AND state <> 'leased' RETURNING *
+        WHERE consumer_id = ANY (p_consumer_ids) AND id = ANY (p_seqs) AND (state <> 'leased' OR p_running) RETURNING *
     ), logged AS (
         INSERT INTO holdfast.history (consumer_id, channel_id, epoch, first, last, token, created_at, ended_at,
-                                      outcome, priority, attempts, abandonments, worker, errors)
+                                      outcome, priority, attempts, abandonments, worker, errors, cancelled_by, reason)
         SELECT consumer_id, channel_id, epoch, id, id, token, created_at, p_now,
-               'cancelled', priority, attempts, abandonments, worker, errors FROM gone
+               'cancelled', priority, attempts, abandonments, worker, errors, p_by, p_reason FROM gone
     )
     SELECT count(*) FROM gone;
 $$;
@@ -883,9 +887,11 @@ CREATE FUNCTION holdfast.cancel_events(
         GROUP BY n.epoch, n.seq >> 30, n.part) r;
 $$;
 
--- scheduled | ready → cancelled, for one consumer of the channel or, where none is named, for all.
-CREATE FUNCTION holdfast.cancel(p_channel text, p_source text, p_id text, p_consumer text) RETURNS bigint
-LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
+-- scheduled | ready → cancelled, with `p_running` also leased → cancelled, for one consumer of the channel or, where none is
+-- named, for all. A leased job leaves its row under its token, and listeners are told which one it was.
+CREATE FUNCTION holdfast.cancel(
+    p_channel text, p_source text, p_id text, p_consumer text, p_running boolean, p_by text, p_reason text
+) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '500ms' AS $$
 DECLARE
     v_seq       bigint;
     v_consumers integer[];
@@ -900,9 +906,20 @@ BEGIN
         RETURN 0;
     END IF;
     PERFORM holdfast.take_out(v_consumers, array_fill(v_seq, ARRAY[cardinality(v_consumers)]));
-    PERFORM FROM holdfast.jobs WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND state <> 'leased'
+    IF p_running THEN
+        PERFORM holdfast.split_off(array_agg(j.consumer_id), array_agg(v_seq), array_agg(j.token))
+        FROM holdfast.jobs j WHERE j.consumer_id = ANY (v_consumers) AND j.id < 0 AND v_seq = ANY (j.members)
+        HAVING count(*) > 0;
+    END IF;
+    PERFORM FROM holdfast.jobs
+    WHERE consumer_id = ANY (v_consumers) AND id = v_seq AND (state <> 'leased' OR p_running)
     ORDER BY consumer_id FOR UPDATE;
-    RETURN holdfast.cancel_rows(v_consumers, ARRAY[v_seq], holdfast.now());
+    IF p_running THEN
+        PERFORM pg_notify('holdfast', concat_ws('/', p_channel, c.name, v_seq))
+        FROM holdfast.jobs j JOIN holdfast.consumers c ON c.id = j.consumer_id
+        WHERE j.consumer_id = ANY (v_consumers) AND j.id = v_seq AND j.state = 'leased';
+    END IF;
+    RETURN holdfast.cancel_rows(v_consumers, ARRAY[v_seq], holdfast.now(), p_running, p_by, p_reason);
 END $$;
 
 -- scheduled | ready → cancelled, for up to `p_limit` jobs of one consumer: rows first, then the next events of the log,

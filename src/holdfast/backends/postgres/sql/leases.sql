@@ -54,7 +54,7 @@ SELECT * FROM holdfast.completions(%(channel)s, %(consumer)s, %(seqs)s::bigint[]
 -- What operators do to jobs.
 
 -- name: cancel
-SELECT holdfast.cancel(%(channel)s, %(source)s, %(id)s, %(consumer)s);
+SELECT holdfast.cancel(%(channel)s, %(source)s, %(id)s, %(consumer)s, %(running)s, %(by)s, %(reason)s);
 
 -- name: cancel_waiting
 SELECT * FROM holdfast.cancel_waiting(%(channel)s, %(consumer)s, %(limit)s::integer);
@@ -82,7 +82,8 @@ ORDER BY j.lease_until, m.seq LIMIT %(limit)s;
 -- name: job
 -- One job, wherever it is now.
 SELECT t.seq, ch.name, c.name, t.state, coalesce(e.id, x.id), coalesce(e.source, x.source), t.epoch,
-       t.attempts, t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]')
+       t.attempts, t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker, t.reason, coalesce(t.errors, '[]'),
+       t.cancelled_by
 FROM holdfast.consumers c
 JOIN holdfast.channels ch ON ch.id = c.channel_id
 CROSS JOIN LATERAL holdfast.job(c.id, %(seq)s::bigint) t
@@ -101,6 +102,6 @@ WITH event AS MATERIALIZED (
 )
 SELECT t.seq, %(channel)s, c.name, t.state, %(id)s, %(source)s, t.epoch, t.attempts,
        t.abandonments, t.token, t.priority, t.created_at, t.due_at, t.lease_until, t.ended_at, t.worker,
-       t.reason, coalesce(t.errors, '[]')
+       t.reason, coalesce(t.errors, '[]'), t.cancelled_by
 FROM event e JOIN holdfast.consumers c ON c.channel_id = e.channel_id
 CROSS JOIN LATERAL holdfast.job(c.id, e.seq) t ORDER BY c.name;

@@ -57,7 +57,8 @@
 --   {holdfast}:records                zset    state records of up to three words by due time
 --   {holdfast}:records:PART           zset    longer ones, by their first three words: gbe.state.tasks
 --   {holdfast}:parts                  set     every PART that has some
---   {holdfast}:wake                   pub/sub the name of a channel with new work
+--   {holdfast}:wake                   pub/sub the name of a channel with new work, or CHANNEL/CONSUMER/ID of a
+--                                             leased job that was cancelled
 
 local PREFIX = '{holdfast}:'
 local STORE, CHANNELS, BEHIND = PREFIX .. 'store', PREFIX .. 'channels', PREFIX .. 'behind'

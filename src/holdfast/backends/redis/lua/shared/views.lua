@@ -2,7 +2,7 @@
 -- Jobs as operators see them, without their events, which can be large.
 
 local SHOWN = {'state', 'source', 'event', 'epoch', 'attempts', 'abandonments', 'token', 'priority', 'created',
-  'due', 'lease', 'ended', 'worker', 'reason', 'errors', 'fingerprint'}
+  'due', 'lease', 'ended', 'worker', 'reason', 'by', 'errors', 'fingerprint'}
 
 local function all_errors(name, first, pages)
   local all = {first}
