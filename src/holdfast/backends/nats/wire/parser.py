@@ -57,6 +57,11 @@ class ReplyClient(Client):
         """What the server told of itself when it was connected to."""
         return self._server_info
 
+    @property
+    def server_name(self) -> str:
+        """What the server is called, in its cluster by nobody else."""
+        return str(self._server_info.get("server_name"))
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         receive = self.receivers.get(subject)
         if receive is None:
