@@ -12,12 +12,13 @@ from nats_load import Load, judge
 
 import holdfast
 from holdfast.backends.nats import NatsBackend
-from kit import claim_one, complete, in_memory, publish, read_all, subscribe, until
+from kit import CHANNEL, claim, claim_one, complete, in_memory, publish, read_all, subscribe, until
 
 Open = Callable[..., Awaitable[NatsBackend]]
 log = logging.getLogger(__name__)
 LONGEST = 20
 """Seconds that a failover may take here: the servers elect a leader within 4 to 9."""
+ROUNDS = 30
 RECORD, BUCKET = "gbe.state.tests.one", "KV_gbe_state"
 STEP_DOWN = "$JS.API.STREAM.LEADER.STEPDOWN.HOLDFAST"
 
@@ -172,6 +173,23 @@ async def test_a_killed_follower_refuses_nobody(nodes: Cluster, opened: Open) ->
     report("follower killed", load)
     assert load.refused == 0
     await judge(backend, load)
+
+
+async def test_what_was_acknowledged_is_read_at_once(opened: Open) -> None:
+    """By whomever, though each read may be served by a server that lags: without a proof some are wrong."""
+    writer, reader = await opened(), await opened()
+    await subscribe(writer)
+    last = None
+    for turn in range(ROUNDS):
+        [first] = await publish(writer, f"{turn}-a")
+        assert [each.position for each in await writer.log.read(CHANNEL, last, 10)] == [first.position]
+        [second] = await publish(writer, f"{turn}-b")
+        pages = [page async for page in reader.log.pages(CHANNEL, first.position, second.position, 10)]
+        assert [position for page in pages for position in page.positions] == [second.position]
+        jobs = await claim(reader, 10)
+        assert [job.event.id for job in jobs] == [f"{turn}-a", f"{turn}-b"]
+        assert all(await writer.leases.complete(jobs))
+        last = second.position
 
 
 @pytest.mark.slow

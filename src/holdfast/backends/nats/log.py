@@ -192,7 +192,7 @@ class Log:
     def _request(self, channel: str, after: int, most: int, end: int) -> asyncio.Task[_Found]:
         async def read() -> _Found:
             query = {"seq": after + 1, "next_by_subj": channel, "batch": most, "max_bytes": _PAGE_BYTES}
-            found = await self._store.connection.read_raw(query, subjects.STREAM, end)
+            found = await self._store.connection.read_raw(query, subjects.STREAM, end if end < _END else 0)
             # A trim first writes down what it will remove: a look behind is enough.
             mark = await self._store.trim_mark(channel)
             if mark.seq > after:

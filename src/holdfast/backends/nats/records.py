@@ -164,6 +164,7 @@ class Records:
         error = (await stream.create(self._store.connection, settings)).get("error", {})
         if error and error.get("err_code") != _EXISTS:
             raise HoldfastError(f"NATS refused to create the bucket {bucket}: {error.get('description')}")
+        await stream.led(self._store.connection, f"KV_{bucket}")
 
     async def _gone(self, bucket: str, subject: str) -> int | None:
         """Return the revision of the mark that another client's delete has left, if that is what is there."""

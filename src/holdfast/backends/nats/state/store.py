@@ -79,6 +79,8 @@ class NatsStore:
         """What to do when another server may be behind the connection."""
         self.generation = 0
         """The connection behind which the store was recognised, and since which the mirror was read."""
+        self._begun = 0
+        """The connection with which the present epoch began."""
         self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
@@ -206,6 +208,8 @@ class NatsStore:
             is_known = known.identity == identity and not (is_behind and known.epochs == epochs)
             return known if is_known else known.with_identity(identity, last, now)
 
+        if is_another or is_behind:
+            self._begun = generation
         await self._change_registry(recognised, generation=generation)
         self.generation = generation
 
@@ -240,20 +244,30 @@ class NatsStore:
 
         `generation` is that of the connection in whose time it was decided, where that is not just now.
         """
-        until, generation = time.monotonic() + _LONGEST, generation or self.generation
+        decided, until = generation or self.generation, time.monotonic() + _LONGEST
         for turn in itertools.count():
             try:
-                last = await self._committer.commit(messages, generation)
+                return await self._commit(messages, await self._followed(decided))
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
                 if time.monotonic() > until:
                     break
                 await self.capture()
                 await backoff(turn)
-            else:
-                self.connection.seen = max(self.connection.seen, last)
-                self.mirror.adopt(messages, last)
-                return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
+
+    async def _followed(self, generation: int) -> int:
+        """Return the present connection for what was decided in the time of an older one: of a replicated
+        stream it leads to another server that has all of it, unless some was lost meanwhile."""
+        if not self.connection.is_replicated:
+            return generation
+        await self.recognise()
+        return self.generation if generation >= self._begun else generation
+
+    async def _commit(self, messages: Sequence[BatchMessage], generation: int) -> int:
+        last = await self._committer.commit(messages, generation)
+        self.connection.seen = max(self.connection.seen, last)
+        self.mirror.adopt(messages, last)
+        return last
 
     async def wake(self, channels: Iterable[str]) -> None:
         """Tell listeners that there may be new work. They may miss it."""
@@ -281,15 +295,19 @@ class NatsStore:
         generation: int | None = None,
     ) -> Registry:
         for turn in range(1, TRIES):
-            known, decided = self.registry, generation or self.generation
-            wanted = change(known)
+            known = self.registry
+            wanted, decided = change(known), self.generation
             if wanted is known:
                 return known
             message = state(subjects.REGISTRY, wanted.encode(), known.revision)
             try:
-                await self.commit([*(await also(wanted) if also else ()), message], decided)
+                messages = [*(await also(wanted) if also else ()), message]
+                if generation is None:
+                    await self.commit(messages, decided)
+                else:  # who recognises a store knows its connection
+                    await self._commit(messages, generation)
                 return self.registry
-            except Stale:
+            except (Stale, Incomplete):
                 await self.wait_after(turn)
                 await self.mirror.sync_registry()
         raise Unavailable("the registry changed too often to change it as well; try again")

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.leader import LeaderSearch
 from holdfast.backends.nats.wire.parser import (
     VERSION,
     Raw,
@@ -34,7 +35,7 @@ from holdfast.backends.nats.wire.parser import (
     stored,
     subject_and_sequence,
 )
-from holdfast.backends.nats.wire.servers import Servers, discovered, parse_servers
+from holdfast.backends.nats.wire.servers import Servers, parse_servers
 from holdfast.model.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.model.redact import address
 
@@ -48,10 +49,6 @@ _NOTHING_FOLLOWS = 10037
 _SILENCE = 1.0
 """Seconds after which another one of several servers is asked."""
 _LAG = 0.01  # seconds that a server is given to catch up
-_STREAM_INFO = f"$JS.API.STREAM.INFO.{subjects.STREAM}"
-_LEADER_ELECTED = f"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{subjects.STREAM}"
-_ELECTED = 0.5  # seconds: who asks while nobody leads gets no reply
-_ASK_AGAIN = 0.1  # seconds between two questions for the leader
 
 
 class LastReply(NamedTuple):
@@ -160,99 +157,43 @@ class NatsConnection:
 
     async def _connect(self) -> ReplyClient:
         """Return a connection to the server that leads the stream; where it is not replicated, to any."""
-        made: dict[str, ReplyClient] = {}
+        search = LeaderSearch(self.url, self.servers, self._replies, self._lost, self._elected)
         chosen = None
         try:
             async with asyncio.timeout(PATIENCE), self._translated():
-                chosen = await self._choose(made)
+                chosen, leader = await search.run()
+                self.is_replicated = leader is not None
+                self._unreachable = "" if leader == chosen.server_name else leader or ""
                 self._inbox = f"_INBOX.{secrets.token_hex(8)}"
                 await chosen.subscribe(f"{self._inbox}.*", cb=_unasked)
         except TimeoutError as error:
             told = f"NATS at {address(self.url, 4222)} did not answer in {PATIENCE:g} s"
             raise Unavailable(told) from error
         finally:
-            for each in made.values():
+            for each in search.made.values():
                 if each is not chosen:
                     self._close_soon(each)
         return chosen
 
-    async def _choose(self, made: dict[str, ReplyClient]) -> ReplyClient:
-        """Connect to all servers of the URL at once, and then to those that they tell of."""
-        untried, tried = list(self.servers.urls), set[str]()
-        self._unreachable = ""
-        while untried:
-            tried |= set(untried)
-            coming = {asyncio.create_task(self._connect_to(url, made)) for url in untried}
-            try:
-                if chosen := await self._first(coming, made):
-                    return chosen
-            finally:
-                for each in coming:
-                    each.cancel()
-                ended = await asyncio.gather(*coming, return_exceptions=True)
-            if not made:
-                raise next(each for each in ended if isinstance(each, Exception))
-            told = (each for client in made.values() for each in discovered(self.url, client.server_info))
-            untried = [each for each in dict.fromkeys(told) if each not in tried]
-        chosen = next(iter(made.values()))
-        self._unreachable = await _leader(chosen) or ""
-        return chosen
-
-    async def _first(
-        self, coming: Iterable[asyncio.Task[None]], made: Mapping[str, ReplyClient]
-    ) -> ReplyClient | None:
-        """Return the connection to the leader as soon as it is made; None when all others are made."""
-        left = set(coming)
-        while left:
-            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            if made:
-                leader = await _leader(next(iter(made.values())))
-                if leader is None:
-                    return next(iter(made.values()))
-                if leader in made:
-                    return made[leader]
-        return None
-
-    async def _connect_to(self, url: str, made: dict[str, ReplyClient]) -> None:
-        client = ReplyClient(self._replies)
-
-        async def closed() -> None:
-            self._lost(client)
-
-        try:
-            await client.connect(
-                url,
-                allow_reconnect=False,
-                connect_timeout=2,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                error_cb=_ignore,
-                closed_cb=closed,
-                **self.servers.pings,
-            )
-            if client.server_info.get("cluster"):
-                await client.subscribe(_LEADER_ELECTED, cb=self._elected)
-        except BaseException:
-            with suppress(AssertionError):  # raised where it was not even begun
-                await client.close()  # nats-py leaves a half-made connection open
-            raise
-        made[client.server_name] = client
-
     async def _elected(self, message: Msg) -> None:
-        if self.is_replicated:
-            self.follow(orjson.loads(message.data))
+        self.follow(orjson.loads(message.data))
 
     def follow(self, cluster: Mapping[str, Any]) -> None:
-        """Let the next call go to the stream's leader, where that is not what it is connected to.
+        """Let the next call go to the stream's leader, where that is not what it is connected to; and connect
+        anew where the stream is replicated since a moment ago.
 
         `cluster` is what the server tells of a stream. What is under way ends on the connection that it has.
         """
-        client, leader = self._client, cluster.get("leader")
-        self.is_replicated = bool(cluster.get("replicas"))
-        here = (None, "", self._unreachable, client.server_name if client else None)
-        if client is not None and self.is_replicated and leader not in here:
+        client, leader, is_replicated = self._client, cluster.get("leader"), bool(cluster.get("replicas"))
+        if client is None or not leader or not is_replicated:
+            return
+        if not self.is_replicated or leader not in (client.server_name, self._unreachable):
+            self._leave(client)
+
+    def _leave(self, client: Client, patience: float = PATIENCE) -> None:
+        if client is self._client:
             self._client = None
-            self._close_soon(client)
+            self._close_soon(client, patience)
 
     def _lost(self, client: Client) -> None:
         for replies in self._replies.values():
@@ -269,18 +210,13 @@ class NatsConnection:
             async with self._translated():
                 yield client, subject, replies
         except TimeoutError:
-            self._abandon(client)
+            if not self.servers.pings:  # a silent server is not waited for again and again
+                self._leave(client, patience=0)
             raise Unavailable(f"NATS at {address(self.url, 4222)} did not answer in time") from None
         finally:
             del self._replies[subject.encode()]
             if not replies.done.cancel() and not replies.done.cancelled():
                 replies.done.exception()  # somebody has looked at it
-
-    def _abandon(self, client: Client) -> None:
-        """A silent server is not waited for again and again: the next call connects anew, or fails."""
-        if client is self._client:
-            self._client = None
-            self._close_soon(client, patience=0)
 
     def _close_soon(self, client: Client, patience: float = PATIENCE) -> None:
         closing = asyncio.create_task(self._close(client, patience))
@@ -297,23 +233,39 @@ class NatsConnection:
             await client.close()
 
     async def request(
-        self, subject: str, body: Mapping[str, Any] | None = None, patience: float | None = None
+        self,
+        subject: str,
+        body: Mapping[str, Any] | None = None,
+        patience: float | None = None,
+        *,
+        repeat: bool = False,
     ) -> dict[str, Any]:
-        """Return the reply of the JetStream API; an error that it reports is in it."""
-        async with self.ask() as (client, reply, replies):
-            await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
-            message = await replies.last(patience or PATIENCE)
-            if message.headers.get("Status") == _NOBODY:
-                raise nats.errors.NoRespondersError
-            found: dict[str, Any] = orjson.loads(message.data)
-        return found
+        """Return the reply of the JetStream API; an error that it reports is in it.
+
+        While a replicated stream has no leader nobody replies. A request that changes nothing is repeated.
+        """
+        until = time.monotonic() + (patience or PATIENCE)
+        while True:
+            async with self.ask() as (client, reply, replies):
+                await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
+                left = until - time.monotonic()
+                again = repeat and self.is_replicated and left > _SILENCE
+                message = await replies.or_silence(_SILENCE if again else left)
+                if message is None and again:
+                    continue
+                if message is None:
+                    raise TimeoutError
+                if message.headers.get("Status") == _NOBODY:
+                    raise nats.errors.NoRespondersError
+                found: dict[str, Any] = orjson.loads(message.data)
+                return found
 
     async def inquire(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the reply, None where there is none: a server ignores who is not allowed to ask."""
         async with self.ask() as (client, reply, replies):
             await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
             try:
-                message = await replies.last(_UNSURE)
+                message = await replies.last(_SILENCE if self.is_replicated else _UNSURE)
             except TimeoutError:
                 return None
         found: dict[str, Any] | None = orjson.loads(message.data) if message.data else None
@@ -336,18 +288,20 @@ class NatsConnection:
         if "multi_last" in query:
             filters = [*query["multi_last"], subjects.PRESENT]
             query = {**query, "multi_last": filters, "batch": query["batch"] + 1}
-        until, least = time.monotonic() + 2 * PATIENCE, max(least, self.seen)
+        until, client = time.monotonic() + 2 * PATIENCE, await self.client()
         while time.monotonic() < until:
             found = await self._attempt(query, stream, least)
             if found is not None:
                 return found
             await asyncio.sleep(_LAG)
+        self._leave(client)  # what this process has seen may be lost: it looks again
         raise Unavailable(f"no server at {address(self.url, 4222)} has all of the stream {stream}; try again")
 
     async def _attempt(
         self, query: Mapping[str, Any], stream: str, least: int
     ) -> tuple[list[Raw], int] | None:
         """Ask one server; returns None where it is silent, or lacks something."""
+        known = self.seen
         async with self.ask() as (client, reply, replies):
             await self._send(client, query, stream, reply)
             last = await replies.or_silence(_SILENCE)
@@ -359,30 +313,36 @@ class NatsConnection:
             self.seen = max(self.seen, newest)
         if "multi_last" in query:
             reached = int(last.headers.get(subjects.UP_TO, 0))
-            is_whole = stream != subjects.STREAM or "up_to_seq" in query or reached >= least
+            is_whole = stream != subjects.STREAM or "up_to_seq" in query or reached >= max(least, known)
             found = [each for each in found if subject_and_sequence(each[0])[0] != subjects.PRESENT]
         else:
             is_enough = pending > 0 or (query["batch"] == 1 and newest > 0)
-            is_whole = is_enough or not await self._lacks(query, newest, stream, least)
+            is_whole = is_enough or not await self._lacks(query, newest, stream, max(least, known))
         return (found, pending) if is_whole else None
 
     async def _lacks(self, query: Mapping[str, Any], newest: int, stream: str, least: int) -> bool:
-        """Whether the stream's leader knows of a message behind the newest one that was found.
+        """Whether there is a message behind the newest one that was found, up to `least`.
 
-        Of the log whatever is appended meanwhile may be missing. State is read whole: a message that was
-        replaced between two pages would be on neither.
+        State is read whole, as the leader has it: a message that was replaced between two pages would be on
+        neither. Of the log whatever is appended meanwhile may be missing.
         """
+        subject, is_log = query["next_by_subj"], stream == subjects.STREAM
+        is_log = is_log and not query["next_by_subj"].startswith(subjects.STATE_PREFIX)
         place = {"start_time": query["start_time"]} if "start_time" in query else {"seq": query["seq"]}
         if newest:
             place = {"seq": newest + 1}
-        body = {**place, "next_by_subj": query["next_by_subj"]}
-        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream}", body)
-        if error := reply.get("error"):
-            if error.get("err_code") == _NOTHING_FOLLOWS:
-                return False
+        if is_log and newest >= least:
+            return False
+        if is_log and "seq" in place and not {"*", ">"} & set(subject):
+            proof = {**place, "multi_last": [subject, subjects.PRESENT], "batch": 2}
+            return await self._attempt(proof, stream, least) != ([], 0)
+        reply = await self.request(
+            f"$JS.API.STREAM.MSG.GET.{stream}", {**place, "next_by_subj": subject}, repeat=True
+        )
+        error = reply.get("error", {})
+        if error and error.get("err_code") != _NOTHING_FOLLOWS:
             raise Unavailable(f"NATS could not read the stream {stream}: {error.get('description')}")
-        is_state = stream != subjects.STREAM or query["next_by_subj"].startswith(subjects.STATE_PREFIX)
-        return is_state or int(reply["message"]["seq"]) <= least
+        return not error and (not is_log or int(reply["message"]["seq"]) <= least)
 
     async def _send(self, client: Client, query: Mapping[str, Any], stream: str, reply: str) -> None:
         body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
@@ -444,23 +404,3 @@ class NatsConnection:
 
 async def _unasked(message: Msg) -> None:
     """A reply that nobody waits for any more."""
-
-
-async def _ignore(error: Exception) -> None:
-    """Whoever was waiting hears of a broken connection by itself."""
-
-
-async def _leader(client: ReplyClient) -> str | None:
-    """Return the name of the server that leads the stream; None where any will do: there is no stream yet, or
-    it has one copy. Waits while a leader is elected."""
-    if not client.server_info.get("cluster"):
-        return None
-    while True:
-        with suppress(TimeoutError, nats.errors.TimeoutError):
-            reply = orjson.loads((await client.request(_STREAM_INFO, timeout=_ELECTED)).data)
-            cluster = reply.get("cluster", {})
-            if reply.get("error", {}).get("code", 0) < 500 and not cluster.get("replicas"):
-                return None
-            if cluster.get("leader"):
-                return str(cluster["leader"])
-        await asyncio.sleep(_ASK_AGAIN)

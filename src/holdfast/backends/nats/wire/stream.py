@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.nats.wire import subjects
 from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale, backoff
 from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.leader import STREAM_INFO
 from holdfast.backends.nats.wire.parser import StoredMessage, parse_headers
 from holdfast.model.errors import HoldfastError, InvalidInput, Overloaded, Unavailable
 from holdfast.model.names import matches
@@ -49,7 +50,7 @@ _SETTINGS: dict[str, Any] = {
 BUCKET = "Holdfast: state records; see docs/nats.md"
 _NEEDED = ("allow_direct", "allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
 SERVER_INFO = "$SYS.REQ.SERVER.PING.JSZ"
-_STREAM_INFO, _ACCOUNT_INFO = f"{_API}.INFO.{subjects.STREAM}", "$JS.API.INFO"
+_ACCOUNT_INFO = "$JS.API.INFO"
 _RESERVE, _MOST_RESERVE = 10, 64_000_000  # of a limit a tenth is kept, and not more than this
 _MESSAGE = 300  # bytes that a message takes besides its data, about
 _VALID, _OTHERS = 1.0, 8  # a look is good for a second, and for an eighth of what was left then
@@ -58,7 +59,7 @@ _ASKED = 3  # requests without a reply, after which no more are sent
 
 async def info(connection: NatsConnection, **query: Any) -> dict[str, Any]:
     """Return the stream as its leader has it now."""
-    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None)
+    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None, repeat=True)
     connection.follow(reply.get("cluster", {}))
     found = _checked(reply, f"look at the stream {subjects.STREAM}")
     connection.seen = max(connection.seen, int(found["state"]["last_seq"]))
@@ -85,8 +86,8 @@ async def ensure(connection: NatsConnection) -> str:
     reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
     if reply.get("error", {}).get("err_code") == _NOT_FOUND:
         reply = await create(connection, _SETTINGS | {"subjects": [subjects.OURS]})
-        if reply.get("error", {}).get("err_code") == _EXISTS:
-            reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
+        if reply.get("error", {}).get("err_code") in (None, _EXISTS):
+            reply = await led(connection, subjects.STREAM)
     reply = _checked(reply, f"create the stream {subjects.STREAM}")
     connection.follow(reply.get("cluster", {}))
     missing = [name for name in _NEEDED if not reply["config"].get(name)]
@@ -131,15 +132,15 @@ async def add_replicas(connection: NatsConnection, stream: str) -> dict[str, Any
     update = found["config"] | {"num_replicas": asked}
     reply = await connection.request(f"{_API}.UPDATE.{stream}", update)
     _checked(_enough_servers(connection, reply), f"give the stream {stream} {asked} replicas")
-    return await _led(connection, stream)
+    return await led(connection, stream)
 
 
-async def _led(connection: NatsConnection, stream: str) -> dict[str, Any]:
-    """Return a stream once its replicas have elected a leader: nobody else replies to a request about it."""
+async def led(connection: NatsConnection, stream: str) -> dict[str, Any]:
+    """Return a stream once its replicas have elected a leader: nobody else takes messages or replies."""
     until = time.monotonic() + _ALONE
     while time.monotonic() < until:
         found = await connection.inquire(f"{_API}.INFO.{stream}")
-        if found is not None and found.get("cluster", {}).get("leader"):
+        if found is not None and ("cluster" not in found or found["cluster"].get("leader")):
             return found
         await asyncio.sleep(_ASK_AGAIN)
     raise Unavailable(f"the replicas of the stream {stream} have not elected a leader yet; try again")
@@ -214,7 +215,7 @@ async def last(
 ) -> StoredMessage | None:
     """Return the newest message of all subjects that a filter matches, as the stream's leader knows; None
     where there is none, or no such stream."""
-    reply = await connection.request(f"{_API}.MSG.GET.{stream}", {"last_by_subj": subject})
+    reply = await connection.request(f"{_API}.MSG.GET.{stream}", {"last_by_subj": subject}, repeat=True)
     if reply.get("error", {}).get("err_code") in (_NOTHING, _NOT_FOUND):
         return None
     found = _checked(reply, f"look for {subject} in the stream {stream}")["message"]
@@ -309,7 +310,7 @@ class Capacity:
             self._generation = self._connection.generation
             self._replies.clear()
             self._unheard.clear()
-        replies = await asyncio.gather(*map(self._ask, (_STREAM_INFO, _ACCOUNT_INFO, SERVER_INFO)))
+        replies = await asyncio.gather(*map(self._ask, (STREAM_INFO, _ACCOUNT_INFO, SERVER_INFO)))
         self._limit, self._added = min(_limits(*replies), key=lambda limit: limit.left(1)), 0
         self._until = time.monotonic() + _VALID
 
