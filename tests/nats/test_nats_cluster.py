@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from nats_cluster import Cluster, cluster
@@ -97,8 +98,18 @@ async def test_replicas_are_added_on_request_and_never_taken_away(nodes: Cluster
     await opened("?replicas=1")
     assert await count(nodes) == 3
     assert await complete(first, await claim_one(first)), "who was there goes on"
-    with pytest.raises(holdfast.InvalidInput, match="replicas=5"):
+    with pytest.raises(holdfast.InvalidInput, match="for 5 replicas"):
         await opened("?replicas=5")
+
+
+async def test_no_single_copy_is_made_while_a_server_is_away(nodes: Cluster, opened: Open) -> None:
+    gone = nodes.nodes[0]
+    await asyncio.to_thread(gone.kill)
+    with suppress(holdfast.Unavailable):  # it depends on whether the others know already
+        await opened()
+    await asyncio.to_thread(gone.start)
+    await insist(opened)
+    assert await count(nodes) == 3
 
 
 async def test_the_servers_of_a_cluster_are_not_partitions(nodes: Cluster) -> None:

@@ -94,9 +94,7 @@ def _replicas(config: Mapping[str, Any], cluster: Mapping[str, Any]) -> Finding:
             "1: what this server's disk loses is lost; three (?replicas=3) survive one server",
         )
     behind = [
-        f"{each['name']} is offline"
-        if each.get("offline")
-        else f"{each['name']} is {each.get('lag', 0)} behind"
+        f"{each['name']} is " + _standing(each)
         for each in others
         if each.get("offline") or not each.get("current")
     ]
@@ -108,6 +106,12 @@ def _replicas(config: Mapping[str, Any], cluster: Mapping[str, Any]) -> Finding:
             "warning", "replicas", f"{text}: without one of two nothing is accepted; ask for three"
         )
     return Finding("ok", "replicas", f"{text}, all current: a majority has what was acknowledged")
+
+
+def _standing(replica: Mapping[str, Any]) -> str:
+    if replica.get("offline"):
+        return "offline"
+    return f"{replica['lag']} operations behind" if replica.get("lag") else "not current"
 
 
 async def _buckets(connection: NatsConnection, replicas: int) -> list[Finding]:

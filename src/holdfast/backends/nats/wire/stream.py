@@ -27,7 +27,7 @@ _API = "$JS.API.STREAM"
 _NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
 _ASK_AGAIN = 0.1
 _USUAL = 3  # replicas: more than one only where one server may fail
-_NO_PEERS = {10005, 10074}
+_NO_PEERS, _OFFLINE = {10005, 10074}, "offline"
 _ALONE = 10
 """Seconds after which the mark of whoever changes the subjects is gone by itself."""
 _SLOW = 60.0  # seconds that a purge may take
@@ -109,17 +109,14 @@ async def create(connection: NatsConnection, settings: Mapping[str, Any]) -> dic
     """Return the reply to the request for a new stream, with the replicas that the URL asks for.
 
     Without that, three in a cluster that has as many servers, and one elsewhere. Raises `InvalidInput` where
-    the cluster has not as many servers as the URL asks for.
+    the cluster has not as many servers as the URL asks for, `Unavailable` where some are away.
     """
     asked, client = connection.servers.replicas, await connection.client()
-    usual = (_USUAL, 1) if client.server_info.get("cluster") else (1,)
-    reply: dict[str, Any] = {}
-    for replicas in (asked,) if asked else usual:
-        reply = await connection.request(
-            f"{_API}.CREATE.{settings['name']}", {**settings, "num_replicas": replicas}
-        )
-        if not _lacks_servers(reply):
-            return reply
+    usual = _USUAL if client.server_info.get("cluster") else 1
+    subject = f"{_API}.CREATE.{settings['name']}"
+    reply = await connection.request(subject, {**settings, "num_replicas": asked or usual})
+    if _lacks_servers(reply) and asked is None and len(connection.servers.urls) < _USUAL:
+        reply = await connection.request(subject, {**settings, "num_replicas": 1})
     return _enough_servers(connection, reply)
 
 
@@ -147,16 +144,20 @@ async def led(connection: NatsConnection, stream: str) -> dict[str, Any]:
 
 
 def _lacks_servers(reply: Mapping[str, Any]) -> bool:
-    return reply.get("error", {}).get("err_code") in _NO_PEERS
+    """Whether the cluster has too few servers, and would also if all of them were up."""
+    error = reply.get("error", {})
+    return error.get("err_code") in _NO_PEERS and _OFFLINE not in error.get("description", "")
 
 
 def _enough_servers(connection: NatsConnection, reply: dict[str, Any]) -> dict[str, Any]:
-    if _lacks_servers(reply):
-        raise InvalidInput(
-            f"{address(connection.url, 4222)} is asked for replicas={connection.servers.replicas}; its "
-            f"cluster has fewer servers: {reply['error'].get('description')}; add some, or ask for fewer"
-        )
-    return reply
+    error, servers = reply.get("error", {}), connection.servers
+    if error.get("err_code") not in _NO_PEERS:
+        return reply
+    told = f"of the cluster at {address(connection.url, 4222)} too few servers are there"
+    told += f" for {servers.replicas or _USUAL} replicas: {error.get('description')}"
+    if _lacks_servers(reply) and servers.replicas is not None:
+        raise InvalidInput(f"{told}; add servers, or ask for fewer replicas")
+    raise Unavailable(f"{told}; start those that are away, or ask for ?replicas=1")
 
 
 async def capture(connection: NatsConnection, channels: Iterable[str]) -> None:
