@@ -102,6 +102,7 @@ async def test_replicas_are_added_on_request_and_never_taken_away(nodes: Cluster
         await opened("?replicas=5")
 
 
+@pytest.mark.slow
 async def test_no_single_copy_is_made_while_a_server_is_away(nodes: Cluster, opened: Open) -> None:
     gone = nodes.nodes[0]
     await asyncio.to_thread(gone.kill)
