@@ -312,10 +312,10 @@ async def test_a_claim_that_lost_the_frontier_takes_what_follows_and_reads_nothi
     overtaken, reads = Overtaken(monkeypatch), list[str]()
     read = NatsConnection.read_raw
 
-    async def watched(self: NatsConnection, query: Any, stream: str) -> Any:
+    async def watched(self: NatsConnection, query: Any, stream: str, *least: int) -> Any:
         if self is backend._store.connection and query.get("next_by_subj") == CHANNEL:
             reads.append(str(query))
-        return await read(self, query, stream)
+        return await read(self, query, stream, *least)
 
     monkeypatch.setattr(NatsConnection, "read_raw", watched)
     overtaken.act = lambda: claim(other, 3)

@@ -26,10 +26,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         original = getattr(NatsConnection, name)
 
         async def noted(
-            self: NatsConnection, query: object, *rest: object, original: object = original
+            self: NatsConnection,
+            query: object,
+            *rest: object,
+            original: object = original,
+            **options: object,
         ) -> object:
             questions.append(str(query))
-            return await original(self, query, *rest)  # type: ignore[operator]
+            return await original(self, query, *rest, **options)  # type: ignore[operator]
 
         monkeypatch.setattr(NatsConnection, name, noted)
     return questions

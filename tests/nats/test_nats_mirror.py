@@ -93,14 +93,14 @@ async def test_a_claim_sees_nothing_of_a_reading_that_has_only_begun(
             await reads.wait()
         return found
 
-    async def read_and_wait(self: NatsConnection, query: Any, stream: str) -> Any:
+    async def read_and_wait(self: NatsConnection, query: Any, stream: str, *least: int) -> Any:
         if self is other._store.connection and query.get("next_by_subj") == subjects.state_of("1"):
             pages.append(query["seq"])
             if len(pages) == 2:
                 reads.set()
                 others = {claiming, asyncio.create_task(again.wait())}
                 await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-        return await read(self, query, stream)
+        return await read(self, query, stream, *least)
 
     monkeypatch.setattr(Claims, "_look", look_and_wait)
     claiming = asyncio.create_task(claim(other, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 import threading
 import time
 from collections import Counter
@@ -13,15 +14,24 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from holdfast.contracts import STORE_ERRORS, Applied, Backend, Start, raise_if_cancelled
-from holdfast.model.errors import HoldfastError, NotFound, TooManyConnections, Unavailable
+from holdfast.model.errors import (
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    TooManyConnections,
+    Unavailable,
+)
 from holdfast.model.event import Event
 from holdfast.model.policy import Policy
+from holdfast.model.redact import address
 from holdfast.upkeep.lifecycle import Health, LifecycleSteps
 from holdfast.upkeep.ticks import Ticks
 
 log = logging.getLogger(__name__)
 
 _STEP_EVERY = 1.0
+_NAME_OF_STORE = "gbe.state.store"
+"""A record of each store that is one of several, with a random name, written once."""
 Subscription = tuple[str, str, Policy, Start]
 """Channel, consumer, policy and start."""
 
@@ -39,12 +49,39 @@ def home(channel: str, event: Event, count: int) -> int | None:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % count
 
 
+class Stores:
+    """Which stores a list of URLs leads to. No two of them may be the same: all would be counted twice."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, str] = {}
+
+    async def add(self, backend: Backend) -> None:
+        """Add an opened store. Raises `InvalidInput` where it was added under another URL."""
+        name = await _name_of(backend)
+        url = self._urls.setdefault(name, backend.url)
+        if url != backend.url:
+            raise InvalidInput(
+                f"{address(url)} and {address(backend.url)} are the same store, listed twice; name it once, "
+                "and several servers of one store in one URL, as in nats://user@a:4222,b:4222,c:4222. If one "
+                f"was restored from a copy of the other, delete the record {_NAME_OF_STORE} in one of them"
+            )
+
+
+async def _name_of(backend: Backend) -> str:
+    """Return the store's random name, which whoever asks first gives it."""
+    while (found := await backend.records.get(_NAME_OF_STORE)) is None:
+        await backend.records.put(_NAME_OF_STORE, {"name": secrets.token_hex(16)}, 0)
+    return found.fields["name"]
+
+
 @dataclass(slots=True)
 class Partition:
     """One store of a channel, with its health and its lifecycle."""
 
     index: int
     backend: Backend
+    stores: Stores | None = None
+    """All that are open, where there are several."""
     health: Health = field(default_factory=Health)
     opened: bool = False
     namespace: str = "gbe"
@@ -96,6 +133,17 @@ class Partition:
             with self._counting:
                 self.errors[verb, type(error).__name__] += 1
 
+    async def open(self) -> None:
+        """Connect to the store. Raises `InvalidInput` where another partition has the same one."""
+        await self.backend.open()
+        try:
+            if self.stores is not None:
+                await self.stores.add(self.backend)
+        except BaseException:
+            await self.backend.close()
+            raise
+        self.opened = True
+
     async def heal(self, required: Sequence[Subscription] = ()) -> None:
         """Open the store if it is not, and read it once; raises `Unavailable` while it is faulty.
 
@@ -109,8 +157,7 @@ class Partition:
             verb = "open"
             try:
                 if not self.opened:
-                    await self.backend.open()
-                    self.opened = True
+                    await self.open()
                 verb = "subscribe"
                 for each in required:
                     await self._ensure(*each)
@@ -179,7 +226,8 @@ class Partitions:
     """All stores of a bus, in the configured order."""
 
     def __init__(self, backends: Sequence[Backend], namespace: str = "gbe") -> None:
-        self.all = [Partition(index, backend, namespace=namespace) for index, backend in enumerate(backends)]
+        stores = Stores() if len(backends) > 1 else None
+        self.all = [Partition(*each, stores, namespace=namespace) for each in enumerate(backends)]
         for partition in self.all:
             partition.peers = self.all
         self.required: list[Subscription] = []

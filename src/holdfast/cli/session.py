@@ -68,8 +68,7 @@ def ask_stores(urls: Urls, config: ConfigFile, ask: Ask[T]) -> list[T]:
 
 async def open_partition(partition: Partition) -> Backend:
     """Open a partition's store and return it; whoever made the partition closes it."""
-    await partition.backend.open()
-    partition.opened = True
+    await partition.open()
     return partition.backend
 
 

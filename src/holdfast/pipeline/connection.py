@@ -13,6 +13,7 @@ from concurrent.futures import wait
 from typing import Any, TypeVar
 
 from holdfast import wiring
+from holdfast.bus.partitions import Stores
 from holdfast.contracts import Backend
 from holdfast.model.errors import InvalidInput
 
@@ -34,10 +35,13 @@ class Connection:
         self.backends: list[Backend] = []
         try:
             addresses, self._leave = wiring.stores(urls)
+            found = Stores()
             for url in addresses:
                 backend = wiring.backend(url, connections=connections)
                 self.run(backend.open())
                 self.backends.append(backend)
+                if len(addresses) > 1:
+                    self.run(found.add(backend))
         except BaseException:
             self.close()
             raise

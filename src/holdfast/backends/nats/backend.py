@@ -26,7 +26,7 @@ from holdfast.backends.nats.state.publisher import BatchPublisher
 from holdfast.backends.nats.state.store import NatsStore
 from holdfast.backends.nats.state.take_up import TakeUp
 from holdfast.backends.nats.state.transitions import Transitions
-from holdfast.backends.nats.wire import stream
+from holdfast.backends.nats.wire import checks
 from holdfast.backends.nats.wire.codec import from_micros, to_micros
 from holdfast.backends.nats.wire.listener import NatsListener
 from holdfast.contracts import Capabilities, Finding
@@ -95,7 +95,7 @@ class NatsBackend:
         await self._store.change_registry(lambda known: known.with_offset(to_micros(by), last))
 
     async def check(self) -> list[Finding]:
-        return await stream.check(self._store.connection)
+        return await checks.check(self._store.connection)
 
     async def listen(
         self,

@@ -89,10 +89,10 @@ class Cursors:
         raise Unavailable(f"the cursor of {consumer!r} on {channel!r} changed too often; try again")
 
     async def _find(self, channel: str, consumer: str) -> tuple[Cursor | None, int]:
-        found = await self._store.connection.last([subjects.stream_cursor(channel, consumer)])
-        if not found:
+        found = await self._store.newest(subjects.stream_cursor(channel, consumer))
+        if found is None:
             return None, 0
-        return _decoded(found[0]) if found[0].data else None, found[0].seq
+        return _decoded(found) if found.data else None, found.seq
 
     async def _written(self, cursor: Cursor, revision: int, known: TrimMark | None = None) -> bool:
         body = orjson.dumps([cursor.channel, cursor.name, cursor.position, cursor.moved_at])

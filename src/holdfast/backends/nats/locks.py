@@ -79,11 +79,11 @@ class Locks:
         return held.message(held.owner, held.token, held.until)
 
     async def _held(self, name: str) -> _Held:
-        found = await self._store.connection.last([subjects.lock(name)])
-        if not found:
+        found = await self._store.newest(subjects.lock(name))
+        if found is None:
             return _Held(name)
-        owner, token, until = orjson.loads(found[0].data)
-        return _Held(name, owner, token, until, found[0].seq)
+        owner, token, until = orjson.loads(found.data)
+        return _Held(name, owner, token, until, found.seq)
 
     async def _replaced(self, held: _Held, owner: str | None, lock: Lock) -> bool:
         try:

@@ -171,14 +171,16 @@ class Log:
             return
         end = _END if end is None else end
         beyond, most = await self._entries.count(channel, end), max(min(size, _PAGE), 1)
-        coming = self._request(channel, start, most)
+        coming = self._request(channel, start, most, end)
         try:
             while True:
                 messages, pending = await coming
                 at, left = stored(messages[-1]).seq if messages else end, pending - beyond
+                if self._store.connection.is_replicated:  # another server has counted, which may lag
+                    left = max(left, min(pending, 1))
                 last = at >= end or left <= 0
                 if not last:
-                    coming = self._request(channel, at, min(most, left))
+                    coming = self._request(channel, at, min(most, left), end)
                     await asyncio.sleep(0)  # it is sent before this page is worked on
                 if page := await self._page(channel, messages, end):
                     yield page
@@ -187,10 +189,10 @@ class Log:
         finally:
             coming.cancel()
 
-    def _request(self, channel: str, after: int, most: int) -> asyncio.Task[_Found]:
+    def _request(self, channel: str, after: int, most: int, end: int) -> asyncio.Task[_Found]:
         async def read() -> _Found:
             query = {"seq": after + 1, "next_by_subj": channel, "batch": most, "max_bytes": _PAGE_BYTES}
-            found = await self._store.connection.read_raw(query, subjects.STREAM)
+            found = await self._store.connection.read_raw(query, subjects.STREAM, end if end < _END else 0)
             # A trim first writes down what it will remove: a look behind is enough.
             mark = await self._store.trim_mark(channel)
             if mark.seq > after:

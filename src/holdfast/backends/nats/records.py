@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from holdfast.backends.nats.state.store import NatsStore
-from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire import stream, subjects
 from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Incomplete, Stale, backoff
 from holdfast.backends.nats.wire.codec import to_micros
 from holdfast.backends.nats.wire.connection import NatsConnection, NoStream
@@ -25,10 +25,10 @@ T = TypeVar("T")
 _KEY = re.compile(r"[a-zA-Z0-9_-]+\.[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_=/-]+)+")
 _PREFIX = re.compile(r"([a-zA-Z0-9_-]+)\.([a-zA-Z0-9_-]+)\.(.*)")
 _SETTINGS: dict[str, Any] = {
+    "description": stream.BUCKET,
     "max_msgs_per_subject": 1,
     "discard": "new",
     "storage": "file",
-    "num_replicas": 1,
     "allow_rollup_hdrs": True,
     "allow_direct": True,
     "deny_delete": True,
@@ -123,6 +123,8 @@ class Records:
         self._store = store
         self._batches = Batches(store.connection)
         self._indexes: dict[str, DueIndex] = {}
+        self._replicated: set[str] = set()
+        """Buckets that have as many replicas as the URL asks for."""
 
     async def put(
         self, key: str, fields: Mapping[str, str], expected: int, due: datetime | None = None
@@ -145,7 +147,11 @@ class Records:
 
     async def _written(self, bucket: str, message: BatchMessage) -> int:
         try:
-            return await self._batches.commit([message])
+            written = await self._batches.commit([message])
+            if bucket not in self._replicated:
+                await stream.add_replicas(self._store.connection, f"KV_{bucket}")
+                self._replicated.add(bucket)
+            return written
         except Incomplete:  # nothing captures the subject
             await self._create(bucket)
         try:
@@ -154,23 +160,22 @@ class Records:
             raise Unavailable(f"the bucket {bucket} did not take a record; try again") from None
 
     async def _create(self, bucket: str) -> None:
-        name = f"KV_{bucket}"
-        settings = _SETTINGS | {"name": name, "subjects": [f"$KV.{bucket}.>"]}
-        reply = await self._store.connection.request(f"{_API}.CREATE.{name}", settings)
-        error = reply.get("error", {})
+        settings = _SETTINGS | {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"]}
+        error = (await stream.create(self._store.connection, settings)).get("error", {})
         if error and error.get("err_code") != _EXISTS:
             raise HoldfastError(f"NATS refused to create the bucket {bucket}: {error.get('description')}")
+        await stream.led(self._store.connection, f"KV_{bucket}")
 
     async def _gone(self, bucket: str, subject: str) -> int | None:
         """Return the revision of the mark that another client's delete has left, if that is what is there."""
-        found = await self._last(bucket, [subject])
-        return found[0].seq if found and _OPERATION in found[0].headers else None
+        found = await self._newest(bucket, subject)
+        return found.seq if found is not None and _OPERATION in found.headers else None
 
     async def get(self, key: str) -> StateRecord | None:
         await self._store.recognise()
         bucket, subject = _bucket_and_subject(key)
-        found = await self._last(bucket, [subject])
-        return _record(key, found[0]) if found and _OPERATION not in found[0].headers else None
+        found = await self._newest(bucket, subject)
+        return None if found is None or _OPERATION in found.headers else _record(key, found)
 
     async def remove(self, key: str, expected: int) -> bool:
         """By a mark, which is removed as well."""
@@ -213,7 +218,9 @@ class Records:
         while True:
             chosen = look(f"$KV.{bucket}.{parts[3]}", end, limit, place)
             found = {each.subject: each for each in await self._last(bucket, list(chosen))} if chosen else {}
-            gone = {subject: revision for subject, revision in chosen.items() if subject not in found}
+            missing = [subject for subject in chosen if subject not in found]
+            there = await asyncio.gather(*(self._newest(bucket, subject) for subject in missing))
+            gone = {each: chosen[each] for each, record in zip(missing, there, strict=True) if record is None}
             if not gone:
                 break
             index.forget(gone)
@@ -223,6 +230,10 @@ class Records:
             for subject, revision in chosen.items()
             if subject in found and found[subject].seq == revision
         ]
+
+    async def _newest(self, bucket: str, subject: str) -> StoredMessage | None:
+        """Return what a subject has, as the bucket's leader knows: the connection may lead to a follower."""
+        return await stream.last(self._store.connection, subject, f"KV_{bucket}")
 
     async def _last(self, bucket: str, wanted: Sequence[str]) -> list[StoredMessage]:
         pages = [wanted[at : at + _PAGE] for at in range(0, len(wanted), _PAGE)]

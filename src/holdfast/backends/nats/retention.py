@@ -305,8 +305,8 @@ class Retention:
         return jobs, bool(pending) and after < end
 
     async def _forgotten(self) -> _Forgotten:
-        found = await self._store.connection.last([subjects.FORGOTTEN])
-        return _Forgotten(int(found[0].data), found[0].seq) if found else _Forgotten(0, 0)
+        found = await self._store.newest(subjects.FORGOTTEN)
+        return _Forgotten(0, 0) if found is None else _Forgotten(int(found.data), found.seq)
 
     async def _count_keys(self, after: int, end: int) -> int:
         found = 0

@@ -272,7 +272,7 @@ class LogRange:
                 self._beyond = await self._entries.count(self._channel, self._last)
                 if known == self._beyond:
                     break
-        return message, count - self._beyond
+        return message, max(count - self._beyond, 0)  # two servers may have counted
 
     async def find(self, number: int, below: int = 0, above: int = 0) -> EventNumber:
         """Return some event that is not far from the `number`-th: at most so many below or above it."""

@@ -204,7 +204,7 @@ class Mirror:
 
     async def sync_registry(self) -> None:
         """Learn of the registry only: a publisher need not know of jobs."""
-        query = {"seq": self.registry.revision + 1, "next_by_subj": subjects.REGISTRY, "batch": 1}
+        query = {"seq": self.registry.revision + 1, "multi_last": [subjects.REGISTRY], "batch": 1}
         for message in (await self._connection.read(query))[0]:
             self._view.apply(message.subject, message.seq, message.data)
 

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.backends.nats.state.counts import fold_counts
@@ -27,13 +28,15 @@ from holdfast.backends.nats.wire.batches import (
 )
 from holdfast.backends.nats.wire.codec import parse_stamp
 from holdfast.backends.nats.wire.connection import NatsConnection
+from holdfast.backends.nats.wire.parser import StoredMessage
 from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
 log = logging.getLogger(__name__)
 
-_DOUBT = 10
+_DOUBT, _SURE = 10, 5
+_Look = Callable[[], Awaitable[None]]
 _LONGEST = 20.0
 """Seconds for which a batch is offered. The server takes fifty unfinished ones, and gives each up after ten
 seconds: as long may those that nobody ends keep all others out."""
@@ -76,6 +79,8 @@ class NatsStore:
         """What to do when another server may be behind the connection."""
         self.generation = 0
         """The connection behind which the store was recognised, and since which the mirror was read."""
+        self._begun = 0
+        """The connection with which the present epoch began."""
         self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
@@ -106,7 +111,7 @@ class NatsStore:
     async def fresh(self) -> int:
         """Learn of all consumers; returns the store's time in microseconds."""
         await self.recognise()
-        stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync())
+        stamp = await self._stamp_with(self.mirror.sync)
         for _ in range(TRIES):
             if self.registry.members.keys() <= self.mirror.frontiers.keys():
                 return stamp + self.registry.offset
@@ -121,7 +126,7 @@ class NatsStore:
             if known is None:
                 now = await self.clock()
             else:
-                now, _ = await asyncio.gather(self.clock(), self.mirror.sync(known.ref))
+                now = await self.clock(partial(self.mirror.sync, known.ref))
             member = self.registry.member(channel, consumer)
             if known is not None and member.ref == known.ref and member.ref in self.mirror.frontiers:
                 return member, now
@@ -130,25 +135,41 @@ class NatsStore:
     async def look(self) -> None:
         """Learn of the registry alone, which is enough to read the log; the jobs stay as they are."""
         await self.recognise()
+        if self.connection.is_replicated:
+            await self.info()
         await self.mirror.sync_registry()
 
     def sequence(self, position: str | None) -> int | None:
         """Return the sequence of a position, 0 for none; None when it is beyond everything."""
         return 0 if position is None else self.registry.seek(*parse_position(position, 1))
 
-    async def clock(self) -> int:
-        """Return the store's time and learn of the registry alone; the mirror of jobs is left as it is."""
+    async def clock(self, *looks: _Look) -> int:
+        """Return the store's time; learn of the registry, and by other looks, the mirror of jobs as it is."""
         await self.recognise()
-        stamp, _ = await asyncio.gather(self._stamp(), self.mirror.sync_registry())
-        return stamp + self.registry.offset
+        return await self._stamp_with(self.mirror.sync_registry, *looks) + self.registry.offset
 
     async def trim_mark(self, channel: str) -> TrimMark:
         """Return up to where a channel was trimmed."""
-        found = await self.connection.last([subjects.trimmed(channel)])
-        return TrimMark(channel, int(found[0].data), found[0].seq) if found else TrimMark(channel, 0, 0)
+        found = await self.newest(subjects.trimmed(channel))
+        return TrimMark(channel, 0, 0) if found is None else TrimMark(channel, int(found.data), found.seq)
+
+    async def newest(self, subject: str) -> StoredMessage | None:
+        """Return what a subject has, as the stream's leader knows: for what is believed without a
+        compare-and-set. The connection may lead to a server that has just ceased to be the leader."""
+        return await stream.last(self.connection, subject)
 
     async def info(self) -> dict[str, Any]:
         return await stream.info(self.connection)
+
+    async def _stamp_with(self, *looks: _Look) -> int:
+        """Return the server's time, and learn of what was committed before this call."""
+        if self.connection.is_replicated:  # its leader says up to where that is, and another server is read
+            stamp = await self._stamp()
+            await asyncio.gather(*(look() for look in looks))
+            return stamp
+        asked = asyncio.gather(*(look() for look in looks))
+        stamp, _ = await asyncio.gather(self._stamp(), asked)
+        return stamp
 
     async def _stamp(self) -> int:
         return parse_stamp((await self.info())["ts"])
@@ -159,24 +180,48 @@ class NatsStore:
         if self.generation == self.connection.generation:
             return
         async with self._recognising:
-            generation = self.connection.generation
-            if self.generation == generation:
-                return
-            identity = await stream.ensure(self.connection)
-            await self.mirror.reload()
-            for changed in self.when_changed:
-                changed()
-            if self.registry.identity != identity:
-                info = await self.info()
-                last, now = int(info["state"]["last_seq"]), parse_stamp(info["ts"])
-                if removed := await leftovers.remove(self.connection, last):
-                    log.warning("NATS had %d messages again that were replaced before it ended", removed)
+            for _ in range(TRIES):
+                generation = self.connection.generation
+                if self.generation == generation:
+                    return
+                identity = await stream.ensure(self.connection)
+                await self.connection.client()
+                if self.connection.generation == generation:  # or the stream's leader is another server
+                    await self._recognise(identity, generation)
+        raise Unavailable("the connection to NATS was lost too often; try again")
 
-                def recognised(known: Registry) -> Registry:
-                    return known if known.identity == identity else known.with_identity(identity, last, now)
+    async def _recognise(self, identity: str, generation: int) -> None:
+        epochs, last, now = self.registry.epochs, *await self._end()
+        is_behind = last < self.connection.seen
+        if is_behind:
+            lost = last + 1, self.connection.seen
+            log.error("NATS has lost messages that it had acknowledged: %d to %d", *lost)
+            self.connection.seen = last
+        await self.mirror.reload()
+        for changed in self.when_changed:
+            changed()
+        is_another = self.registry.identity != identity
+        if is_another and (removed := await leftovers.remove(self.connection, last)):
+            log.warning("NATS had %d messages again that were replaced before it ended", removed)
 
-                await self._change_registry(recognised, generation=generation)
-            self.generation = generation
+        def recognised(known: Registry) -> Registry:
+            is_known = known.identity == identity and not (is_behind and known.epochs == epochs)
+            return known if is_known else known.with_identity(identity, last, now)
+
+        if is_another or is_behind:
+            self._begun = generation
+        await self._change_registry(recognised, generation=generation)
+        self.generation = generation
+
+    async def _end(self) -> tuple[int, int]:
+        """Return the last sequence of the stream, and the time in microseconds."""
+        for turn in range(_SURE):
+            info = await stream.info(self.connection)
+            last = int(info["state"]["last_seq"])
+            if last >= self.connection.seen or not self.connection.is_replicated:
+                break
+            await backoff(turn)  # a leader that was paused may not know yet that it is none any more
+        return last, parse_stamp(info["ts"])
 
     async def look_again(self, stale: int, ref: str) -> None:
         """Wait and learn what changed of a consumer, after a batch was refused for the `stale`-th time."""
@@ -199,19 +244,30 @@ class NatsStore:
 
         `generation` is that of the connection in whose time it was decided, where that is not just now.
         """
-        until, generation = time.monotonic() + _LONGEST, generation or self.generation
+        decided, until = generation or self.generation, time.monotonic() + _LONGEST
         for turn in itertools.count():
             try:
-                last = await self._committer.commit(messages, generation)
+                return await self._commit(messages, await self._followed(decided))
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
                 if time.monotonic() > until:
                     break
                 await self.capture()
                 await backoff(turn)
-            else:
-                self.mirror.adopt(messages, last)
-                return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
+
+    async def _followed(self, generation: int) -> int:
+        """Return the present connection for what was decided in the time of an older one: of a replicated
+        stream it leads to another server that has all of it, unless some was lost meanwhile."""
+        if not self.connection.is_replicated:
+            return generation
+        await self.recognise()
+        return self.generation if generation >= self._begun else generation
+
+    async def _commit(self, messages: Sequence[BatchMessage], generation: int) -> int:
+        last = await self._committer.commit(messages, generation)
+        self.connection.seen = max(self.connection.seen, last)
+        self.mirror.adopt(messages, last)
+        return last
 
     async def wake(self, channels: Iterable[str]) -> None:
         """Tell listeners that there may be new work. They may miss it."""
@@ -246,15 +302,19 @@ class NatsStore:
         generation: int | None = None,
     ) -> Registry:
         for turn in range(1, TRIES):
-            known, decided = self.registry, generation or self.generation
-            wanted = change(known)
+            known = self.registry
+            wanted, decided = change(known), self.generation
             if wanted is known:
                 return known
             message = state(subjects.REGISTRY, wanted.encode(), known.revision)
             try:
-                await self.commit([*(await also(wanted) if also else ()), message], decided)
+                messages = [*(await also(wanted) if also else ()), message]
+                if generation is None:
+                    await self.commit(messages, decided)
+                else:  # who recognises a store knows its connection
+                    await self._commit(messages, generation)
                 return self.registry
-            except Stale:
+            except (Stale, Incomplete):
                 await self.wait_after(turn)
                 await self.mirror.sync_registry()
         raise Unavailable("the registry changed too often to change it as well; try again")

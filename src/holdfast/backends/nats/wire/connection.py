@@ -1,13 +1,23 @@
-"""One connection to a NATS server: requests, reads of many messages, and its errors as ours."""
+"""One connection to a NATS server: requests, reads of many messages, and its errors as ours.
+
+Of a replicated stream it leads to the server that leads the stream, where the URL or the servers tell of it:
+when the leader hangs, unanswered pings tell so, and no message takes a detour.
+
+A direct get is served by any server that has the stream, also when one is connected to the leader (2.15
+chooses at random): by one that lacks what was acknowledged a moment ago, or that hangs. What is in a reply is
+exact. What is not there has to be proved: of the newest messages of some subjects by the sequence up to which
+the server had the stream, of what follows a sequence by the leader's word that nothing more does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import nats.errors
 import orjson
@@ -15,8 +25,18 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.parser import VERSION, Raw, ReplyClient, StoredMessage, parse_headers, stored
-from holdfast.model.errors import HoldfastError, InvalidInput, TooLarge, Unavailable
+from holdfast.backends.nats.wire.leader import LeaderSearch
+from holdfast.backends.nats.wire.parser import (
+    VERSION,
+    Raw,
+    ReplyClient,
+    StoredMessage,
+    parse_headers,
+    stored,
+    subject_and_sequence,
+)
+from holdfast.backends.nats.wire.servers import Servers, parse_servers
+from holdfast.model.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.model.redact import address
 
 PATIENCE = 5.0
@@ -25,6 +45,10 @@ _READ_BYTES = 16_000_000
 _MOST_LAST, _AT_ONCE = 1000, 500
 _MESSAGE, _SEQUENCE = f"{VERSION}\r\n".encode(), f"{subjects.SEQUENCE}: ".encode()
 _TOO_MANY, _NOBODY = "413", "503"
+_NOTHING_FOLLOWS = 10037
+_SILENCE = 1.0
+"""Seconds after which another one of several servers is asked."""
+_LAG = 0.01  # seconds that a server is given to catch up
 
 
 class LastReply(NamedTuple):
@@ -48,6 +72,14 @@ class Replies:
             self.messages.append((headers, data))
         elif not self.done.done():
             self.done.set_result(LastReply(parse_headers(headers) if headers else {}, data))
+
+    async def or_silence(self, seconds: float) -> LastReply | None:
+        """Return the last message; None where nothing has come for so long."""
+        known = -1
+        while not self.done.done() and known < len(self.messages):
+            known = len(self.messages)
+            await asyncio.wait([self.done], timeout=seconds)
+        return self.done.result() if self.done.done() else None
 
     async def last(self, seconds: float) -> LastReply:
         """Return the last message. Raises `TimeoutError`."""
@@ -76,6 +108,11 @@ class NatsConnection:
         self.url = url
         self.generation = 0
         """Rises with every new connection: behind it may be another server."""
+        self.is_replicated = False
+        """Whether the stream is on several servers."""
+        self.seen = 0
+        """The newest message of the stream of which this process knows: no read may lack it."""
+        self._unreachable = ""
         self._client: ReplyClient | None = None
         self._connecting = asyncio.Lock()
         self._replies: dict[bytes, Replies] = {}
@@ -113,33 +150,50 @@ class NatsConnection:
                 self.generation += 1
             return self._client
 
+    @cached_property
+    def servers(self) -> Servers:
+        """What the URL says. Raises `InvalidInput`."""
+        return parse_servers(self.url)
+
     async def _connect(self) -> ReplyClient:
-        client, url = ReplyClient(self._replies), _checked(self.url)
-
-        async def closed() -> None:
-            self._lost(client)
-
+        """Return a connection to the server that leads the stream; where it is not replicated, to any."""
+        search = LeaderSearch(self.url, self.servers, self._replies, self._lost, self._elected)
+        chosen = None
         try:
             async with asyncio.timeout(PATIENCE), self._translated():
-                await client.connect(
-                    url,
-                    allow_reconnect=False,
-                    connect_timeout=2,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    error_cb=_ignore,
-                    closed_cb=closed,
-                )
+                chosen, leader = await search.run()
+                self.is_replicated = leader is not None
+                self._unreachable = "" if leader == chosen.server_name else leader or ""
                 self._inbox = f"_INBOX.{secrets.token_hex(8)}"
-                await client.subscribe(f"{self._inbox}.*", cb=_unasked)
-        except BaseException as error:
-            with suppress(AssertionError):  # raised where it was not even begun
-                await client.close()  # nats-py leaves a half-made connection open
-            if isinstance(error, TimeoutError):
-                told = f"NATS at {address(self.url, 4222)} did not answer in {PATIENCE:g} s"
-                raise Unavailable(told) from error
-            raise
-        return client
+                await chosen.subscribe(f"{self._inbox}.*", cb=_unasked)
+        except TimeoutError as error:
+            told = f"NATS at {address(self.url, 4222)} did not answer in {PATIENCE:g} s"
+            raise Unavailable(told) from error
+        finally:
+            for each in search.made.values():
+                if each is not chosen:
+                    self._close_soon(each)
+        return chosen
+
+    async def _elected(self, message: Msg) -> None:
+        self.follow(orjson.loads(message.data))
+
+    def follow(self, cluster: Mapping[str, Any]) -> None:
+        """Let the next call go to the stream's leader, where that is not what it is connected to; and connect
+        anew where the stream is replicated since a moment ago.
+
+        `cluster` is what the server tells of a stream. What is under way ends on the connection that it has.
+        """
+        client, leader, is_replicated = self._client, cluster.get("leader"), bool(cluster.get("replicas"))
+        if client is None or not leader or not is_replicated:
+            return
+        if not self.is_replicated or leader not in (client.server_name, self._unreachable):
+            self._leave(client)
+
+    def _leave(self, client: Client, patience: float = PATIENCE) -> None:
+        if client is self._client:
+            self._client = None
+            self._close_soon(client, patience)
 
     def _lost(self, client: Client) -> None:
         for replies in self._replies.values():
@@ -156,57 +210,147 @@ class NatsConnection:
             async with self._translated():
                 yield client, subject, replies
         except TimeoutError:
-            self._abandon(client)
+            if not self.servers.pings:  # a silent server is not waited for again and again
+                self._leave(client, patience=0)
             raise Unavailable(f"NATS at {address(self.url, 4222)} did not answer in time") from None
         finally:
             del self._replies[subject.encode()]
             if not replies.done.cancel() and not replies.done.cancelled():
                 replies.done.exception()  # somebody has looked at it
 
-    def _abandon(self, client: Client) -> None:
-        """A silent server is not waited for again and again: the next call connects anew, or fails."""
-        if client is self._client:
-            self._client = None
-            closing = asyncio.create_task(client.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+    def _close_soon(self, client: Client, patience: float = PATIENCE) -> None:
+        closing = asyncio.create_task(self._close(client, patience))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, client: Client, patience: float) -> None:
+        """Close a connection once what is under way on it has ended."""
+        under_way = [each.done for each in self._replies.values() if each.client is client]
+        try:
+            if under_way and patience:
+                await asyncio.wait(under_way, timeout=patience)
+        finally:
+            await client.close()
 
     async def request(
-        self, subject: str, body: Mapping[str, Any] | None = None, patience: float | None = None
+        self,
+        subject: str,
+        body: Mapping[str, Any] | None = None,
+        patience: float | None = None,
+        *,
+        repeat: bool = False,
     ) -> dict[str, Any]:
-        """Return the reply of the JetStream API; an error that it reports is in it."""
-        async with self.ask() as (client, reply, replies):
-            await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
-            message = await replies.last(patience or PATIENCE)
-            if message.headers.get("Status") == _NOBODY:
-                raise nats.errors.NoRespondersError
-            found: dict[str, Any] = orjson.loads(message.data)
-        return found
+        """Return the reply of the JetStream API; an error that it reports is in it.
+
+        While a replicated stream has no leader nobody replies. A request that changes nothing is repeated.
+        """
+        until = time.monotonic() + (patience or PATIENCE)
+        while True:
+            async with self.ask() as (client, reply, replies):
+                await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
+                left = until - time.monotonic()
+                again = repeat and self.is_replicated and left > _SILENCE
+                message = await replies.or_silence(_SILENCE if again else left)
+                if message is None and again:
+                    continue
+                if message is None:
+                    raise TimeoutError
+                if message.headers.get("Status") == _NOBODY:
+                    raise nats.errors.NoRespondersError
+                found: dict[str, Any] = orjson.loads(message.data)
+                return found
 
     async def inquire(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the reply, None where there is none: a server ignores who is not allowed to ask."""
         async with self.ask() as (client, reply, replies):
             await client.publish(subject, b"" if body is None else orjson.dumps(body), reply=reply)
             try:
-                message = await replies.last(_UNSURE)
+                message = await replies.last(_SILENCE if self.is_replicated else _UNSURE)
             except TimeoutError:
                 return None
         found: dict[str, Any] | None = orjson.loads(message.data) if message.data else None
         return found
 
     async def read(
-        self, query: Mapping[str, Any], stream: str = subjects.STREAM
+        self, query: Mapping[str, Any], stream: str = subjects.STREAM, least: int = 0
     ) -> tuple[list[StoredMessage], int]:
-        """Return what a batched direct get finds, and how much more matches. Raises `NoStream`, `TooMany`."""
-        messages, pending = await self.read_raw(query, stream)
+        """Return what a batched direct get finds, and how much more matches: everything that this process can
+        know of, and what stands up to `least`. Raises `NoStream`, `TooMany`, `Unavailable`."""
+        messages, pending = await self.read_raw(query, stream, least)
         return [stored(message) for message in messages], pending
 
-    async def read_raw(self, query: Mapping[str, Any], stream: str) -> tuple[list[Raw], int]:
+    async def read_raw(self, query: Mapping[str, Any], stream: str, least: int = 0) -> tuple[list[Raw], int]:
         """Return the same, unread."""
+        if not self.is_replicated:
+            async with self.ask() as (client, reply, replies):
+                await self._send(client, query, stream, reply)
+                return self._found(query, stream, replies, await replies.last(2 * PATIENCE))
+        if "multi_last" in query:
+            filters = [*query["multi_last"], subjects.PRESENT]
+            query = {**query, "multi_last": filters, "batch": query["batch"] + 1}
+        until, client = time.monotonic() + 2 * PATIENCE, await self.client()
+        while time.monotonic() < until:
+            found = await self._attempt(query, stream, least)
+            if found is not None:
+                return found
+            await asyncio.sleep(_LAG)
+        self._leave(client)  # what this process has seen may be lost: it looks again
+        raise Unavailable(f"no server at {address(self.url, 4222)} has all of the stream {stream}; try again")
+
+    async def _attempt(
+        self, query: Mapping[str, Any], stream: str, least: int
+    ) -> tuple[list[Raw], int] | None:
+        """Ask one server; returns None where it is silent, or lacks something."""
+        known = self.seen
         async with self.ask() as (client, reply, replies):
-            body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
-            await client.publish(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
-            last = await replies.last(2 * PATIENCE)
+            await self._send(client, query, stream, reply)
+            last = await replies.or_silence(_SILENCE)
+        if last is None:
+            return None
+        found, pending = self._found(query, stream, replies, last)
+        newest = subject_and_sequence(found[-1][0])[1] if found else 0
+        if stream == subjects.STREAM:
+            self.seen = max(self.seen, newest)
+        if "multi_last" in query:
+            reached = int(last.headers.get(subjects.UP_TO, 0))
+            is_whole = stream != subjects.STREAM or "up_to_seq" in query or reached >= max(least, known)
+            found = [each for each in found if subject_and_sequence(each[0])[0] != subjects.PRESENT]
+        else:
+            is_enough = pending > 0 or (query["batch"] == 1 and newest > 0)
+            is_whole = is_enough or not await self._lacks(query, newest, stream, max(least, known))
+        return (found, pending) if is_whole else None
+
+    async def _lacks(self, query: Mapping[str, Any], newest: int, stream: str, least: int) -> bool:
+        """Whether there is a message behind the newest one that was found, up to `least`.
+
+        State is read whole, as the leader has it: a message that was replaced between two pages would be on
+        neither. Of the log whatever is appended meanwhile may be missing.
+        """
+        subject, is_log = query["next_by_subj"], stream == subjects.STREAM
+        is_log = is_log and not query["next_by_subj"].startswith(subjects.STATE_PREFIX)
+        place = {"start_time": query["start_time"]} if "start_time" in query else {"seq": query["seq"]}
+        if newest:
+            place = {"seq": newest + 1}
+        if is_log and newest >= least:
+            return False
+        if is_log and "seq" in place and not {"*", ">"} & set(subject):
+            proof = {**place, "multi_last": [subject, subjects.PRESENT], "batch": 2}
+            return await self._attempt(proof, stream, least) != ([], 0)
+        reply = await self.request(
+            f"$JS.API.STREAM.MSG.GET.{stream}", {**place, "next_by_subj": subject}, repeat=True
+        )
+        error = reply.get("error", {})
+        if error and error.get("err_code") != _NOTHING_FOLLOWS:
+            raise Unavailable(f"NATS could not read the stream {stream}: {error.get('description')}")
+        return not error and (not is_log or int(reply["message"]["seq"]) <= least)
+
+    async def _send(self, client: Client, query: Mapping[str, Any], stream: str, reply: str) -> None:
+        body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
+        await client.publish(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
+
+    def _found(
+        self, query: Mapping[str, Any], stream: str, replies: Replies, last: LastReply
+    ) -> tuple[list[Raw], int]:
         status = last.headers.get("Status")
         if status == _NOBODY:
             raise NoStream(f"NATS at {address(self.url, 4222)} did not answer for the stream {stream}")
@@ -260,18 +404,3 @@ class NatsConnection:
 
 async def _unasked(message: Msg) -> None:
     """A reply that nobody waits for any more."""
-
-
-async def _ignore(error: Exception) -> None:
-    """Whoever was waiting hears of a broken connection by itself."""
-
-
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        if not parts.hostname:
-            raise ValueError("it names no host")
-        _ = parts.port
-    except ValueError as error:
-        raise InvalidInput(f"the URL of the NATS store cannot be used: {error}") from None
-    return url

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.backends.nats.wire import subjects
+from holdfast.backends.nats.wire.servers import parse_servers
 from holdfast.backends.notices import deliver
 from holdfast.contracts import STORE_ERRORS, raise_if_cancelled
 
@@ -33,6 +34,8 @@ class NatsListener:
     ) -> None:
         self._failed, self._cancelled = failed, cancelled
         self._url, self._channels, self._wake = url, list(channels), wake
+        self._failed = failed
+        self._servers, self._channels, self._wake = parse_servers(url), list(channels), wake
         self._task = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
@@ -66,7 +69,13 @@ class NatsListener:
             """`closed` tells of a lost connection; a slow listener only misses what it would hear again."""
 
         await client.connect(
-            self._url, allow_reconnect=False, max_reconnect_attempts=1, closed_cb=closed, error_cb=ignore
+            list(self._servers.urls),
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            closed_cb=closed,
+            error_cb=ignore,
+            **self._servers.pings,
         )
         for channel in self._channels:
 

@@ -10,6 +10,8 @@ neither its parser nor its transport can be given to it. So this module, and no 
     Client._ps             the parser, which gets every read of the socket: replaced by ours
     Client._process_msg    called by the parser for every message: ours takes replies without headers
     Client._server_info    what the server told of itself: its id stands nowhere else
+    Client._pings_outstanding    the pings without a reply: none while anything comes in, since the reply to a
+                           ping waits behind what was asked for before it
     Parser.nc, .reset, .parse    public names of an undocumented class: ours parses frames, and calls theirs
 
 `ReplyClient` checks all of them when it is made, and raises `HoldfastError` where a release of nats-py has
@@ -57,6 +59,11 @@ class ReplyClient(Client):
         """What the server told of itself when it was connected to."""
         return self._server_info
 
+    @property
+    def server_name(self) -> str:
+        """What the server is called, in its cluster by nobody else."""
+        return str(self._server_info.get("server_name"))
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         receive = self.receivers.get(subject)
         if receive is None:
@@ -74,6 +81,7 @@ class _ReplyParser(Parser):
         self._size = self._needed = 0
 
     async def parse(self, data: bytes = b"") -> None:
+        self.nc._pings_outstanding = 0
         self._held.append(data)
         self._size += len(data)
         if self._size >= self._needed:  # what is cut off is not looked at again before it is whole
@@ -111,6 +119,7 @@ def _check_library(client: Client) -> None:
         "Client._process_msg": inspect.iscoroutinefunction(process)
         and list(inspect.signature(process).parameters) == _ARGUMENTS,
         "Client._server_info": isinstance(getattr(client, "_server_info", None), dict),
+        "Client._pings_outstanding": isinstance(getattr(client, "_pings_outstanding", None), int),
         "Parser.nc": getattr(parser, "nc", None) is client,
         "Parser.parse": inspect.iscoroutinefunction(getattr(Parser, "parse", None)),
         "Parser.reset": callable(getattr(Parser, "reset", None)),

@@ -1,4 +1,4 @@
-"""The stream: its settings, the subjects that it captures, how full it is, and how durable."""
+"""The stream: its settings and replicas, the subjects that it captures, and how full it is."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import itertools
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-import orjson
-
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import MOST, Batches, BatchMessage, Stale, backoff
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale, backoff
 from holdfast.backends.nats.wire.connection import NatsConnection
-from holdfast.backends.nats.wire.parser import StoredMessage
-from holdfast.contracts import Finding
-from holdfast.model.duration import format_duration
-from holdfast.model.errors import HoldfastError, Overloaded, Unavailable
+from holdfast.backends.nats.wire.leader import STREAM_INFO
+from holdfast.backends.nats.wire.parser import StoredMessage, parse_headers
+from holdfast.model.errors import HoldfastError, InvalidInput, Overloaded, Unavailable
 from holdfast.model.names import matches
+from holdfast.model.redact import address
 
 OLDEST = (2, 12)
 LEAST_PAYLOAD = 524_288
 """What a message must hold: a job's record has up to 15 errors of up to 24,000 bytes."""
 _API = "$JS.API.STREAM"
 _NOT_FOUND, _EXISTS, _NO_MESSAGE, _NOTHING = 10059, 10058, 10043, 10037
+_ASK_AGAIN = 0.1
+_USUAL = 3  # replicas: more than one only where one server may fail
+_NO_PEERS, _OFFLINE = {10005, 10074}, "offline"
 _ALONE = 10
 """Seconds after which the mark of whoever changes the subjects is gone by itself."""
 _SLOW = 60.0  # seconds that a purge may take
@@ -42,35 +42,33 @@ _SETTINGS: dict[str, Any] = {
     "max_bytes": -1,
     "max_age": 0,
     "max_msgs_per_subject": -1,
-    "num_replicas": 1,
     "allow_direct": True,
     "allow_atomic": True,
     "allow_rollup_hdrs": True,
     "allow_msg_ttl": True,
 }
+BUCKET = "Holdfast: state records; see docs/nats.md"
 _NEEDED = ("allow_direct", "allow_atomic", "allow_rollup_hdrs", "allow_msg_ttl")
-_SERVER_INFO = "$SYS.REQ.SERVER.PING.JSZ"
-_STREAM_INFO, _ACCOUNT_INFO = f"{_API}.INFO.{subjects.STREAM}", "$JS.API.INFO"
+SERVER_INFO = "$SYS.REQ.SERVER.PING.JSZ"
+_ACCOUNT_INFO = "$JS.API.INFO"
 _RESERVE, _MOST_RESERVE = 10, 64_000_000  # of a limit a tenth is kept, and not more than this
 _MESSAGE = 300  # bytes that a message takes besides its data, about
 _VALID, _OTHERS = 1.0, 8  # a look is good for a second, and for an eighth of what was left then
 _ASKED = 3  # requests without a reply, after which no more are sent
-_DEFAULT_SYNC = 120_000_000_000  # nanoseconds
-_UNKNOWN_SYNC = (
-    "unknown: only the system account may ask, or one that it lets. The server's default is two minutes, "
-    "in which a power cut loses what it acknowledged; set jetstream { sync_interval: always }, or give the "
-    "stream three replicas"
-)
 
 
 async def info(connection: NatsConnection, **query: Any) -> dict[str, Any]:
-    """Return the stream as the server has it now."""
-    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None)
-    return _checked(reply, f"look at the stream {subjects.STREAM}")
+    """Return the stream as its leader has it now."""
+    reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None, repeat=True)
+    connection.follow(reply.get("cluster", {}))
+    found = _checked(reply, f"look at the stream {subjects.STREAM}")
+    connection.seen = max(connection.seen, int(found["state"]["last_seq"]))
+    return found
 
 
 async def ensure(connection: NatsConnection) -> str:
-    """Create the stream where there is none; returns its identity.
+    """Create the stream where there is none, and give it the replicas that the URL asks for; returns its
+    identity.
 
     A restarted server may lack the newest messages that its clients have seen, so that it counts as another
     one, unless the stream has replicas.
@@ -87,18 +85,79 @@ async def ensure(connection: NatsConnection) -> str:
         )
     reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
     if reply.get("error", {}).get("err_code") == _NOT_FOUND:
-        settings = _SETTINGS | {"subjects": [subjects.OURS]}
-        reply = await connection.request(f"{_API}.CREATE.{subjects.STREAM}", settings)
-        if reply.get("error", {}).get("err_code") == _EXISTS:
-            reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}")
+        reply = await create(connection, _SETTINGS | {"subjects": [subjects.OURS]})
+        if reply.get("error", {}).get("err_code") in (None, _EXISTS):
+            reply = await led(connection, subjects.STREAM)
     reply = _checked(reply, f"create the stream {subjects.STREAM}")
+    connection.follow(reply.get("cluster", {}))
     missing = [name for name in _NEEDED if not reply["config"].get(name)]
     if missing:
         raise HoldfastError(
             f"the stream {subjects.STREAM} lacks {', '.join(missing)}; update it, or remove it"
         )
-    replicated = int(reply["config"].get("num_replicas", 1)) > 1
+    if int(reply["config"]["num_replicas"]) < (connection.servers.replicas or 0):
+        async with _alone(connection):
+            reply = await add_replicas(connection, subjects.STREAM)
+    replicated = int(reply["config"]["num_replicas"]) > 1
+    if replicated and await last(connection, subjects.PRESENT) is None:
+        with suppress(Stale):
+            await Batches(connection).commit([BatchMessage(subjects.PRESENT, expect=0)])
     return f"{reply['created']}" + ("" if replicated else f" {server.get('server_id')}")
+
+
+async def create(connection: NatsConnection, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reply to the request for a new stream, with the replicas that the URL asks for.
+
+    Without that, three in a cluster that has as many servers, and one elsewhere. Raises `InvalidInput` where
+    the cluster has not as many servers as the URL asks for, `Unavailable` where some are away.
+    """
+    asked, client = connection.servers.replicas, await connection.client()
+    usual = _USUAL if client.server_info.get("cluster") else 1
+    subject = f"{_API}.CREATE.{settings['name']}"
+    reply = await connection.request(subject, {**settings, "num_replicas": asked or usual})
+    if _lacks_servers(reply) and asked is None and len(connection.servers.urls) < _USUAL:
+        reply = await connection.request(subject, {**settings, "num_replicas": 1})
+    return _enough_servers(connection, reply)
+
+
+async def add_replicas(connection: NatsConnection, stream: str) -> dict[str, Any]:
+    """Give a stream as many replicas as the URL asks for, where it has fewer. Raises `InvalidInput`."""
+    found = _checked(await connection.request(f"{_API}.INFO.{stream}"), f"look at the stream {stream}")
+    asked = connection.servers.replicas
+    if asked is None or int(found["config"]["num_replicas"]) >= asked:
+        return found
+    update = found["config"] | {"num_replicas": asked}
+    reply = await connection.request(f"{_API}.UPDATE.{stream}", update)
+    _checked(_enough_servers(connection, reply), f"give the stream {stream} {asked} replicas")
+    return await led(connection, stream)
+
+
+async def led(connection: NatsConnection, stream: str) -> dict[str, Any]:
+    """Return a stream once its replicas have elected a leader: nobody else takes messages or replies."""
+    until = time.monotonic() + _ALONE
+    while time.monotonic() < until:
+        found = await connection.inquire(f"{_API}.INFO.{stream}")
+        if found is not None and ("cluster" not in found or found["cluster"].get("leader")):
+            return found
+        await asyncio.sleep(_ASK_AGAIN)
+    raise Unavailable(f"the replicas of the stream {stream} have not elected a leader yet; try again")
+
+
+def _lacks_servers(reply: Mapping[str, Any]) -> bool:
+    """Whether the cluster has too few servers, and would also if all of them were up."""
+    error = reply.get("error", {})
+    return error.get("err_code") in _NO_PEERS and _OFFLINE not in error.get("description", "")
+
+
+def _enough_servers(connection: NatsConnection, reply: dict[str, Any]) -> dict[str, Any]:
+    error, servers = reply.get("error", {}), connection.servers
+    if error.get("err_code") not in _NO_PEERS:
+        return reply
+    told = f"of the cluster at {address(connection.url, 4222)} too few servers are there"
+    told += f" for {servers.replicas or _USUAL} replicas: {error.get('description')}"
+    if _lacks_servers(reply) and servers.replicas is not None:
+        raise InvalidInput(f"{told}; add servers, or ask for fewer replicas")
+    raise Unavailable(f"{told}; start those that are away, or ask for ?replicas=1")
 
 
 async def capture(connection: NatsConnection, channels: Iterable[str]) -> None:
@@ -152,13 +211,19 @@ async def purge(connection: NatsConnection, subject: str, last: int) -> None:
         )
 
 
-async def last(connection: NatsConnection, subject: str) -> StoredMessage | None:
-    """Return the newest message of all subjects that a filter matches."""
-    reply = await connection.request(f"{_API}.MSG.GET.{subjects.STREAM}", {"last_by_subj": subject})
-    if reply.get("error", {}).get("err_code") == _NOTHING:
+async def last(
+    connection: NatsConnection, subject: str, stream: str = subjects.STREAM
+) -> StoredMessage | None:
+    """Return the newest message of all subjects that a filter matches, as the stream's leader knows; None
+    where there is none, or no such stream."""
+    reply = await connection.request(f"{_API}.MSG.GET.{stream}", {"last_by_subj": subject}, repeat=True)
+    if reply.get("error", {}).get("err_code") in (_NOTHING, _NOT_FOUND):
         return None
-    found = _checked(reply, f"look for {subject} in the stream {subjects.STREAM}")["message"]
-    return StoredMessage(found["subject"], found["seq"], found["time"], {}, b64decode(found.get("data", "")))
+    found = _checked(reply, f"look for {subject} in the stream {stream}")["message"]
+    headers, data = (b64decode(found.get(name, "")) for name in ("hdrs", "data"))
+    return StoredMessage(
+        found["subject"], found["seq"], found["time"], parse_headers(headers) if headers else {}, data
+    )
 
 
 async def has(connection: NatsConnection, seq: int) -> bool:
@@ -246,16 +311,15 @@ class Capacity:
             self._generation = self._connection.generation
             self._replies.clear()
             self._unheard.clear()
-        replies = await asyncio.gather(*map(self._ask, (_STREAM_INFO, _ACCOUNT_INFO, _SERVER_INFO)))
+        replies = await asyncio.gather(*map(self._ask, (STREAM_INFO, _ACCOUNT_INFO, SERVER_INFO)))
         self._limit, self._added = min(_limits(*replies), key=lambda limit: limit.left(1)), 0
         self._until = time.monotonic() + _VALID
 
     async def _ask(self, subject: str) -> dict[str, Any]:
         """Return the newest reply. Not every account may ask for all limits: after some tries it stops."""
         if subject in self._replies or self._unheard[subject] < _ASKED:
-            reply = await self._connection.inquire(
-                subject, {"config": True} if subject == _SERVER_INFO else None
-            )
+            body = about((await self._connection.client()).server_name) if subject == SERVER_INFO else None
+            reply = await self._connection.inquire(subject, body)
             if reply is None:
                 self._unheard[subject] += 1
             else:
@@ -271,59 +335,12 @@ def _limits(stream: dict[str, Any], account: dict[str, Any], server: dict[str, A
     most = account.get("limits", {}).get("max_storage", -1)
     if most > 0:
         yield _Limit("the account's max_file", most, account["storage"])
-    leader, data = stream.get("cluster", {}).get("leader"), server.get("data", {})
+    data = server.get("data", {})
     most = data.get("config", {}).get("max_storage", -1)
-    if most > 0 and leader in (None, server["server"]["name"]):
+    if most > 0:
         yield _Limit("the server's max_file_store", most, data["storage"])
 
 
-async def check(connection: NatsConnection) -> list[Finding]:
-    """Return what the server's real settings mean for a power cut."""
-    client = await connection.client()
-    config: dict[str, Any] = (await info(connection))["config"]
-    version = client.server_info.get("version", "unknown")
-    return [
-        await _sync_interval(connection),
-        _storage(config),
-        _replicas(config),
-        _removals(config),
-        Finding("ok", "version", f"NATS {version}; a batch takes up to {MOST} messages"),
-    ]
-
-
-async def _sync_interval(connection: NatsConnection) -> Finding:
-    try:
-        reply = await connection.inquire(_SERVER_INFO, {"config": True})
-        settings: dict[str, Any] = (reply or {})["data"]["config"]
-    except (Unavailable, KeyError, TypeError, orjson.JSONDecodeError):
-        return Finding("warning", "sync_interval", _UNKNOWN_SYNC)
-    if settings.get("sync_always"):
-        return Finding("ok", "sync_interval", "always: a power cut loses nothing that was acknowledged")
-    every = format_duration(timedelta(microseconds=int(settings.get("sync_interval", _DEFAULT_SYNC)) / 1000))
-    text = f"{every}: a power cut loses up to that much of what was acknowledged; set it to always"
-    return Finding("warning", "sync_interval", text)
-
-
-def _storage(config: dict[str, Any]) -> Finding:
-    if config.get("storage") == "file":
-        return Finding("ok", "storage", "file: what the server has acknowledged survives its restart")
-    return Finding("error", "storage", f"{config.get('storage')}: a restart loses everything; use file")
-
-
-def _replicas(config: dict[str, Any]) -> Finding:
-    count = int(config.get("num_replicas", 1))
-    if count > 1:
-        return Finding("ok", "replicas", f"{count}: a majority has what was acknowledged, in memory at least")
-    return Finding("ok", "replicas", "1: what this server's disk loses is lost; three survive one server")
-
-
-def _removals(config: dict[str, Any]) -> Finding:
-    limits = [
-        name
-        for name in ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
-        if config.get(name, 0) > 0
-    ]
-    if limits and (config.get("discard") != "new" or limits != ["max_bytes"]):
-        text = f"{', '.join(limits)}: the server removes events and jobs by itself; take the limits away"
-        return Finding("error", f"limits of {subjects.STREAM}", text)
-    return Finding("ok", f"limits of {subjects.STREAM}", "none: nothing is removed but by Holdfast")
+def about(server: str) -> dict[str, Any]:
+    """Return the question that only one server of a cluster answers."""
+    return {"config": True, "server_name": server, "exact_match": True}

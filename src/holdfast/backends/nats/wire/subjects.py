@@ -23,6 +23,8 @@ channel's own name, and `HF.>`, which no channel can be called since their names
                                 when it is detached
     HF.L.NAME                   a lock, percent-encoded: its owner, its token and its deadline
     HF.G                        up to where old idempotency keys were forgotten
+    HF.N                        empty, for good, in a replicated stream: only a read that finds something
+                                tells up to where its server has the stream
     HF.U                        empty: somebody changes the subjects that the stream captures
 
     HF.X.CHANNEL                right behind an event with a time or a priority, in the same batch: such
@@ -67,6 +69,7 @@ SPECIALS: Final = "HF.X."
 KEYS, OUTCOMES = "HF.K.", "HF.F."
 FORGOTTEN: Final = "HF.G"
 UPDATING: Final = "HF.U"
+PRESENT: Final = "HF.N"
 REPLACED: Final = tuple(f"HF.{kind}." for kind in "KEDIOFATCLJWS")
 """Subjects of which only the newest message counts: each replaces the one before it."""
 SHARDS: Final = 16
@@ -80,6 +83,7 @@ TTL: Final = "Nats-TTL"
 MESSAGE_ID: Final = "Nats-Msg-Id"
 SEQUENCE, SUBJECT, STAMP = "Nats-Sequence", "Nats-Subject", "Nats-Time-Stamp"
 PENDING: Final = "Nats-Num-Pending"
+UP_TO: Final = "Nats-UpTo-Sequence"
 HELD, LAST_SEQUENCE = "Nats-Stream", "Nats-Last-Sequence"
 
 # What an event carries: CloudEvents' attributes, and a little of ours.
