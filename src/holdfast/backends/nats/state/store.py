@@ -28,6 +28,7 @@ from holdfast.backends.nats.wire.batches import (
 from holdfast.backends.nats.wire.codec import parse_stamp
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
+from holdfast.model.backoff import backoff_seconds
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
@@ -37,6 +38,7 @@ _DOUBT = 10
 _LONGEST = 20.0
 """Seconds for which a batch is offered. The server takes fifty unfinished ones, and gives each up after ten
 seconds: as long may those that nobody ends keep all others out."""
+_LONGEST_WAIT, _SMOOTH = 1.0, 0.2
 TRIES = 60
 """How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
 
@@ -76,6 +78,8 @@ class NatsStore:
         """What to do when another server may be behind the connection."""
         self.generation = 0
         """The connection behind which the store was recognised, and since which the mirror was read."""
+        self._commit_seconds = 0.003
+        """What a commit takes, about, as of late."""
         self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
@@ -185,10 +189,16 @@ class NatsStore:
         if ref in self.registry.members:
             await self.mirror.sync(ref)
 
-    async def wait_after(self, stale: int) -> None:
-        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew."""
+    async def wait_after(self, stale: int, share: float = 1.0) -> None:
+        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew.
+
+        The busier the server, the longer its commits take, and the more of those that are offered at the same
+        time are refused: each for nothing. So waits grow with that time. A smaller `share` of them is for who
+        must not be overtaken by all others.
+        """
         if stale:
-            await backoff(stale - 1)
+            seconds = backoff_seconds(stale, 2 * self._commit_seconds, _LONGEST_WAIT, jitter=1.0)
+            await asyncio.sleep(seconds * share)
         if stale and stale % _DOUBT == 0:
             await self.mirror.reload()
 
@@ -199,7 +209,8 @@ class NatsStore:
 
         `generation` is that of the connection in whose time it was decided, where that is not just now.
         """
-        until, generation = time.monotonic() + _LONGEST, generation or self.generation
+        began, generation = time.monotonic(), generation or self.generation
+        until = began + _LONGEST
         for turn in itertools.count():
             try:
                 last = await self._committer.commit(messages, generation)
@@ -209,6 +220,7 @@ class NatsStore:
                 await self.capture()
                 await backoff(turn)
             else:
+                self._commit_seconds += (time.monotonic() - began - self._commit_seconds) * _SMOOTH
                 self.mirror.adopt(messages, last)
                 return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")

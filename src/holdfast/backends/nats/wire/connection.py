@@ -35,19 +35,22 @@ class LastReply(NamedTuple):
 
 
 class Replies:
-    """The replies to one request, until the last one: without headers, or with a status."""
+    """The replies to one request, until the last one: without headers, or with a status. Where a single
+    message is `one`, it is the last one as well."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, one: bool) -> None:
+        self.client, self._one = client, one
         self.messages: list[Raw] = []
         self.done: asyncio.Future[LastReply] = asyncio.get_running_loop().create_future()
 
     def __call__(self, headers: bytes, data: bytes) -> None:
         # The second is for whoever wrote headers of no form: the server adds its own to whatever was there.
-        if headers.startswith(_MESSAGE) or _SEQUENCE in headers:
+        is_message = headers.startswith(_MESSAGE) or _SEQUENCE in headers
+        if is_message:
             self.messages.append((headers, data))
-        elif not self.done.done():
-            self.done.set_result(LastReply(parse_headers(headers) if headers else {}, data))
+        if (self._one or not is_message) and not self.done.done():
+            parsed = {} if is_message or not headers else parse_headers(headers)
+            self.done.set_result(LastReply(parsed, data))
 
     async def last(self, seconds: float) -> LastReply:
         """Return the last message. Raises `TimeoutError`."""
@@ -76,6 +79,8 @@ class NatsConnection:
         self.url = url
         self.generation = 0
         """Rises with every new connection: behind it may be another server."""
+        self.seen = 0
+        """A sequence up to which every read on this connection finds what there is, 0 where none is known."""
         self._client: ReplyClient | None = None
         self._connecting = asyncio.Lock()
         self._replies: dict[bytes, Replies] = {}
@@ -111,6 +116,7 @@ class NatsConnection:
             if self._client is None or not self._client.is_connected:
                 self._client = await self._connect()
                 self.generation += 1
+                self.seen = 0
             return self._client
 
     async def _connect(self) -> ReplyClient:
@@ -147,11 +153,11 @@ class NatsConnection:
                 replies.done.set_exception(nats.errors.ConnectionClosedError())
 
     @asynccontextmanager
-    async def ask(self) -> AsyncIterator[tuple[ReplyClient, str, Replies]]:
+    async def ask(self, *, one: bool = False) -> AsyncIterator[tuple[ReplyClient, str, Replies]]:
         """Yield the connection, a reply subject on it, and what comes in there."""
         client = await self.client()
         subject = f"{self._inbox}.{secrets.token_hex(6)}"
-        replies = self._replies[subject.encode()] = Replies(client)
+        replies = self._replies[subject.encode()] = Replies(client, one)
         try:
             async with self._translated():
                 yield client, subject, replies
@@ -203,10 +209,30 @@ class NatsConnection:
 
     async def read_raw(self, query: Mapping[str, Any], stream: str) -> tuple[list[Raw], int]:
         """Return the same, unread."""
-        async with self.ask() as (client, reply, replies):
-            body = orjson.dumps({"max_bytes": _READ_BYTES, **query})
-            await client.publish(f"$JS.API.DIRECT.GET.{stream}", body, reply=reply)
+        return await self._get({"max_bytes": _READ_BYTES, **query}, stream)
+
+    async def next(self, subject: str, after: int) -> StoredMessage | None:
+        """Return the first message of a subject after a sequence.
+
+        A batch of one would return it as well, but lets the server count what else matches: for that it walks
+        through all that was stored since, or reads blocks from its disk.
+        """
+        found, _ = await self._get({"seq": after + 1, "next_by_subj": subject}, subjects.STREAM, one=True)
+        return stored(found[0]) if found else None
+
+    async def at(self, seq: int) -> StoredMessage | None:
+        """Return the message with a sequence."""
+        found, _ = await self._get({"seq": seq}, subjects.STREAM, one=True)
+        return stored(found[0]) if found else None
+
+    async def _get(
+        self, query: Mapping[str, Any], stream: str, *, one: bool = False
+    ) -> tuple[list[Raw], int]:
+        async with self.ask(one=one) as (client, reply, replies):
+            await client.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(query), reply=reply)
             last = await replies.last(2 * PATIENCE)
+        if one and replies.messages:
+            return replies.messages, 0
         status = last.headers.get("Status")
         if status == _NOBODY:
             raise NoStream(f"NATS at {address(self.url, 4222)} did not answer for the stream {stream}")

@@ -65,8 +65,13 @@ _UNKNOWN_SYNC = (
 
 async def info(connection: NatsConnection, **query: Any) -> dict[str, Any]:
     """Return the stream as the server has it now."""
+    generation = connection.generation
     reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None)
-    return _checked(reply, f"look at the stream {subjects.STREAM}")
+    found = _checked(reply, f"look at the stream {subjects.STREAM}")
+    # Of several replicas one that lags behind may be read.
+    if generation == connection.generation and found["config"].get("num_replicas", 1) == 1:
+        connection.seen = max(connection.seen, int(found["state"]["last_seq"]))
+    return found
 
 
 async def ensure(connection: NatsConnection) -> str:
