@@ -165,7 +165,7 @@ class Overtaken:
                 await act()
             return await commit(batches, messages, *given)
 
-        async def wait(turn: int) -> None:
+        async def wait(*_: float) -> None:
             self.waits.set()
             await self.may_go_on.wait()
 

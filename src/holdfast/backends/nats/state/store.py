@@ -28,7 +28,6 @@ from holdfast.backends.nats.wire.batches import (
 from holdfast.backends.nats.wire.codec import parse_stamp
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
-from holdfast.model.backoff import backoff_seconds
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.position import parse_position
 
@@ -197,8 +196,7 @@ class NatsStore:
         must not be overtaken by all others.
         """
         if stale:
-            seconds = backoff_seconds(stale, 2 * self._commit_seconds, _LONGEST_WAIT, jitter=1.0)
-            await asyncio.sleep(seconds * share)
+            await backoff(stale - 1, 2 * self._commit_seconds * share, _LONGEST_WAIT * share)
         if stale and stale % _DOUBT == 0:
             await self.mirror.reload()
 
