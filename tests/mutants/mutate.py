@@ -1,13 +1,13 @@
 """Mutants: what our SQL, Lua and Python become where one thing in them is different.
 
-A mutant drops a condition, a lock or an assignment, moves the bound of a comparison, or names another state. Most
-are found by patterns in one line of code, so that a mutant is read as easily as the code; what they make of it
-need not be valid in every case, but it must be in most.
+A mutant drops a condition, a lock or an assignment, moves the bound of a comparison, or names another state.
+In SQL and Lua they are found by patterns within one line: what they make of it is not valid in every case.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -140,7 +140,7 @@ def _of_python(path: str, source: str) -> Iterator[Mutant]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.BoolOp(values=values):
-                for before, dropped in zip(values, values[1:], strict=False):
+                for before, dropped in itertools.pairwise(values):
                     if source[span(before)[1] : span(dropped)[0]].strip() in ("and", "or"):
                         yield made(node, "conjunct", span(before)[1], span(dropped)[1], "")
             case ast.UnaryOp(op=ast.Not()):

@@ -1,8 +1,8 @@
 """Does a test notice? `make mutants` changes one thing at a time, and runs the tests that should fail.
 
-A mutant is killed when a test fails, and survives when none does. Which ones are tried follows from the seed. With
-`--resume FILE` every verdict is remembered, and an interrupted run goes on where it was; what was found with
-another text of the same file counts for nothing. Ends with 1 where fewer are killed than `--least` percent.
+A mutant is killed when a test fails, and survives when none does. Which ones are tried follows from the seed.
+With `--resume FILE` every verdict is remembered, and an interrupted run goes on where it was; what was found
+with another text of the same file counts for nothing. Ends with 1 where fewer are killed than `--least` percent.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ GROUPS = {
     ),
     "nats": Group(("backends/nats/state/*.py",), ("tests/conformance", "tests/nats", "tests/pairs"), "nats"),
     "model": Group(
-        ("model/decide.py", "model/states.py", "model/policy.py", "model/backoff.py", "model/deadletters.py")
-        + ("upkeep/rules.py",),
+        ("model/*.py", "upkeep/rules.py"),
         ("tests/unit", "tests/simulation", "tests/conformance"),
         "not redis and not nats",
     ),
@@ -172,9 +171,8 @@ def run(arguments: argparse.Namespace) -> list[Verdict]:
             if file is not None:
                 with file.open("a") as out:
                     out.write(json.dumps(asdict(verdict)) + "\n")
-            say(
-                f"{number}/{len(left)} {'killed' if killed else 'SURVIVED'} {mutant.name} ({verdict.seconds} s; {by})"
-            )
+            outcome = "killed" if killed else "SURVIVED"
+            say(f"{number}/{len(left)} {outcome} {mutant.name} ({verdict.seconds} s; {by})")
     return [known[text] for _, _, text in chosen]
 
 
