@@ -25,7 +25,7 @@ WHEELS = --only-binary :all: --no-binary pyspark
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11.0 --generate-hashes $(WHEELS) \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo up test test-all repeat fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench bench-check dist lock clean
+.PHONY: help setup demo up test test-all repeat mutants fuzz schemathesis chaos chaos-ingest chaos-cluster check docs pictures bench bench-check dist lock clean
 
 help:
 	@echo "make setup     create .venv with the locked versions"
@@ -34,6 +34,7 @@ help:
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
 	@echo "make repeat    each test of concurrency a hundred times"
+	@echo "make mutants   change one thing in the code at a time: does a test notice? Goes on where it was"
 	@echo "make chaos     kill everything over a thousand times, and account for every event"
 	@echo "make fuzz      a hundred times as many random inputs for everything that parses; takes its time"
 	@echo "make schemathesis  some 10,000 requests for each of two tokens: the server does what its document says"
@@ -79,6 +80,10 @@ $(CLASSES): $(STAMP) scripts/class_archive.py
 # A test of concurrency proves little by passing once.
 repeat: $(STAMP)
 	$(PYTEST) -m "concurrency and not slow" --repeat=100
+
+MUTANTS ?= 300
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/run.py --count $(MUTANTS) --resume .mutants.jsonl
 
 # The run of docs/guarantees.md: over 1,000 kills of processes and 100 of servers.
 chaos: $(STAMP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ async def test_a_cancellation_with_the_answer_is_not_swallowed(
     class Interrupted(Replies):
         """Cancels the task that waits for it in the moment in which it is complete."""
 
-        def __init__(self, client: object) -> None:
-            super().__init__(client)  # type: ignore[arg-type]
+        def __init__(self, client: Any, one: bool) -> None:
+            super().__init__(client, one)
             self._asker = asyncio.current_task()
 
         def __call__(self, headers: bytes, data: bytes) -> None:

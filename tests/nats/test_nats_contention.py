@@ -11,6 +11,7 @@ import pytest
 from nats.aio.client import Client
 
 from holdfast.backends.nats import NatsBackend
+from holdfast.backends.nats.state.claims import Claims
 from holdfast.backends.nats.state.entries import Entries
 from holdfast.backends.nats.state.publisher import BatchPublisher
 from holdfast.backends.nats.state.registry import Member
@@ -20,6 +21,7 @@ from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.stream import Capacity
 from holdfast.embedded import Nats
 from holdfast.model.decide import when_due
+from holdfast.model.errors import NotFound
 from holdfast.model.event import Event
 from holdfast.model.job import Retry
 from holdfast.model.policy import Policy
@@ -165,7 +167,7 @@ class Overtaken:
                 await act()
             return await commit(batches, messages, *given)
 
-        async def wait(turn: int) -> None:
+        async def wait(*_: float) -> None:
             self.waits.set()
             await self.may_go_on.wait()
 
@@ -199,6 +201,55 @@ async def test_who_was_overtaken_waits_without_keeping_anybody_else_from_the_con
     finally:
         overtaken.may_go_on.set()  # whoever waits holds what closing the store needs
     assert await waiting == 0
+
+
+async def test_a_claim_that_lost_a_race_learns_only_of_what_changed(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it asks for takes time, in which it may lose again."""
+    await subscribe(backend)
+    await publish(backend, *"abcd")
+    await claim(backend, 1)
+    overtaken, looked, look = Overtaken(monkeypatch), list[Any](), Claims._look
+    overtaken.may_go_on.set()
+    overtaken.act = lambda: other.leases.cancel(CHANNEL, "default", "b", None)
+
+    async def watched(self: Claims, *given: Any) -> Any:
+        looked.append(given)
+        return await look(self, *given)
+
+    monkeypatch.setattr(Claims, "_look", watched)
+    assert ids(await claim(backend, 2)) == ["c", "d"]
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("verb", ["pause", "remove", "empty"])
+async def test_a_claim_that_lost_a_race_sees_what_became_of_its_consumer(
+    backend: NatsBackend, other: NatsBackend, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    await subscribe(backend)
+    await publish(backend, *"abcd")
+    await claim(backend, 1)
+    overtaken = Overtaken(monkeypatch)
+    overtaken.may_go_on.set()
+
+    async def act() -> None:
+        await other.leases.cancel(CHANNEL, "default", "b", None)
+        match verb:
+            case "pause":
+                await other.channels.set_paused(CHANNEL, CONSUMER, True)
+            case "remove":
+                while not (await other.channels.remove_consumer(CHANNEL, CONSUMER, 100)).done:
+                    continue
+            case _:
+                await other.leases.cancel_waiting(CHANNEL, CONSUMER, 100)
+
+    overtaken.act = act
+    if verb == "remove":
+        with pytest.raises(NotFound):
+            await claim(backend, 2)
+    else:
+        assert await claim(backend, 2) == []
 
 
 async def test_claims_of_different_keys_do_not_refuse_each_other(

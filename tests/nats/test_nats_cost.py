@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.backends.nats.wire.batches import Batches, BatchMessage
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.model.deadletters import DeadFilter
 from holdfast.model.errors import Overloaded
+from holdfast.model.event import Event
 from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 
 
@@ -22,18 +24,14 @@ from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every question to the server."""
     questions: list[str] = []
-    for name in ("read_raw", "request"):
+    for name in ("_get", "request"):
         original = getattr(NatsConnection, name)
 
         async def noted(
-            self: NatsConnection,
-            query: object,
-            *rest: object,
-            original: object = original,
-            **options: object,
+            self: NatsConnection, query: object, *rest: object, original: Any = original, **more: object
         ) -> object:
             questions.append(str(query))
-            return await original(self, query, *rest, **options)  # type: ignore[operator]
+            return await original(self, query, *rest, **more)
 
         monkeypatch.setattr(NatsConnection, name, noted)
     return questions
@@ -112,6 +110,22 @@ async def test_a_large_backlog_is_read_once_by_many_claims(backend: NatsBackend,
     for _ in range(40):
         assert len(await claim(backend, 10)) == 10
     assert sum(f"'next_by_subj': '{CHANNEL}'" in each for each in asked) == 1
+
+
+async def test_an_idle_consumer_is_read_from_where_the_log_was_last_seen_to_end(
+    backend: NatsBackend, asked: list[str]
+) -> None:
+    """The server walks through all that stands behind the sequence that it is asked for."""
+    await subscribe(backend)
+    assert await claim(backend) == []
+    await backend.log.publish("others", [Event(n, f"e-{n}") for n in range(100)])
+    for _ in range(2):  # one learns how far the log goes, and one that there is nothing up to there
+        assert await claim(backend) == []
+    asked.clear()
+    assert await claim(backend) == []
+    begins = [int(found[1]) for each in asked if (found := re.search(r"'seq': (\d+)", each))]
+    assert len(begins) >= 4
+    assert min(begins) > 100
 
 
 async def test_a_publisher_does_not_read_the_jobs(backend: NatsBackend, asked: list[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 
 from holdfast.backends.nats.state.batch_builder import BatchBuilder
 from holdfast.backends.nats.state.entries import Entries
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 _MOST, _MOST_RIVALS = 900, 8
 _CANCELLED = 400
 """Jobs that one batch cancels: the end of most of them takes two messages."""
+_SHARE = 0.1
+"""Of the wait after a lost race: a claim goes before operators, who work on jobs that nobody waits for."""
 _TIDY = 16
 """Leases of one consumer from which on a claim looks which of them others have ended."""
 _LOST = describe("its event was removed from the log by another client")
@@ -57,9 +61,11 @@ class Claims:
 
     async def claim(self, channel: str, consumer: str, limit: int, worker: str) -> list[Job]:
         """Lease a batch. Whoever loses a race for it looks again, and takes what it has read of the log."""
-        limit, races = min(limit, _MOST), 0
+        limit, races, look = min(limit, _MOST), 0, True
         while races < TRIES:
-            member, marks, now = await self._look(channel, consumer, limit)
+            if look:
+                looked = time.monotonic()
+                member, marks, now = await self._look(channel, consumer, limit)
             if member.paused or limit < 1:
                 return []
             try:
@@ -69,16 +75,31 @@ class Claims:
             except Stale:
                 self._rivals[member.ref] = min(self._rivals[member.ref] + 1, _MOST_RIVALS)
                 races += 1
-                await self._store.wait_after(races - 1)
+                await self._store.wait_after(races - 1, _SHARE)
+                known = await self._catch_up(member)
+                look = known is None
+                if known is not None:
+                    member, now = known, now + to_micros(timedelta(seconds=time.monotonic() - looked))
+                    looked = time.monotonic()
                 continue
             self._rivals[member.ref] //= 1 + (races == 0)
             if lost:
                 await self._bury_lost(member, lost, jobs, now)
             if full is not None and not jobs and not lost:
                 raise full
-            if jobs or not (lost or more):
+            if jobs or (look and not (lost or more)):
                 return jobs
+            look = True
         return []
+
+    async def _catch_up(self, member: Member) -> Member | None:
+        """Learn what a lost race has changed: not as much as at first, since whatever is committed between
+        that and the next try makes it lose again. Returns None where only another look can tell."""
+        await self._store.recognise()
+        await asyncio.gather(self._store.mirror.sync_registry(), self._store.mirror.sync(member.ref))
+        known = self._store.registry.by_name.get((member.channel, member.name))
+        is_same = known is not None and known.ref == member.ref and member.ref in self._store.mirror.frontiers
+        return known if is_same else None
 
     async def _look(self, channel: str, consumer: str, limit: int) -> tuple[Member, list[StoredMessage], int]:
         """Learn of a consumer, of special events for it and of what follows its frontier as far as that is

@@ -51,7 +51,7 @@ class Entries:
         whether that is all there is for now."""
         found: list[tuple[int, Raw]] = []
         while len(found) < limit:
-            batch = min(max(limit, ahead) - len(found), PAGE)
+            batch, seen = min(max(limit, ahead) - len(found), PAGE), self._store.connection.seen
             query: dict[str, object] = {"seq": after + 1, "next_by_subj": channel, "batch": batch}
             if ahead > limit:
                 query["max_bytes"] = _AHEAD_BYTES
@@ -66,7 +66,7 @@ class Entries:
                 if outcome:
                     found.append((seq, raw))
             if not pending:
-                return found, after, True
+                return found, max(after, seen), True
         return found, after, False
 
     async def _raw_outcomes(self, channel: str, messages: Sequence[Raw]) -> Mapping[int, bool | None]:
@@ -159,13 +159,14 @@ class Entries:
         if wanted:
             # Jobs mostly leave in log order, with gaps where others took some: one page often has them all,
             # and a request for each of the rest costs the server more than what lies between them.
-            batch = 1 if len(wanted) == 1 else min(_WIDER * len(wanted), PAGE)
-            first = {"seq": min(wanted), "next_by_subj": channel, "batch": batch}
-            messages = (await self._store.connection.read(first))[0]
+            messages = list[StoredMessage]()
+            if len(wanted) > 1:
+                batch = min(_WIDER * len(wanted), PAGE)
+                page = {"seq": min(wanted), "next_by_subj": channel, "batch": batch}
+                messages = (await self._store.connection.read(page))[0]
             missing = wanted - {message.seq for message in messages}
-            rest = [{"seq": seq, "next_by_subj": channel, "batch": 1} for seq in missing]
-            for more, _ in await asyncio.gather(*map(self._store.connection.read, rest)):
-                messages += more
+            rest = await asyncio.gather(*(self._store.connection.at(channel, seq) for seq in missing))
+            messages += filter(None, rest)
             self.keep(messages)
             found |= {message.seq: message for message in messages if message.seq in wanted}
         return found

@@ -239,14 +239,18 @@ class Mirror:
 
     async def _read(self, wanted: str, known: int) -> tuple[list[_Message], int]:
         """Return what follows a sequence, and up to where that is known. Only the whole of it is how things
-        were at some moment: whatever was replaced while it was read stands on a later page."""
-        pending, found = 1, list[_Message]()
+        were at some moment: whatever was replaced while it was read stands on a later page.
+
+        The server walks through all that follows, also through what is not wanted: so what was seen to be
+        there before is not asked for again.
+        """
+        pending, found, seen = 1, list[_Message](), self._connection.seen
         while pending:
             query = {"seq": known + 1, "next_by_subj": wanted, "batch": _PAGE}
             page, pending = await self._connection.read_raw(query, subjects.STREAM)
             found += map(_located, page)
             known = found[-1][1] if found else known
-        return found, known
+        return found, max(known, seen)
 
     def is_recent(self, ref: str) -> bool:
         """Return whether a consumer was looked at lately."""

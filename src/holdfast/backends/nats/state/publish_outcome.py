@@ -172,10 +172,9 @@ class IdempotencyKeys:
             return replace(known, there=committed)
         # A server that died or was full in the middle of a batch may have kept the key without its event.
         # Then something else stands in its place, or nothing; one that was trimmed is before the trim mark.
-        query = {"seq": known.place, "next_by_subj": channel, "batch": 1}
-        following, _ = await self._store.connection.read(query, least=known.place)
-        if following and following[0].seq == known.place:
-            return replace(known, there=_key_of(channel, following[0]) == message.subject)
+        event = await self._store.connection.at(channel, known.place)
+        if event is not None:
+            return replace(known, there=_key_of(channel, event) == message.subject)
         return replace(known, there=known.place <= (await self._store.trim_mark(channel)).seq)
 
     async def _outcome(self, publish: str, channel: str, message: StoredMessage) -> bool:

@@ -40,6 +40,7 @@ _Look = Callable[[], Awaitable[None]]
 _LONGEST = 20.0
 """Seconds for which a batch is offered. The server takes fifty unfinished ones, and gives each up after ten
 seconds: as long may those that nobody ends keep all others out."""
+_LONGEST_WAIT, _SMOOTH = 1.0, 0.2
 TRIES = 60
 """How often a step is repeated that others overtook. Each time one of them got on, so this is no deadlock."""
 
@@ -81,6 +82,8 @@ class NatsStore:
         """The connection behind which the store was recognised, and since which the mirror was read."""
         self._begun = 0
         """The connection with which the present epoch began."""
+        self._commit_seconds = 0.003
+        """What a commit takes, about, as of late."""
         self._recognising, self._changing = asyncio.Lock(), asyncio.Lock()
 
     async def open(self) -> None:
@@ -230,10 +233,15 @@ class NatsStore:
         if ref in self.registry.members:
             await self.mirror.sync(ref)
 
-    async def wait_after(self, stale: int) -> None:
-        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew."""
+    async def wait_after(self, stale: int, share: float = 1.0) -> None:
+        """Wait before another try, not after 0 lost ones. A mirror that cannot be right is read anew.
+
+        The busier the server, the longer its commits take, and the more of those that are offered at the same
+        time are refused: each for nothing. So waits grow with that time. A smaller `share` of them is for who
+        must not be overtaken by all others.
+        """
         if stale:
-            await backoff(stale - 1)
+            await backoff(stale - 1, 2 * self._commit_seconds * share, _LONGEST_WAIT * share)
         if stale and stale % _DOUBT == 0:
             await self.mirror.reload()
 
@@ -244,15 +252,19 @@ class NatsStore:
 
         `generation` is that of the connection in whose time it was decided, where that is not just now.
         """
-        decided, until = generation or self.generation, time.monotonic() + _LONGEST
+        began, decided = time.monotonic(), generation or self.generation
+        until = began + _LONGEST
         for turn in itertools.count():
             try:
-                return await self._commit(messages, await self._followed(decided))
+                last = await self._commit(messages, await self._followed(decided))
             except Incomplete:  # the stream does not capture some channel, or is busy with other batches
                 if time.monotonic() > until:
                     break
                 await self.capture()
                 await backoff(turn)
+            else:
+                self._commit_seconds += (time.monotonic() - began - self._commit_seconds) * _SMOOTH
+                return last
         raise Unavailable(f"the stream {subjects.STREAM} did not take a batch of {len(messages)}; try again")
 
     async def _followed(self, generation: int) -> int:

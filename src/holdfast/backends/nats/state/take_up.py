@@ -9,7 +9,7 @@ wait for each other.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -110,6 +110,9 @@ class TakeUp:
         self._ahead: dict[str, _ReadAhead] = {}
         self._expiries: dict[str, tuple[object, int]] = {}
         """By consumer: when to look for expired events again, with the wait that this was reckoned by."""
+        self._unmarked: defaultdict[str, int] = defaultdict(int)
+        """By consumer: from its frontier up to here there are no marks."""
+        store.when_changed.append(self._unmarked.clear)
 
     # the log behind a frontier
 
@@ -122,7 +125,7 @@ class TakeUp:
         `looked` a moment ago does not ask again what has been appended since. Raises `Stale` where somebody
         works with a newer frontier by now.
         """
-        at, generation = frontier.at, self._store.connection.generation
+        at, generation = frontier.at, self._store.generation
         ahead = self._ahead.pop(member.ref, None)
         if ahead is None or ahead.generation != generation or not ahead.start <= at <= ahead.end:
             ahead = _ReadAhead(at, at, generation)
@@ -149,10 +152,16 @@ class TakeUp:
         frontier, ordered = self._store.mirror.frontiers.get(member.ref), member.policy.ordered
         if frontier is None:
             return []
-        after = frontier.at + 1 if ordered else frontier.special
-        subject = subjects.special(member.channel)
-        query = {"seq": after + 1, "next_by_subj": subject, "batch": 1 if ordered else PAGE}
-        return (await self._store.connection.read(query))[0]
+        generation, connection = self._store.generation, self._store.connection
+        seen = connection.seen if generation == connection.generation else 0
+        after = max(frontier.at + 1 if ordered else frontier.special, self._unmarked[member.ref])
+        first = await connection.next(subjects.special(member.channel), after)
+        if generation == self._store.generation:
+            self._unmarked[member.ref] = max(after, seen) if first is None else first.seq - 1
+        if first is None or ordered:
+            return [] if first is None else [first]
+        query = {"seq": first.seq, "next_by_subj": subjects.special(member.channel), "batch": PAGE}
+        return (await connection.read(query))[0]
 
     async def marked(self, member: Member, frontier: Frontier, specials: Iterable[int]) -> set[int]:
         """Return which special events have marks that a frontier has passed."""

@@ -19,7 +19,7 @@ MOST = 1000
 MOST_BYTES = 16_000_000
 _STALE, _UNFINISHED, _FULL = {10071, 10164}, {10176, 10210}, {10002, 10023, 10047, 10054, 10077}
 _UNDER_WAY = 2
-_WAITS = 0.005, 0.3
+_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.3
 _HEADERS = 1000  # bytes that they take at most where an event's attributes are not among them
 
 
@@ -208,6 +208,6 @@ def _fail(group: list[_Waiting], error: Exception) -> None:
             each.done.set_exception(error)
 
 
-async def backoff(turn: int) -> None:
+async def backoff(turn: int, first: float = _FIRST_WAIT, longest: float = _LONGEST_WAIT) -> None:
     """Wait after a failed compare-and-set: with jitter, and longer after each."""
-    await asyncio.sleep(backoff_seconds(turn + 1, *_WAITS, jitter=1.0))
+    await asyncio.sleep(backoff_seconds(turn + 1, first, longest, jitter=1.0))

@@ -59,19 +59,22 @@ class LastReply(NamedTuple):
 
 
 class Replies:
-    """The replies to one request, until the last one: without headers, or with a status."""
+    """The replies to one request, until the last one: without headers, or with a status. Where a single
+    message is `one`, it is the last one as well."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, one: bool) -> None:
+        self.client, self._one = client, one
         self.messages: list[Raw] = []
         self.done: asyncio.Future[LastReply] = asyncio.get_running_loop().create_future()
 
     def __call__(self, headers: bytes, data: bytes) -> None:
         # The second is for whoever wrote headers of no form: the server adds its own to whatever was there.
-        if headers.startswith(_MESSAGE) or _SEQUENCE in headers:
+        is_message = headers.startswith(_MESSAGE) or _SEQUENCE in headers
+        if is_message:
             self.messages.append((headers, data))
-        elif not self.done.done():
-            self.done.set_result(LastReply(parse_headers(headers) if headers else {}, data))
+        if (self._one or not is_message) and not self.done.done():
+            parsed = {} if is_message or not headers else parse_headers(headers)
+            self.done.set_result(LastReply(parsed, data))
 
     async def or_silence(self, seconds: float) -> LastReply | None:
         """Return the last message; None where nothing has come for so long."""
@@ -111,7 +114,7 @@ class NatsConnection:
         self.is_replicated = False
         """Whether the stream is on several servers."""
         self.seen = 0
-        """The newest message of the stream of which this process knows: no read may lack it."""
+        """The newest message of which this process knows: every read finds what there is up to it."""
         self._unreachable = ""
         self._client: ReplyClient | None = None
         self._connecting = asyncio.Lock()
@@ -201,11 +204,11 @@ class NatsConnection:
                 replies.done.set_exception(nats.errors.ConnectionClosedError())
 
     @asynccontextmanager
-    async def ask(self) -> AsyncIterator[tuple[ReplyClient, str, Replies]]:
+    async def ask(self, *, one: bool = False) -> AsyncIterator[tuple[ReplyClient, str, Replies]]:
         """Yield the connection, a reply subject on it, and what comes in there."""
         client = await self.client()
         subject = f"{self._inbox}.{secrets.token_hex(6)}"
-        replies = self._replies[subject.encode()] = Replies(client)
+        replies = self._replies[subject.encode()] = Replies(client, one)
         try:
             async with self._translated():
                 yield client, subject, replies
@@ -296,6 +299,33 @@ class NatsConnection:
             await asyncio.sleep(_LAG)
         self._leave(client)  # what this process has seen may be lost: it looks again
         raise Unavailable(f"no server at {address(self.url, 4222)} has all of the stream {stream}; try again")
+
+    async def next(self, subject: str, after: int, least: int = 0) -> StoredMessage | None:
+        """Return the first message of a subject after a sequence.
+
+        A batch of one would return it as well, but lets the server count what else matches: for that it walks
+        through all that was stored since, or reads blocks from its disk.
+        """
+        query = {"seq": after + 1, "next_by_subj": subject}
+        if not self.is_replicated:
+            return await self._one(query)
+        found, _ = await self.read({**query, "batch": 1}, least=least)
+        return found[0] if found else None
+
+    async def at(self, subject: str, seq: int) -> StoredMessage | None:
+        """Return the message with a sequence, if it is one of that subject."""
+        one = self.next(subject, seq - 1, seq) if self.is_replicated else self._one({"seq": seq})
+        found = await one
+        return found if found is not None and (found.subject, found.seq) == (subject, seq) else None
+
+    async def _one(self, query: Mapping[str, Any]) -> StoredMessage | None:
+        async with self.ask(one=True) as (client, reply, replies):
+            await self._send(client, query, subjects.STREAM, reply)
+            last = await replies.last(2 * PATIENCE)
+        if replies.messages:
+            return stored(replies.messages[0])
+        self._found(query, subjects.STREAM, replies, last)
+        return None
 
     async def _attempt(
         self, query: Mapping[str, Any], stream: str, least: int

@@ -59,10 +59,12 @@ _ASKED = 3  # requests without a reply, after which no more are sent
 
 async def info(connection: NatsConnection, **query: Any) -> dict[str, Any]:
     """Return the stream as its leader has it now."""
+    generation = connection.generation
     reply = await connection.request(f"{_API}.INFO.{subjects.STREAM}", query or None, repeat=True)
     connection.follow(reply.get("cluster", {}))
     found = _checked(reply, f"look at the stream {subjects.STREAM}")
-    connection.seen = max(connection.seen, int(found["state"]["last_seq"]))
+    if generation == connection.generation:
+        connection.seen = max(connection.seen, int(found["state"]["last_seq"]))
     return found
 
 
