@@ -191,10 +191,10 @@ async def test_listeners_are_told_of_what_ran(backend: Backend) -> None:
         assert await cancel(backend, "leased", None) == 1
 
         async def is_told() -> bool:
-            return bool(told)
+            return told[-1][1] == CONSUMER
 
         await until(is_told)
-        assert told == [(CHANNEL, CONSUMER, job.id)]
+        assert told == [*[(each, "", "") for each in channels], (CHANNEL, CONSUMER, job.id)]
     finally:
         await listener.close()
 

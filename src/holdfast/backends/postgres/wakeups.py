@@ -93,6 +93,7 @@ class PostgresListener:
                     await connection.execute("LISTEN holdfast")
                     for channel in self._channels:  # what was said before we listened is found by a poll
                         self._wake(channel)
+                        self._cancelled(channel, "", "")
                     async for notice in connection.notifies():
                         deliver(notice.payload, self._channels, self._wake, self._cancelled)
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
