@@ -585,7 +585,8 @@ class Backend(Protocol):
         cancelled: Callable[[str, str, str], None] = lambda *_: None,
     ) -> Listener:
         """Call `wake(channel)` on this event loop when a channel may have new work, until closed; and
-        `cancelled(channel, consumer, job_id)` when a leased job may have been cancelled.
+        `cancelled(channel, consumer, job_id)` when a leased job may have been cancelled. Whenever it begins
+        to listen it calls both, the latter with two empty names: it may have missed some.
 
         A listener that loses its connection, or meets any other error, calls `failed` and listens again.
         """

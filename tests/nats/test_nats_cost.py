@@ -24,7 +24,7 @@ from kit import CHANNEL, CONSUMER, claim, ids, publish, subscribe
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every question to the server."""
     questions: list[str] = []
-    for name in ("_get", "request"):
+    for name in ("read_raw", "_one", "request"):
         original = getattr(NatsConnection, name)
 
         async def noted(

@@ -122,7 +122,7 @@ async def _run_workers(
 
     def on_cancel(store: int, channel: str, consumer: str, job_id: str) -> None:
         for worker in workers:
-            if (worker.handler.channel, worker.handler.consumer) == (channel, consumer):
+            if worker.handler.channel == channel and consumer in ("", worker.handler.consumer):
                 worker.look_at(store, job_id)
 
     listeners: list[Listener] = []

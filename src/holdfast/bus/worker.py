@@ -63,10 +63,10 @@ class Worker:
         self._fetcher.wake(store)
 
     def look_at(self, store: int, job_id: str) -> None:
-        """A job may have been cancelled: ask the store, where the job is here."""
-        held = [*self._waiting, *(job for job, _ in self._running.values())]
-        for job in held:
-            if (job.partition, job.id) == (store, job_id):
+        """A job may have been cancelled: ask the store, where it is here. Without an id: any that runs."""
+        running = [job for job, _ in self._running.values()]
+        for job in [*self._waiting, *running] if job_id else running:
+            if job.partition == store and job_id in ("", job.id):
                 self._look(job, lost=False)
 
     def start(self) -> asyncio.Future[None]:

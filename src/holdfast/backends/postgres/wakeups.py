@@ -87,8 +87,8 @@ class PostgresListener:
         self._session.deafen(self._hear)
 
     def _hear(self, text: str | None) -> None:
-        if text is None:
-            self._notices |= self._channels
+        if text is None:  # some may have been missed: of new work, and of any job that was cancelled
+            self._notices |= self._channels | {f"{channel}//" for channel in self._channels}
         elif text.partition("/")[0] in self._channels:
             self._notices.add(text)
         if self._notices:
@@ -97,7 +97,6 @@ class PostgresListener:
     async def _listen(self) -> None:
         while True:
             try:
-                # What was said before we listened is found by a poll.
                 self._hear(None)
                 while await self._session.listening(self._hear):
                     await self._deliver_notices()

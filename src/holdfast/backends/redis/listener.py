@@ -63,6 +63,7 @@ class RedisListener:
         if message["type"] == "subscribe":
             for each in self._channels:  # what was said before we listened is found by a poll
                 self._wake(each)
+                self._cancelled(each, "", "")
         elif message["type"] == "message":
             data = message["data"]  # text where the URL asks for it
             text = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(data)

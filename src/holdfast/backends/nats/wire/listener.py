@@ -50,6 +50,7 @@ class NatsListener:
                 await self._connect(client, lost)
                 for channel in self._channels:  # what was said before we listened is found by a poll
                     self._wake(channel)
+                    self._cancelled(channel, "", "")
                 await lost.wait()
                 raise ConnectionError("the connection was lost")
             except STORE_ERRORS as error:  # whatever it is: polls go on meanwhile, and it listens again
