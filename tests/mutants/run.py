@@ -2,7 +2,7 @@
 
 A mutant is killed when a test fails, and survives when none does. Which ones are tried follows from the seed.
 With `--resume FILE` every verdict is remembered, and an interrupted run goes on where it was; what was found
-with another text of the same file counts for nothing. Ends with 1 where less than `--least` percent are killed.
+with another text of the same file counts for nothing. Ends with 1 where too few are killed: see `--least`.
 """
 
 from __future__ import annotations
