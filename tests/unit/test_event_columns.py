@@ -47,3 +47,9 @@ def test_only_events_without_an_id_get_one_and_keep_it() -> None:
 def test_one_wrong_event_among_plain_ones_is_found(wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         prepared("orders", [PLAIN, Event(**{"data": b"", **wrong}), PLAIN], None, 0)
+
+
+@pytest.mark.parametrize("events", [[PLAIN, {"n": 1}], [("a",)], {"n": 1}])
+def test_what_is_no_event_is_refused_by_its_type(events: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"a (dict|tuple|str) is no event; pass holdfast.Event"):
+        prepared("orders", events, None, 0)

@@ -88,9 +88,12 @@ class EventColumns(Sequence[Event]):
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Self:
-        """Return the columns of at least one event."""
+        """Return the columns of at least one event. Raises `InvalidInput` for what is none."""
         if isinstance(events, cls):
             return events
+        for kind in set(map(type, events)):
+            if not issubclass(kind, Event):
+                raise InvalidInput(f"a {kind.__name__} is no event; pass holdfast.Event(data, id=…) for each")
         with gc_disabled():
             return cls(list(zip(*events, strict=True)))
 
