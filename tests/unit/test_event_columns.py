@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.bus.publish import prepared
 from holdfast.model.errors import InvalidInput, TooLarge
-from holdfast.model.event import MAX_DATA, Event, EventColumns
+from holdfast.model.event import MAX_DATA, Event, EventColumns, check_types
 
 WHOLE = Event(b"1", "a", "tester", "made", "k", datetime(2024, 5, 6, tzinfo=UTC), {"trace": "t"})
 PLAIN = Event(b"2")
@@ -52,4 +52,4 @@ def test_one_wrong_event_among_plain_ones_is_found(wrong: dict[str, Any], error:
 @pytest.mark.parametrize("events", [[PLAIN, {"n": 1}], [("a",)], {"n": 1}])
 def test_what_is_no_event_is_refused_by_its_type(events: Any) -> None:
     with pytest.raises(InvalidInput, match=r"a (dict|tuple|str) is no event; pass holdfast.Event"):
-        prepared("orders", events, None, 0)
+        check_types(events)

@@ -22,7 +22,15 @@ from holdfast.contracts import STORE_ERRORS, Backend, Consumer, Start, raise_if_
 from holdfast.model.decide import describe
 from holdfast.model.duration import parse_duration
 from holdfast.model.errors import Duration, HoldfastError, InvalidInput, LeaseLost, Terminal, Unavailable
-from holdfast.model.event import DEFAULT_SOURCE, DEFAULT_TYPE, Event, LogEntry, Receipt, check_event
+from holdfast.model.event import (
+    DEFAULT_SOURCE,
+    DEFAULT_TYPE,
+    Event,
+    LogEntry,
+    Receipt,
+    check_event,
+    check_types,
+)
 from holdfast.model.job import Job, JobRecord, Retry, check_cancellation
 from holdfast.model.names import check_name
 from holdfast.model.policy import Policy
@@ -166,6 +174,7 @@ class Bus:
         connection: Any = None,
     ) -> list[Receipt]:
         """Append a batch, all or none on each store. Returns receipts in the order of the events."""
+        check_types(events)
         return await self._publisher.publish(channel, events, at, priority, connection)
 
     # poll and finalize

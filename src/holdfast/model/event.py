@@ -88,12 +88,9 @@ class EventColumns(Sequence[Event]):
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Self:
-        """Return the columns of at least one event. Raises `InvalidInput` for what is none."""
+        """Return the columns of at least one event."""
         if isinstance(events, cls):
             return events
-        for kind in set(map(type, events)):
-            if not issubclass(kind, Event):
-                raise InvalidInput(f"a {kind.__name__} is no event; pass holdfast.Event(data, id=…) for each")
         with gc_disabled():
             return cls(list(zip(*events, strict=True)))
 
@@ -146,6 +143,14 @@ def encode_data(data: Any) -> bytes:
         if typed.is_model(data):
             return typed.dump(data)
         raise InvalidInput(f"event data of type {type(data).__name__} is no JSON value: {error}") from None
+
+
+def check_types(events: Sequence[Event]) -> None:
+    """Raise `InvalidInput` for what is no sequence of events, but of data, say."""
+    kinds = set() if isinstance(events, EventColumns) else set(map(type, events))
+    for kind in kinds:
+        if not issubclass(kind, Event):
+            raise InvalidInput(f"a {kind.__name__} is no event; pass holdfast.Event(data, id=…) for each")
 
 
 def check_event(event: Event) -> Event:
