@@ -83,7 +83,7 @@ repeat: $(STAMP)
 
 MUTANTS ?= 300
 mutants: $(STAMP)
-	$(BIN)/python tests/mutants/run.py --count $(MUTANTS) --resume .mutants.jsonl
+	$(BIN)/python tests/mutants/run_mutants.py --count $(MUTANTS) --resume .mutants.jsonl
 
 # The run of docs/guarantees.md: over 1,000 kills of processes and 100 of servers.
 chaos: $(STAMP)

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mutate import Mutant, mutants
-from run import GROUPS, SOURCE, Group, Tree, found
+from run_mutants import GROUPS, SOURCE, Group, Tree, found
 
 SQL = """\
 -- A comment AND x = y is no code.

@@ -68,7 +68,7 @@ async def test_a_removal_waits_for_who_takes_up_events(
     calls = {
         "claim": ("SELECT FROM holdfast.claim(%s, %s, 10, 'slow')", [CHANNEL, CONSUMER]),
         "requeue": ("SELECT holdfast.requeue(%s, %s, %s)", [CHANNEL, CONSUMER, number]),
-        "cancel": ("SELECT holdfast.cancel(%s, 'default', 'a', %s)", [CHANNEL, CONSUMER]),
+        "cancel": ("SELECT holdfast.cancel(%s, 'default', 'a', %s, false, NULL, NULL)", [CHANNEL, CONSUMER]),
     }
     transaction.execute(*calls[verb])  # type: ignore[call-overload]
     removing = asyncio.create_task(backend.channels.remove_consumer(CHANNEL, CONSUMER, 100))

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.queries import QUERIES
+from holdfast.contracts import WAITING_ONLY
 from holdfast.model.event import Event
 from holdfast.model.job import Job
 from kit import (
@@ -31,7 +32,7 @@ from kit import (
 )
 
 Sql = psycopg.Connection[tuple[Any, ...]]
-CANCEL: dict[str, Any] = {"channel": CHANNEL, "source": "default", "consumer": None}
+CANCEL: dict[str, Any] = {"channel": CHANNEL, "source": "default", "consumer": None, **WAITING_ONLY._asdict()}
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 from django.conf import settings
 from django.db import connections, transaction
+from explain import waiting
 from psycopg import AsyncConnection
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -21,9 +22,10 @@ from sqlalchemy.pool import NullPool
 import holdfast
 from holdfast import failpoints
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Session as Sessions
 from holdfast.bus.client import Bus
-from holdfast.model.job import Completion, Job
+from holdfast.model.job import Completion, Job, Retry
 from holdfast.model.states import State
 from kit import (
     CHANNEL,
@@ -554,3 +556,28 @@ async def test_through_a_pooler_in_transaction_mode(pooler: PgBouncer, sql: Sql)
         assert (effects(sql), await bus.poll(CHANNEL, CONSUMER)) == (30, [])
         found = await bus.find_jobs(CHANNEL, "e-29")
     assert [each.state for each in found] == [State.DONE]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_extension_waits_for_a_completion_that_is_over_soon(
+    backend: PostgresBackend, transaction: Sql, sql: Sql, ends: bool
+) -> None:
+    """Only one in somebody's own transaction may take long: of any other the answer is known in a moment."""
+    await subscribe(backend)
+    await publish(backend, "a")
+    [job] = await claim(backend)
+    assert await backend.leases.retry([Retry(job, None)]) == [True]
+    [job] = await claim(backend)  # now it has a row of its own
+    end = {
+        "channel": CHANNEL,
+        "consumer": CONSUMER,
+        "tokens": [job.token],
+        "counts": [1],
+        "seqs": [int(job.id)],
+    }
+    assert transaction.execute(QUERIES["complete"], end).fetchall() == []
+    extending = asyncio.create_task(backend.leases.extend([job], MINUTE))
+    await waiting(sql)
+    transaction.commit() if ends else transaction.rollback()
+    assert await soon(extending) == [not ends]
+    assert await state(backend, "a") is (State.DONE if ends else State.LEASED)

@@ -15,6 +15,7 @@ from holdfast.backends.postgres.arrays import NumberArray
 from holdfast.backends.postgres.leases import error_entry
 from holdfast.backends.postgres.queries import QUERIES
 from holdfast.backends.postgres.session import Connection
+from holdfast.contracts import WAITING_ONLY
 from holdfast.embedded import Postgres
 from holdfast.model.event import Event
 from kit import BOOM, CHANNEL, CONSUMER, MINUTE, claim, claim_one, fail, subscribe
@@ -275,14 +276,17 @@ async def _promote_what_waits_in_the_log(connection: Connection) -> dict[str, An
     }
 
 
+ONLY_WAITING = WAITING_ONLY._asdict()
+
+
 @case("cancel", 1, "keys_pkey", "log_pkey")
 async def _cancel_what_waits(connection: Connection) -> dict[str, Any]:
-    return {"channel": CHANNEL, "source": "default", "id": "e-33333", "consumer": None}
+    return {"channel": CHANNEL, "source": "default", "id": "e-33333", "consumer": None, **ONLY_WAITING}
 
 
 @case("cancel", 1, "keys_pkey", "log_pkey")
 async def _cancel_what_is_done(connection: Connection) -> dict[str, Any]:
-    return {"channel": CHANNEL, "source": "default", "id": "old-33333", "consumer": None}
+    return {"channel": CHANNEL, "source": "default", "id": "old-33333", "consumer": None, **ONLY_WAITING}
 
 
 EMPTY = {**OF, "limit": 50}

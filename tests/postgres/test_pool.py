@@ -101,7 +101,7 @@ async def test_a_listener_that_is_closed_while_it_connects_leaves_no_connection(
     server, url = silent
     session = Session(url)
     session._pool.opened = True
-    listener = PostgresListener(session, ["jobs"], lambda _: None, lambda _: None)
+    listener = PostgresListener(session, ["jobs"], lambda _: None, lambda _: None, lambda *_: None)
     await server.begun.wait()
     await listener.close()
     error = await kept(listener._task)

@@ -80,7 +80,10 @@ async def test_a_form_is_not_read_for_somebody_without_a_session(bus: holdfast.B
         assert protected
         for route in protected:
             path = str(route.path_format).format(
-                channel=CHANNEL, consumer=CONSUMER, item="x", operation="x", failed="x", act="retry"
+                **dict.fromkeys(("item", "operation", "failed", "schedule"), "x"),
+                channel=CHANNEL,
+                consumer=CONSUMER,
+                act="retry",
             )
             answer, was_read = await ask(found, "POST", path, FORM)
             assert not was_read, path

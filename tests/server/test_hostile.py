@@ -118,7 +118,8 @@ async def test_a_hostile_name_in_any_path_is_refused_and_changes_nothing(bus: ho
                         known = name in ("-1", "1e309", "99999999999999999999999999", "null")
                         assert answer.status_code in ((400, 404, 405) if not known else range(200, 500))
         after = await picture(bus)
-    assert after["log"] == before["log"]
+    # A schedule may be called `null`, and be run.
+    assert [each for each in after["log"] if not each.event.source.startswith("holdfast:")] == before["log"]
     assert after["jobs"] == before["jobs"]
 
 

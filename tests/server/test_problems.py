@@ -25,6 +25,7 @@ MADE: dict[type[Exception], Exception] = {
     errors.LeaseLost: errors.LeaseLost(["7"]),
     errors.LockLost: errors.LockLost("sweeper", 3),
     errors.Snooze: errors.Snooze("1s"),
+    errors.Incompatible: errors.Incompatible("orders", ["/total: it is required now"]),
 }
 EXPECTED = {
     errors.HoldfastError: 500,
@@ -34,6 +35,7 @@ EXPECTED = {
     errors.TooLarge: 413,
     errors.NotFound: 404,
     errors.IdConflict: 409,
+    errors.Incompatible: 409,
     errors.Outdated: 412,
     errors.LeaseLost: 409,
     errors.LockLost: 409,
@@ -41,10 +43,12 @@ EXPECTED = {
     errors.ObjectConflict: 409,
     errors.Damaged: 500,
     errors.Terminal: 500,
+    errors.InvalidData: 500,
     errors.Snooze: 500,
     errors.Transient: 503,
     errors.Overloaded: 429,
     errors.Unavailable: 503,
+    errors.TooManyConnections: 503,
 }
 
 

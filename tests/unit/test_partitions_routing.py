@@ -14,6 +14,7 @@ from holdfast.bus.publish import Publisher
 from holdfast.contracts import Backend, Capabilities, Reading
 from holdfast.model.errors import Unavailable
 from holdfast.model.event import Event, Receipt
+from holdfast.model.upkeep import StateRecord
 from holdfast.upkeep.lifecycle import Health
 
 names = st.text(min_size=1, max_size=20)
@@ -29,7 +30,8 @@ def stores(*loads: int | None) -> Partitions:
     for load in loads:
         backend = create_autospec(Backend, instance=True)
         backend.capabilities = Capabilities(joins_transactions=True)
-        backend.capabilities = Capabilities(joins_transactions=True)
+        backend.url = f"postgresql://host-{len(backends)}/db"
+        backend.records.get = AsyncMock(return_value=StateRecord("name", {"name": str(len(backends))}, 1))
         if load is None:
             backend.open = AsyncMock(side_effect=Unavailable("it is down"))
         else:

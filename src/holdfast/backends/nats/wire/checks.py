@@ -116,7 +116,9 @@ def _standing(replica: Mapping[str, Any]) -> str:
 
 async def _buckets(connection: NatsConnection, replicas: int) -> list[Finding]:
     """Buckets of ours with fewer replicas than the stream."""
-    reply = await connection.request("$JS.API.STREAM.LIST")
+    reply = await connection.inquire("$JS.API.STREAM.LIST")
+    if reply is None:  # it is the cluster that lists them, and may have no leader now
+        return [Finding("warning", "replicas of state records", "unknown: no server told its streams")]
     fewer = [
         f"{each['config']['name']} has {each['config']['num_replicas']}"
         for each in reply.get("streams") or ()

@@ -103,7 +103,7 @@ async def ensure(connection: NatsConnection) -> str:
     replicated = int(reply["config"]["num_replicas"]) > 1
     if replicated and await last(connection, subjects.PRESENT) is None:
         with suppress(Stale):
-            await Batches(connection).commit([BatchMessage(subjects.PRESENT, expect=0)])
+            await _commit(connection, BatchMessage(subjects.PRESENT, expect=0))
     return f"{reply['created']}" + ("" if replicated else f" {server.get('server_id')}")
 
 
@@ -188,7 +188,7 @@ async def _alone(connection: NatsConnection) -> AsyncIterator[None]:
     until = time.monotonic() + 2 * _ALONE
     for turn in itertools.count():
         try:
-            seq = await Batches(connection).commit([mark])
+            seq = await _commit(connection, mark)
             break
         except Stale:
             if time.monotonic() > until:
@@ -200,6 +200,19 @@ async def _alone(connection: NatsConnection) -> AsyncIterator[None]:
         yield
     finally:
         await delete(connection, seq)
+
+
+async def _commit(connection: NatsConnection, message: BatchMessage) -> int:
+    """Commit a message as soon as the stream has a leader. Raises `Stale`, `Unavailable`."""
+    until = time.monotonic() + _ALONE
+    for turn in itertools.count():
+        try:
+            return await Batches(connection).commit([message])
+        except Incomplete:
+            if time.monotonic() > until:
+                break
+            await backoff(turn)
+    raise Unavailable(f"the stream {subjects.STREAM} has no leader; try again")
 
 
 async def purge(connection: NatsConnection, subject: str, last: int) -> None:

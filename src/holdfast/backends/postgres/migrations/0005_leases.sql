@@ -725,8 +725,8 @@ BEGIN
     SELECT b.id, b.token FROM back b LEFT JOIN wake ON true;
 END $$;
 
--- Move the deadline of leases that are still held. A row goes on as a whole where all its members do. A job that somebody
--- is ending at this moment counts as held, and is left as it is: the transaction may stay open, and holds the lease.
+-- Move the deadline of leases that are still held. A row goes on as a whole where all its members do. A job that is ended in
+-- a transaction that may stay open counts as held, and is left as it is: that transaction holds the lease.
 CREATE FUNCTION holdfast.extend(p_channel text, p_consumer text, p_seqs bigint[], p_tokens bigint[], p_by interval)
 RETURNS TABLE (seq bigint, token bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -769,15 +769,22 @@ BEGIN
     END IF;
 END $$;
 
+-- What a transaction that may stay open holds while it ends a job.
+CREATE FUNCTION holdfast.ending_lock(p_consumer_id integer, p_seq bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+RETURN hashtextextended('ending ' || p_seq, p_consumer_id);
+
 -- Of jobs that have rows of their own, those that somebody is ending at this moment, in a transaction that may stay open.
--- The others are not ended before this transaction is.
+-- The others are not ended before this transaction is, or by one that is over soon.
 CREATE FUNCTION holdfast.ending(p_consumer_id integer, p_seqs bigint[]) RETURNS bigint[] LANGUAGE sql AS $$
     WITH free AS MATERIALIZED (
         SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
         ORDER BY j.id FOR KEY SHARE SKIP LOCKED
+    ), locked AS MATERIALIZED (
+        SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
+        EXCEPT SELECT f.id FROM free f
     )
-    SELECT ARRAY(SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
-                 EXCEPT SELECT f.id FROM free f);
+    SELECT ARRAY(SELECT l.id FROM locked l
+                 WHERE NOT pg_try_advisory_xact_lock_shared(holdfast.ending_lock(p_consumer_id, l.id)));
 $$;
 
 -- A consumer's job, wherever it is now.

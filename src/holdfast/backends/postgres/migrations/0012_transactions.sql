@@ -2,7 +2,8 @@
 --
 -- Such a transaction may stay open for long, and nobody is to wait for it. So the job first gets a row of its own, in a
 -- short transaction, and none is shared with the jobs that are leased together with it. The lock of that row is the fence:
--- nobody takes the job before the transaction has ended. Whoever meets that lock leaves the job to it, or gives way. What
+-- nobody takes the job before the transaction has ended. A second lock tells that this may take long: whoever meets both
+-- leaves the job to it, or gives way. What
 -- others wait for, room in a bounded consumer, is made at the commit; the next job of a key is left to the next claim.
 
 -- Which database this is, and which of its lives: tokens of another one mean nothing here.
@@ -51,7 +52,7 @@ BEGIN
         RAISE EXCEPTION 'a completion needs a READ COMMITTED transaction, this one is %',
             current_setting('transaction_isolation') USING ERRCODE = 'HF003';
     END IF;
-    PERFORM set_config('holdfast.stays_open', 'on', true);
+    PERFORM set_config('holdfast.stays_open', 'on', true), pg_advisory_xact_lock(holdfast.ending_lock(p_consumer_id, p_seq));
     PERFORM FROM holdfast.complete_rows(p_consumer_id, ARRAY[p_seq], ARRAY[p_token], holdfast.now());
     IF FOUND THEN
         RAISE EXCEPTION 'the lease on job % was lost', p_seq USING ERRCODE = 'HF007';
