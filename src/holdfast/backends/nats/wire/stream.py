@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from holdfast.backends.nats.wire import subjects
-from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Stale, backoff
+from holdfast.backends.nats.wire.batches import Batches, BatchMessage, Incomplete, Stale, backoff
 from holdfast.backends.nats.wire.connection import NatsConnection
 from holdfast.backends.nats.wire.leader import STREAM_INFO
 from holdfast.backends.nats.wire.parser import StoredMessage, parse_headers
