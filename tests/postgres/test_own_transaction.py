@@ -581,3 +581,20 @@ async def test_an_extension_waits_for_a_completion_that_is_over_soon(
     transaction.commit() if ends else transaction.rollback()
     assert await soon(extending) == [not ends]
     assert await state(backend, "a") is (State.DONE if ends else State.LEASED)
+
+
+async def test_an_extension_that_waits_holds_no_later_job(
+    backend: PostgresBackend, transaction: Sql, sql: Sql
+) -> None:
+    """Whoever ends several jobs locks them in their order, and would wait for it in turn."""
+    await subscribe(backend)
+    await publish(backend, "a", "b")
+    assert await backend.leases.retry([Retry(job, None) for job in await claim(backend)]) == [True, True]
+    jobs = await claim(backend)  # now they have rows of their own
+    lock = "SELECT FROM holdfast.jobs WHERE id = %s FOR UPDATE NOWAIT"
+    assert transaction.execute(lock, [int(jobs[0].id)]).rowcount == 1
+    extending = asyncio.create_task(backend.leases.extend(jobs, MINUTE))
+    await waiting(sql)
+    assert transaction.execute(lock, [int(jobs[1].id)]).rowcount == 1
+    transaction.rollback()
+    assert await soon(extending) == [True, True]

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.bus.app import let_in
+from holdfast.bus.app import when_connected
 from holdfast.bus.client import Bus
 from holdfast.embedded import Postgres
 from holdfast.model.errors import TooManyConnections
@@ -77,7 +77,7 @@ class Fleet:
             await asyncio.sleep(event.json()["takes"])
 
         bus = Bus([PostgresBackend(self._url)])
-        await let_in(bus.partitions.open)
+        await when_connected(bus.partitions.open)
         async with bus:
             self.working.add(index)
             await app.run(bus, stop=stop)

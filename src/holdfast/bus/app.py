@@ -94,7 +94,7 @@ class App:
         if not self.handlers:
             raise InvalidInput("the app has no handler; register one with @app.handler(channel, consumer)")
         stop = stop or asyncio.Event()
-        policies = [await let_in(partial(_ensure, bus, handler)) for handler in self.handlers]
+        policies = [await when_connected(partial(_ensure, bus, handler)) for handler in self.handlers]
         shortest = min(policy.lease for policy in policies)
         async with Heartbeat(bus, shortest, asyncio.get_running_loop()) as heart:
             workers = [
@@ -157,7 +157,7 @@ async def _ensure(bus: Bus, handler: Handler) -> Policy:
     return made.policy
 
 
-async def let_in(call: Callable[[], Awaitable[T]]) -> T:
+async def when_connected(call: Callable[[], Awaitable[T]]) -> T:
     """What the call returns, as soon as its store has a connection for us. A worker that ended instead would
     only be started again, to be refused again."""
     for failures in count(1):

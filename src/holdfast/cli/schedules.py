@@ -107,15 +107,13 @@ def add(
         "max_missed": max_missed,
     }
 
-    async def preview(bus: Bus) -> list[datetime]:
-        return await bus.scheduling.preview(name, channel, **definition)
-
     async def work(bus: Bus) -> tuple[Schedule, list[datetime]]:
         made = await bus.schedule(name, channel, **definition)
         return made, await bus.scheduling.upcoming(made)
 
     if dry_run:
-        _write_ticks(with_bus(urls, config, preview), tz, as_json)
+        ticks = with_bus(urls, config, lambda bus: bus.scheduling.preview(name, channel, **definition))
+        _write_ticks(ticks, tz, as_json)
         return
     made, ticks = with_bus(urls, config, _audited(by, "put", name, channel, work))
     if as_json:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.bus.app import App, let_in
+from holdfast.bus.app import App, when_connected
 from holdfast.bus.client import Bus
 from holdfast.cli import logs
 from holdfast.cli.options import ConfigFile, Json, LogFormat, MetricsPort, Urls, examples, flat
@@ -63,7 +63,7 @@ def worker(
 async def _serve(app: App, bus: Bus, metrics_port: int | None, options: dict[str, Any]) -> None:
     names = ", ".join(f"{handler.channel}/{handler.consumer}" for handler in app.handlers)
     with _metrics(bus, metrics_port):
-        await let_in(bus.partitions.open)
+        await when_connected(bus.partitions.open)
         async with bus:
             log.info("worker %s: %s", bus.name, names or "no handlers")
             await app.serve(bus, **options)

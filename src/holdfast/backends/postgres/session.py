@@ -151,7 +151,7 @@ class Session:
         async with self.connection() as connection:
             return connection.listens
 
-    def deafen(self, hear: Callable[[str | None], None]) -> None:
+    def stop_listening(self, hear: Callable[[str | None], None]) -> None:
         """Tell it nothing any more."""
         self._listeners.discard(hear)
 

@@ -84,7 +84,7 @@ class PostgresListener:
         """Stop listening."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._session.deafen(self._hear)
+        self._session.stop_listening(self._hear)
 
     def _hear(self, text: str | None) -> None:
         if text is None:  # some may have been missed: of new work, and of any job that was cancelled

@@ -773,18 +773,16 @@ END $$;
 CREATE FUNCTION holdfast.ending_lock(p_consumer_id integer, p_seq bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
 RETURN hashtextextended('ending ' || p_seq, p_consumer_id);
 
--- Of jobs that have rows of their own, those that somebody is ending at this moment, in a transaction that may stay open.
--- The others are not ended before this transaction is, or by one that is over soon.
+-- Those of some jobs that somebody is ending at this moment, in a transaction that may stay open. It is read from the
+-- server's locks, and takes none: whoever held some rows while he waits for others could wait for ever.
 CREATE FUNCTION holdfast.ending(p_consumer_id integer, p_seqs bigint[]) RETURNS bigint[] LANGUAGE sql AS $$
-    WITH free AS MATERIALIZED (
-        SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
-        ORDER BY j.id FOR KEY SHARE SKIP LOCKED
-    ), locked AS MATERIALIZED (
-        SELECT j.id FROM holdfast.jobs j WHERE j.consumer_id = p_consumer_id AND j.id = ANY (p_seqs)
-        EXCEPT SELECT f.id FROM free f
+    WITH held AS MATERIALIZED (
+        SELECT l.classid::bigint << 32 | l.objid::bigint AS key FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
     )
-    SELECT ARRAY(SELECT l.id FROM locked l
-                 WHERE NOT pg_try_advisory_xact_lock_shared(holdfast.ending_lock(p_consumer_id, l.id)));
+    SELECT ARRAY(SELECT s.seq FROM unnest(p_seqs) AS s (seq)
+                 WHERE holdfast.ending_lock(p_consumer_id, s.seq) IN (SELECT h.key FROM held h));
 $$;
 
 -- A consumer's job, wherever it is now.
