@@ -1,6 +1,6 @@
 """Take the pictures of the documentation: the control room of `holdfast up --demo`.
 
-Needs Chromium and Playwright (`CHROMIUM` names another program than `chromium`), and a few minutes: what the
+Needs Chromium and Playwright (`CHROMIUM` names another program), and a few minutes: what the
 pictures show has really run.
 """
 
@@ -23,6 +23,7 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 LARGEST = 300_000
+_PROGRAMS = "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"
 PATIENCE, WATCHED = 300.0, 120.0
 """Seconds until there must be something to see, and how long the page then looks on for its curves."""
 SIZE = ViewportSize(width=1240, height=900)
@@ -85,7 +86,7 @@ def lively(url: str) -> bool:
 
 def pictures(url: str) -> list[Path]:
     """The overview in both colours, from pages that have looked on for a while; the dead letters; a query."""
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _PROGRAMS)), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         pages: dict[str, Page] = {}
